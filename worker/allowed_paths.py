@@ -11,12 +11,9 @@ from typing import Any
 from training.config.own_deepspeed import given
 from training.config.run_config import RunConfig
 from training.errors import Problem
-from training.model_info.folder import ADAPTER_CONFIG
-from training.run_folder.paths import result_dir
 from worker.settings import ROOT, get_settings
 
 HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
-RUN_ID = re.compile(r"[\w-]+")
 STARTER = ROOT / "static" / "starter"
 
 _MODEL_FIX = "Give a hub id such as Qwen/Qwen3-0.6B, or a model in a folder of LATHE_MODEL_FOLDERS."
@@ -84,21 +81,6 @@ def find_path(value: str) -> Path | None:
         return next((base / path for base in (Path.cwd(), ROOT) if (base / path).exists()), None)
     except (OSError, RuntimeError, ValueError):  # too long, with a NUL, or the home of an unknown user
         return None
-
-
-def adapter_folder(value: str) -> Path | None:
-    """The folder of an adapter: one that `value` names, or the result of the run with this id; None if there is none."""
-    named = [
-        find_path(value),
-        result_dir(get_settings().runs_dir / value, adapts=True) if RUN_ID.fullmatch(value) else None,
-    ]
-    return next((path.absolute() for path in named if path and (path / ADAPTER_CONFIG).is_file()), None)
-
-
-def with_model_path(config: RunConfig) -> RunConfig:
-    """The configuration with the path of its model, if that is on this machine, made absolute."""
-    path = find_path(config.model)
-    return config.model_copy(update={"model": str(path.absolute())}) if path else config
 
 
 def _folders(text: str) -> Iterator[Path]:

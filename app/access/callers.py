@@ -8,8 +8,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from app.access.peers import is_loopback
+from training.config.run_config import RunConfig
 from training.errors import Problem
 from worker.allowed_paths import EVERYTHING, AllowedPaths, allowed
+from worker.runs.settle import Settled, settle
 from worker.settings import get_settings
 from worker.store import sight
 from worker.store.tables import LOCAL
@@ -76,6 +78,12 @@ def current() -> Caller:
     """The caller of this request."""
     call = _call.get()
     return call.caller if call else Caller()
+
+
+def settled(config: RunConfig) -> Settled:
+    """What the names in a configuration stand for, as far as the caller of this request may name them."""
+    caller = current()
+    return settle(config, caller.reach, caller.name)
 
 
 def refuse(problem: Problem, status: int = 403) -> None:

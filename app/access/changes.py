@@ -12,7 +12,7 @@ from app.access.ownership import own_dataset, own_evaluation, own_run, own_sweep
 from app.access.permissions import Forbidden, check_admin, check_change
 from training.config.choices import Strategy
 from worker.datasets import datasets
-from worker.runs import submit
+from worker.runs import requests
 from worker.store import database, evaluations, runs, waiting
 from worker.store.sight import ANOTHER_RUN
 from worker.store.submissions import Submission
@@ -28,7 +28,7 @@ def stop(run_id: str) -> None:
     Raises:
         Forbidden: another user owns it.
     """
-    submit.stop(own_run(run_id))
+    requests.stop(own_run(run_id))
 
 
 def resume(
@@ -40,8 +40,8 @@ def resume(
         Forbidden: another user owns it.
         UserError: its checkpoint cannot be divided so.
     """
-    reach = callers.current().reach
-    submit.resume(own_run(run_id), step_down=step_down, strategy=strategy, num_processes=num_processes, reach=reach)
+    own, allowed = own_run(run_id), callers.current().reach
+    requests.resume(own, step_down=step_down, strategy=strategy, num_processes=num_processes, allowed=allowed)
 
 
 def start_sweep(spec: "SweepSpec", submission: Submission | None = None) -> str:
@@ -53,7 +53,7 @@ def start_sweep(spec: "SweepSpec", submission: Submission | None = None) -> str:
     from worker.sweeps import start
 
     caller = callers.current()
-    return start.start(spec, reach=caller.reach, owner=caller.name, submission=submission).id
+    return start.start(spec, allowed=caller.reach, owner=caller.name, submission=submission).id
 
 
 def stop_sweep(sweep_id: str) -> None:
@@ -119,7 +119,7 @@ def edit(
         if users is not None:
             sharing.store(session, "run", own, users)
     if held is False:
-        submit.notify(own)
+        requests.notify(own)
 
 
 def delete(run_id: str) -> None:
@@ -142,7 +142,7 @@ def evaluate(run_id: str, data: str, values: dict[str, Any]) -> Evaluation:
     from worker.evaluations import submit as evaluating
 
     caller = callers.current()
-    return evaluating.submit(own_run(run_id), values, data=data, reach=caller.reach, owner=caller.name)
+    return evaluating.submit(own_run(run_id), values, data=data, allowed=caller.reach, owner=caller.name)
 
 
 def stop_evaluation(evaluation_id: str) -> None:
@@ -193,7 +193,7 @@ def pause_queue(*, paused: bool) -> None:
             waiting.unpause(session=session)
         queued = [] if paused else waiting.startable(session=session)
     if queued:
-        submit.notify(queued[0].id)
+        requests.notify(queued[0].id)
 
 
 def remove_dataset(dataset_id: str) -> None:

@@ -8,11 +8,11 @@ import click
 
 from app.cli.client import connect
 from app.words import numbers
-from training.config.fields import ConfigError, parse
+from training.config.fields import parse
 from training.config.yaml_file import read_config
-from training.errors import Problem
 from worker.datasets import run_data
 from worker.forecasts import requested, targeting
+from worker.runs.settle import settle
 
 _PATH = "/api/forecasts"
 _SECONDS = 300.0  # a simulation takes up to a minute
@@ -55,9 +55,7 @@ def targets(path: Path | None, overrides: dict[str, Any], *, as_json: bool) -> N
         ConfigError: a setting is invalid, the model cannot be built, or no module matches.
     """
     config = read_config(path, overrides) if path else parse({"data": "none"} | overrides)
-    answer = targeting.list_targets(config)
-    if "problem" in answer:
-        raise ConfigError([Problem(**answer["problem"])])
+    answer = targeting.list_targets(settle(config))
     click.echo(json.dumps(answer) if as_json else targets_page(answer))
 
 

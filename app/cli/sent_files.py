@@ -14,12 +14,11 @@ from training.config.data_sets import FIELDS, Source, canonical, sources, writte
 from training.config.run_config import RunConfig
 from training.units import byte_size
 from worker.allowed_paths import find_path
-from worker.runs.config_files import deepspeed_text, template_text
+from worker.runs import config_files
 
 _CHUNK = 2**20
 _SECONDS = 1800.0
 """The longest time that a server may take to check a file."""
-_TEXTS = {"deepspeed_config": deepspeed_text, "chat_template": template_text}
 
 
 def settings(client: Client, config: RunConfig) -> dict[str, Any]:
@@ -31,7 +30,11 @@ def values(client: Client, settings: dict[str, Any]) -> dict[str, Any]:
     """The same for settings that are not checked yet, as a file gives them."""
     if not client.remote:
         return settings
-    texts = {name: read(path) for name, read in _TEXTS.items() if (path := _file(settings.get(name)))}
+    texts = {
+        field: config_files.text_of(field, settings[field])
+        for field in config_files.FIELDS
+        if _file(settings.get(field))
+    }
     return settings | texts | _data(client, {field: canonical(settings.get(field)) for field in FIELDS})
 
 

@@ -14,7 +14,7 @@ from worker.engines.local import placement
 from worker.engines.slurm.words import waiting_sentence
 from worker.forecasts import run_forecast
 from worker.machine import overload
-from worker.runs import submit
+from worker.runs.settle import settle
 from worker.store import database, history, runs, waiting
 from worker.store.engine_names import engine_name
 from worker.store.jobs import submitted_id
@@ -88,8 +88,8 @@ def document(session: Session, run_id: str) -> dict[str, Any]:
 def _misfit(run: Run) -> str:
     """Why a queued run is not expected to fit in this machine's memory; empty if it is, or if it is unknown."""
     try:
-        config = RunConfig.model_validate(run.config | run.stepped_down)
-        return misfit(run_forecast.verdict(config, submit.machine(config.engine)), config)
+        settled = settle(RunConfig.model_validate(run.config | run.stepped_down))
+        return misfit(run_forecast.verdict(settled, settled.machine), settled.config)
     except (ValidationError, UserError):  # a damaged row
         return ""
 

@@ -80,7 +80,7 @@ def create_run(
     body = {"parent": origin, "settings": values} if origin else values
     submission = Submission.of(key, caller.name, body) if key else None
     return _document(
-        submit.submit(config, reach=caller.reach, owner=caller.name, parent_id=origin, submission=submission).id
+        submit.submit(config, allowed=caller.reach, owner=caller.name, parent_id=origin, submission=submission).id
     )
 
 

@@ -8,6 +8,7 @@ from training.errors import Problem
 from training.model_info.dimensions import Dimensions, read_dimensions
 from worker.diagnosis.diagnosis import diagnose
 from worker.diagnosis.log_file import read_log
+from worker.runs.settle import find_model
 
 
 def with_log(log: BinaryIO, model: str | None = None, micro_batch: int | None = None) -> tuple[dict[str, Any], str]:
@@ -33,6 +34,5 @@ def dimensions(model: str | None) -> Dimensions | None:
     """
     if not model:
         return None
-    if problem := callers.current().reach.model(model):
-        raise ConfigError([problem])
+    find_model(model, callers.current().reach)
     return read_dimensions(model)

@@ -10,7 +10,8 @@ from training.forecast.formula.moments import MOMENTS
 from training.forecast.gpus import Card
 from training.forecast.solve import Solution, Wanted
 from training.units import byte_size
-from worker.forecasts.forecast import Found
+from worker.forecasts.forecast import Estimate
+from worker.forecasts.requested import Response
 from worker.forecasts.speed import Range, Speed
 
 CLOSE = f"The limit is within {DOUBT:.0%} of the forecast, the error of the formula: a simulated step decides."
@@ -24,9 +25,13 @@ QUESTIONS = {
 }
 
 
-def page(config: RunConfig, found: Found, card: Card | None, simulated: dict[str, Any] | None = None) -> str:
-    """The forecast as text, with the simulated step if there is one."""
-    return forecast_page(config, found, card) + (simulation_page(simulated) if simulated else "")
+def response_page(response: Response) -> str:
+    """The forecast as text, with the simulated step if there is one, speed and cost, and the most that fits if that was asked."""
+    setup = response.setup
+    text = forecast_page(setup.config, response.estimate, setup.card)
+    text += simulation_page(response.simulated) if response.simulated else ""
+    solved = f"\n\n{solved_page(response.solved)}" if response.solved else ""
+    return f"{text}\n\n{speed_page(response.speed)}{solved}"
 
 
 def verdict(forecast: Forecast) -> str:
@@ -53,9 +58,9 @@ def misfit(forecast: Forecast | None, config: RunConfig) -> str:
     return f"{verdict(forecast)}: {peak}, with {config.micro_batch_size} x {forecast.batch.length:,} tokens.{doubt}"
 
 
-def forecast_page(config: RunConfig, found: Found, card: Card | None) -> str:
+def forecast_page(config: RunConfig, estimate: Estimate, card: Card | None) -> str:
     """The forecast as text."""
-    forecast = found.forecast
+    forecast = estimate.forecast
     place = f"{numbers.plural(config.num_processes, 'GPU')}, {card.label}" if card else "CPU"
     share = numbers.percent(forecast.trainable / max(forecast.total, 1), 4)
     lines = [
@@ -64,17 +69,17 @@ def forecast_page(config: RunConfig, found: Found, card: Card | None) -> str:
         *forecast.reasons,
         *([CLOSE] if forecast.close else []),
         "",
-        numbers.table(_parts(found)),
+        numbers.table(_parts(estimate)),
         "",
         f"{forecast.trainable:,} of {forecast.total:,} parameters are trainable ({share}). "
         f"The peak is at {MOMENTS[forecast.moment]}.",
-        *found.notes,
+        *estimate.notes,
     ]
-    if found.first_step:
-        lines.append(f"The first step that saves memory: {in_words(found.first_step)}.")
-    if found.advice:
+    if estimate.first_step:
+        lines.append(f"The first step that saves memory: {in_words(estimate.first_step)}.")
+    if estimate.advice:
         heading = "Also fits, fastest first:" if forecast.fits else "Settings that fit, fastest first:"
-        lines += ["", heading, numbers.table(_advice(found))]
+        lines += ["", heading, numbers.table(_advice(estimate))]
     elif not forecast.fits and not forecast.unknown:
         lines += ["", nothing_fits(card)]
     return "\n".join(lines)
@@ -93,8 +98,8 @@ def simulation_page(done: dict[str, Any]) -> str:
     return f"\n\nSimulated step. {verdict} The peak is in the {done['phase']} pass of {where}.\n\n{numbers.table(rows)}"
 
 
-def _parts(found: Found) -> list[list[str]]:
-    forecast = found.forecast
+def _parts(estimate: Estimate) -> list[list[str]]:
+    forecast = estimate.forecast
     rows = [[name.capitalize(), byte_size(amount)] for name, amount in forecast.parts.items()]
     limit = f"of {byte_size(forecast.limit_bytes)}" if forecast.limit_bytes else ""
     rows = [["On each rank", ""], *rows, ["Total", byte_size(forecast.peak_bytes), limit]]
@@ -109,9 +114,9 @@ def _parts(found: Found) -> list[list[str]]:
     return [row + [""] * (width - len(row)) for row in rows]
 
 
-def _advice(found: Found) -> list[list[str]]:
+def _advice(estimate: Estimate) -> list[list[str]]:
     rows = [["Speed", "Each rank", "Host", "Settings to change", "Cost"]]
-    for advice in found.advice:
+    for advice in estimate.advice:
         changes = ", ".join(f"{name}={value}" for name, value in advice.changes.items()) or "none"
         device, host = byte_size(advice.forecast.peak_bytes), byte_size(advice.forecast.host_bytes)
         rows.append([f"{advice.relative_speed:.0%}", device, host, changes, advice.cost])

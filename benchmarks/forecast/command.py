@@ -124,7 +124,7 @@ def simulation(case: Case) -> int:
 
 
 def formula(case: Case) -> int:
-    from training.forecast.forecast import forecast
+    from training.forecast.forecast import estimate
     from training.forecast.formula.activations import Batch
     from training.model_info.families import read_shape
     from training.tokens.order import padded
@@ -136,7 +136,7 @@ def formula(case: Case) -> int:
         batch = Batch(rows, source, rows * source, rows * target, target, rows * target)
     else:
         batch = Batch(rows, length, rows * length, rows * (length // 2), flat=True)
-    return forecast(config, read_shape(Path(config.model) / "config.json"), batch=batch).allocated_bytes
+    return estimate(config, read_shape(Path(config.model) / "config.json"), batch=batch).allocated_bytes
 
 
 def summary(rows: list[Row]) -> dict[str, dict[str, float]]:

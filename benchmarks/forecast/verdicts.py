@@ -21,7 +21,8 @@ from training.forecast.formula.sizes import resolved
 from training.simulation.batches import Request
 from training.simulation.simulate import simulate
 from training.tokens.store import open_store
-from worker.forecasts import forecast as forecasting
+from worker.forecasts import simulating
+from worker.forecasts.forecast import Estimate, Setup, estimate_run, shape_at
 from worker.forecasts.worst_batch import RowLengths
 
 Row = dict[str, Any]
@@ -76,8 +77,8 @@ def _peak(folder: Path) -> Measured:
 def compare(case: RandomCase, home: Path, truth: Measured) -> Row:
     """All predictions for a case in bytes, their errors in percent, and the verdicts."""
     config = RunConfig.model_validate(case.config)
-    shape = forecasting.shape_at(config.model)
-    found = forecasting.forecast_run(config, shape, None, rows=lengths(case, home))
+    shape = shape_at(config.model)
+    found = estimate_run(Setup(config, shape, None, rows=lengths(case, home)))
     formula = found.forecast.allocated_bytes
     simulated, fault = _simulated(config, found)
     said: dict[str, int | None] = {"formula": formula, "simulation": simulated}
@@ -121,9 +122,9 @@ def lengths(case: RandomCase, home: Path) -> RowLengths | None:
     return RowLengths(np.asarray(store.lengths), trained)
 
 
-def _simulated(config: RunConfig, found: forecasting.Found) -> tuple[int | None, str]:
+def _simulated(config: RunConfig, found: Estimate) -> tuple[int | None, str]:
     """The simulated peak, None where there is none; and the error, if the simulation should have succeeded."""
-    values = forecasting.simulated_batch(config, found) | {"config": config, "device": "cpu"}
+    values = simulating.simulated_batch(config, found) | {"config": config, "device": "cpu"}
     request = TypeAdapter(Request).validate_python(values | {"precision": resolved(config.precision, None)})
     try:
         return found.forecast.with_steps(simulate(request).peak_bytes), ""

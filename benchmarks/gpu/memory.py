@@ -103,7 +103,7 @@ def simulation(case: Case, home: Path, device: Any, workspace_bytes: int = 0) ->
 
 def foretell(case: Case, home: Path, card: Any) -> Foretold:
     """Returns the forecast of a case (training/forecast/forecast.py)."""
-    from training.forecast.forecast import forecast
+    from training.forecast.forecast import estimate
     from training.forecast.formula.activations import Batch
     from training.model_info.families import read_shape
 
@@ -112,8 +112,8 @@ def foretell(case: Case, home: Path, card: Any) -> Foretold:
         case.rows, case.length, case.rows * case.length, case.rows * (case.length // 2),
         flat=case.settings.get("packing") == "padding_free",
     )  # fmt: skip
-    estimate = forecast(config, read_shape(home / case.shape / "config.json"), card=card, batch=batch)
-    return Foretold(estimate.allocated_bytes, estimate.peak_bytes)
+    forecast = estimate(config, read_shape(home / case.shape / "config.json"), card=card, batch=batch)
+    return Foretold(forecast.allocated_bytes, forecast.peak_bytes)
 
 
 def this_card(bench: Bench) -> Any:

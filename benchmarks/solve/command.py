@@ -23,7 +23,8 @@ from benchmarks.matrix.inputs import byte_tokenizer
 from training.config.run_config import RunConfig
 from training.forecast.solve import LENGTH_STEP, Wanted
 from training.model_info.families import read_shape
-from worker.forecasts.solving import Problem, solved
+from worker.forecasts.forecast import Setup
+from worker.forecasts.solving import solved
 
 LONGEST = 1024
 VOCABULARY = 2000
@@ -101,7 +102,7 @@ def answer(case: Case, *, simulate: bool) -> int:
     """Returns the longest length that Lathe finds."""
     config = RunConfig.model_validate(case.config)
     shape = read_shape(Path(config.model) / "config.json")
-    (found,) = solved(Problem(config, shape, None, positions=LONGEST), [Wanted.MAX_LENGTH], simulate=simulate)
+    (found,) = solved(Setup(config, shape, None, positions=LONGEST), [Wanted.MAX_LENGTH], simulate=simulate)
     return int(found.value or 0)
 
 
@@ -136,7 +137,7 @@ def trains(case: Case, ranks: Ranks, home: Path, length: int) -> bool:
 
 def cases(home: Path, count: int, seed: int) -> list[Case]:
     """Returns configurations drawn at random."""
-    from training.forecast.forecast import forecast
+    from training.forecast.forecast import estimate
 
     make_inputs(home)
     drawn, dice = [], random.Random(seed)
@@ -150,7 +151,7 @@ def cases(home: Path, count: int, seed: int) -> list[Case]:
             "micro_batch_size": dice.choice((1, 2, 4)), "gradient_checkpointing": dice.choice(("none", "full", "selective"))
         }  # fmt: skip
         tried = RunConfig.model_validate(config | {"max_length": dice.randint(128, 960)})
-        peak = forecast(tried, read_shape(Path(tried.model) / "config.json")).allocated_bytes
+        peak = estimate(tried, read_shape(Path(tried.model) / "config.json")).allocated_bytes
         drawn.append(Case(config | {"memory_limit": round(peak / 2**20)}))
     return drawn
 

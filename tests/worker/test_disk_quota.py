@@ -12,8 +12,9 @@ from training.config.run_config import RunConfig
 from training.errors import DataError
 from worker import celery_app, disk_quota
 from worker.datasets import datasets
-from worker.runs import restore, run_archive, submit
+from worker.runs import checks, requests, restore, run_archive, submit
 from worker.runs.restore import BadArchive
+from worker.runs.settle import settle
 from worker.settings import get_settings
 from worker.store import accounts, runs
 from worker.store import database as db
@@ -149,13 +150,13 @@ def test_a_run_whose_files_may_not_fit_is_refused_before_and_at_start(run_of_ali
     monkeypatch.setattr(celery_app, "notify", lambda run_id: True)
     data = datasets.add_file(path=rows(tmp_path / "a.jsonl", 1_000), name="a.jsonl", owner="alice").id
     config = RunConfig(model=str(model_folder(tmp_path / "model")), data=data)
-    (problem,) = submit.problems(config, owner="alice")
+    (problem,) = checks.problems(settle(config, owner="alice"))
     assert (problem.field, problem.value) == ("save_total_limit", config.save_total_limit)
     assert "alice uses 6.8 KiB of the 9.8 KiB that alice may use on disk." in problem.message
     with pytest.raises(ConfigError) as caught:
         submit.submit(config, owner="alice")
     assert caught.value.problems == [problem]
-    limit(submit.SPARE_BYTES + 10_000)
+    limit(checks.SPARE_BYTES + 10_000)
     assert submit.submit(config, owner="alice").status is Status.QUEUED
 
 
@@ -167,11 +168,11 @@ def test_a_run_is_not_resumed_while_its_owner_uses_more_than_allowed(run_of_alic
         run.config = run.config | {"model": "org/tiny", "data": data}
     limit(5_000)
     with pytest.raises(ConfigError, match=r"alice uses 6\.8 KiB of the 4\.9 KiB"):
-        submit.resume(run_of_alice)
+        requests.resume(run_of_alice)
     with db.read() as session:
         assert run_list.listing(session=session, status=Status.QUEUED) == []
     limit(7_000)
-    assert submit.resume(run_of_alice).status is Status.QUEUED
+    assert requests.resume(run_of_alice).status is Status.QUEUED
 
 
 def test_many_runs_that_are_checked_together_measure_once(run_of_alice):

@@ -22,7 +22,7 @@ from training.config.choices import (
 from training.config.chunked_loss import LEAST_VOCABULARY, TASKS
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
-from training.forecast.forecast import SLACK, Forecast, forecast
+from training.forecast.forecast import SLACK, Forecast, estimate
 from training.forecast.formula.activations import Batch
 from training.forecast.formula.less_memory import activation_copy_seconds
 from training.forecast.formula.sizes import resolved
@@ -100,7 +100,7 @@ def advise(
             continue
         if any(conflict.blocking for conflict in check(changed, machine)):
             continue
-        expected = forecast(
+        expected = estimate(
             changed,
             shape,
             card=card,
@@ -120,7 +120,7 @@ def _packing_saves(config: RunConfig, changed: RunConfig, shape: ModelShape, car
     """True if 4-bit weights take less memory than the same candidate without: not of models with most weights elsewhere."""
     unpacked = changed.model_copy(update={"method": config.method, "quantization": config.quantization})
     smaller = _smaller(batch, config, changed)
-    after, before = (forecast(one, shape, card=card, batch=smaller).peak_bytes for one in (changed, unpacked))
+    after, before = (estimate(one, shape, card=card, batch=smaller).peak_bytes for one in (changed, unpacked))
     return after < before
 
 

@@ -4,18 +4,14 @@ It is the next rung of the ladder (training/forecast/step_down.py), which a run 
 setting that changes the result and that a person has to choose: 4-bit base weights, or an optimizer with a smaller state.
 """
 
-from pathlib import Path
-
 from pydantic import ValidationError
 
 from training.config.choices import Method, OptimizerName, Quantization
 from training.config.machine import Machine
 from training.config.run_config import Changes, RunConfig, stepped_down
-from training.forecast.forecast import forecast, full_batch
+from training.forecast.forecast import estimate, full_batch
 from training.forecast.gpus import of_machine
-from training.forecast.step_down import next_rung
-from training.model_info.config_json import CONFIG_FILE, ModelError
-from training.model_info.families import read_shape
+from training.forecast.step_down import local_shape, next_rung
 from training.model_info.shape import ModelShape
 from training.rules import check
 
@@ -52,13 +48,12 @@ def first_step(
 
 def saves_memory(config: RunConfig, changes: Changes, machine: Machine, shape: ModelShape | None = None) -> bool:
     """True if the forecast of the changed run is lower; False for 4-bit weights of a model whose shape is unknown."""
-    shape = shape or _shape_of(config)
+    shape = shape or local_shape(config)
     if shape is None:
         return "quantization" not in changes
-    card = of_machine(machine.names, machine.memory_bytes) if machine.kind == "cuda" else None
-    batch = full_batch(config)
+    card, batch = of_machine(machine), full_batch(config)
     before, after = (
-        forecast(one, shape, card=card, batch=batch).peak_bytes for one in (config, stepped_down(config, changes))
+        estimate(one, shape, card=card, batch=batch).peak_bytes for one in (config, stepped_down(config, changes))
     )
     return after < before
 
@@ -71,13 +66,6 @@ def _chosen_by_hand(config: RunConfig, part: str) -> list[Changes]:
     if config.method is Method.LORA and config.quantized is Quantization.NONE:
         ways.append({"method": "qlora", "quantization": "4bit"})
     return ways
-
-
-def _shape_of(config: RunConfig) -> ModelShape | None:
-    try:
-        return read_shape(Path(config.model) / CONFIG_FILE)
-    except ModelError:
-        return None
 
 
 def _is_allowed(config: RunConfig, changes: Changes, machine: Machine) -> bool:

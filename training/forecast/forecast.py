@@ -104,7 +104,7 @@ def _rows(config: RunConfig) -> int:
     return config.micro_batch_size * (2 if config.task.pairs else 1)
 
 
-def forecast(
+def estimate(
     config: RunConfig,
     shape: ModelShape,
     *,

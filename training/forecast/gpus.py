@@ -8,6 +8,8 @@ import re
 from collections import Counter
 from dataclasses import dataclass, replace
 
+from training.config.machine import Machine
+
 GIB = 2**30
 
 
@@ -151,9 +153,10 @@ def _words(key: str) -> str:
     return " ?".join(part if part != "rtx" or parts[2] else "(?:rtx)?" for part in parts.groups() if part)
 
 
-def of_machine(names: list[str], memory_bytes: list[int]) -> Card | None:
-    """The GPU with the least memory of a machine, which a run must expect to get; its note lists several kinds."""
-    if not memory_bytes:
+def of_machine(machine: Machine) -> Card | None:
+    """The GPU with the least memory of a machine, which a run must expect to get; None without one. A note lists several kinds."""
+    names, memory_bytes = machine.names, machine.memory_bytes
+    if machine.kind != "cuda" or not memory_bytes:
         return None
     least = min(range(len(memory_bytes)), key=lambda index: memory_bytes[index])
     card = like(names[least] if names else "", memory_bytes[least])

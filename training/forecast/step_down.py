@@ -19,6 +19,7 @@ from training.forecast.formula.activations import Batch
 from training.forecast.gpus import like
 from training.model_info.config_json import CONFIG_FILE, ModelError
 from training.model_info.families import read_shape
+from training.model_info.shape import ModelShape
 from training.rules import check
 from training.run_folder.events import OutOfMemory
 
@@ -88,17 +89,19 @@ def _free_changes(config: RunConfig, part: str) -> Iterator[Changes]:
     """Yields changes that cost neither quality nor speed: the loss in chunks where it was turned off, and the optimizer's steps
     in the backward pass where nothing is clipped (elsewhere a rule refuses them)."""
     at_once = config.chunked_loss is ChunkedLoss.OFF and config.task in TASKS
-    if at_once and part in ("forward", "backward", "evaluation") and _vocabulary(config) >= LEAST_VOCABULARY:
+    shape = local_shape(config) if at_once and part in ("forward", "backward", "evaluation") else None
+    if shape and shape.vocab >= LEAST_VOCABULARY:
         yield {"chunked_loss": "auto"}
     if part in ("backward", "optimizer") and config.method is Method.FULL and not config.optimizer_in_backward:
         yield {"optimizer_in_backward": True}
 
 
-def _vocabulary(config: RunConfig) -> int:
+def local_shape(config: RunConfig) -> ModelShape | None:
+    """The shape of the model in a folder, where a formula knows its layers."""
     try:
-        return read_shape(Path(config.model) / CONFIG_FILE).vocab
+        return read_shape(Path(config.model) / CONFIG_FILE)
     except ModelError:
-        return 0
+        return None
 
 
 def _batch_changes(config: RunConfig, machine: Machine, part: str) -> Iterator[Changes]:
@@ -118,11 +121,8 @@ def _batch_changes(config: RunConfig, machine: Machine, part: str) -> Iterator[C
 
 def _seconds_of_step(config: RunConfig, machine: Machine, tokens: int) -> Callable[[Changes], float]:
     """A function that estimates the seconds of a step with changed settings; always 0 if that is unknown."""
-    try:
-        shape = read_shape(Path(config.model) / CONFIG_FILE)
-    except ModelError:
-        return lambda _: 0.0
-    if machine.kind != "cuda" or not machine.names or not tokens:
+    shape = local_shape(config)
+    if shape is None or machine.kind != "cuda" or not machine.names or not tokens:
         return lambda _: 0.0
     card = like(machine.names[0], machine.memory_bytes[0])
     rows = config.micro_batch_size

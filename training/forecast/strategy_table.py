@@ -6,7 +6,7 @@ from typing import Any
 from training.config.fields import parse
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
-from training.forecast.forecast import Forecast, forecast
+from training.forecast.forecast import Forecast, estimate
 from training.forecast.formula.activations import Batch
 from training.forecast.gpus import Card
 from training.model_info.shape import ModelShape
@@ -64,6 +64,6 @@ def strategy_table(
                 "cuda", count, [card.label] * count, [card.memory_bytes] * count, card.bf16, most_machines=machines
             )
             refused = next((conflict.reason for conflict in check(tried, machine) if conflict.blocking), "")
-            expected = None if refused else forecast(tried, shape, card=card, batch=batch, host_limit_bytes=host_bytes)
+            expected = None if refused else estimate(tried, shape, card=card, batch=batch, host_limit_bytes=host_bytes)
             combinations.append(Combination(place, method, changes, expected, refused))
     return combinations

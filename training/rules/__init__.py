@@ -2,6 +2,7 @@
 
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
+from training.errors import Problem
 from training.rules import (
     learning_rate,
     less_memory,
@@ -48,3 +49,12 @@ def check(config: RunConfig, machine: Machine) -> list[Conflict]:
     named = {name for conflict in conflicts for name in conflict.settings}
     advice = [conflict for conflict in settings_without_effect(config) if conflict.settings[0] not in named]
     return conflicts + advice
+
+
+def problems(config: RunConfig, machine: Machine) -> list[Problem]:
+    """The conflicts that keep a run from starting on `machine`, each as a problem of its first setting."""
+    return [
+        Problem(conflict.settings[0], getattr(config, conflict.settings[0]), conflict.reason, conflict.fix)
+        for conflict in check(config, machine)
+        if conflict.blocking
+    ]

@@ -1,4 +1,4 @@
-"""The data of a run: copied into the store and checked when the run is submitted, and found again when it starts."""
+"""The data of a run: copied into the store and checked when the run is submitted."""
 
 import os
 import re
@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-from sqlmodel import Session
 
 from training.config import data_sets
 from training.config.choices import Task
@@ -22,17 +20,21 @@ from training.data.suggested_mapping import suggest
 from training.errors import DataError, Problem
 from training.tokens.selection import held_out_count, sliced_rows
 from training.tokens.task_parts import misfit, tasks_of
-from worker.allowed_paths import AllowedPaths, adapter_folder
 from worker.datasets import datasets, named_files
-from worker.datasets.datasets import DatasetNotFound
-from worker.file_store import dataset_files
 from worker.store import database, sight
 from worker.store.tables import LOCAL, Dataset
 
 FIELDS = data_sets.FIELDS
 DATASET_ID = re.compile(r"[0-9a-f]{16}")
-_FIX = "Give a JSON, JSONL, CSV, TSV, text or Parquet file, or pick an uploaded data set."
-_UPLOAD_FIX = "Upload the file first, then pick it. Only files in the folders of LATHE_DATA_FOLDERS can be named."
+
+
+@dataclass(frozen=True)
+class NamedData:
+    """The data set or file that an entry of a setting names, or why there is none (worker/runs/settle.py)."""
+
+    field: str
+    source: Source
+    data: Dataset | Path | Problem
 
 
 @dataclass(frozen=True)
@@ -89,10 +91,10 @@ class RunData:
 
 
 @contextmanager
-def taken_in(
-    config: RunConfig, reach: AllowedPaths, owner: str = LOCAL, problems: Sequence[Problem] = ()
+def imported_data(
+    named: Sequence[NamedData], config: RunConfig, owner: str = LOCAL, problems: Sequence[Problem] = ()
 ) -> Iterator[RunData]:
-    """Finds the data of a run, copies files into the store, and checks them against the run's task.
+    """Copies the files among a run's data into the store, and checks all of it against the run's task.
 
     New data sets are deleted again if the data is refused or the `with` block raises. `problems` are those already found in the
     configuration; all are raised together.
@@ -100,18 +102,17 @@ def taken_in(
     Raises:
         ConfigError: `problems`, and one for each data set that is missing, cannot be read or cannot train the task.
     """
-    named = [(field, source, find(field, source.path, reach)) for field, source in sources_of(config)]
-    problems = [*problems, *(found for _, _, found in named if isinstance(found, Problem))]
+    problems = [*problems, *(item.data for item in named if isinstance(item.data, Problem))]
     if problems:
         raise ConfigError(problems)
     stored: list[RunSet] = []
     new: list[str] = []
     common = config.columns or (config.sources[0].columns if len(config.sources) == 1 else None)
     try:
-        for field, source, found in named:
-            dataset = found
-            if isinstance(found, Path):
-                added = add(field, found, source.columns or common, owner)
+        for item in named:
+            field, source, dataset = item.field, item.source, item.data
+            if isinstance(dataset, Path):
+                added = add(field, dataset, source.columns or common, owner)
                 dataset = added.dataset
                 new += [added.dataset.id] if added.new else []
             assert isinstance(dataset, Dataset)
@@ -141,20 +142,6 @@ def sources_of(config: RunConfig) -> Iterator[tuple[str, Source]]:
             yield field, source
 
 
-def find(field: str, value: str, reach: AllowedPaths) -> Dataset | Path | Problem:
-    """The data set or file that a setting names, or what is wrong with the name."""
-    if DATASET_ID.fullmatch(value):
-        with database.read() as session:
-            known = session.get(Dataset, value)
-        if known is not None and datasets.path_of(known).is_file():
-            return known
-    if path := reach.find(value):
-        return path
-    if reach.data is None:
-        return Problem(field, value, "is neither a file nor a data set id.", _FIX)
-    return Problem(field, value, "is not a data set id.", _UPLOAD_FIX)
-
-
 def add(field: str, path: Path, columns: str | None, owner: str) -> datasets.Added:
     """Copies a file into the store.
 
@@ -167,20 +154,16 @@ def add(field: str, path: Path, columns: str | None, owner: str) -> datasets.Add
         raise ConfigError([_problem(field, path, error)]) from None
 
 
-def problems(config: RunConfig, reach: AllowedPaths) -> list[Problem]:
+def problems(named: Sequence[NamedData], config: RunConfig) -> Iterator[Problem]:
     """What is wrong with the data of a run, as far as it can be said without reading large files. Stores nothing."""
-    found: list[Problem] = []
-    for field, named in sources_of(config):
-        source = find(field, named.path, reach)
-        if isinstance(source, Problem):
-            found.append(source)
-        elif isinstance(source, Path) and not os.access(source, os.R_OK):
-            found.append(
-                Problem(field, named.path, "cannot be read: permission denied.", "Change its permissions (chmod o+r).")
-            )
+    for item in named:
+        if isinstance(item.data, Problem):
+            yield item.data
+        elif isinstance(item.data, Path) and not os.access(item.data, os.R_OK):
+            fix = "Change its permissions (chmod o+r)."
+            yield Problem(item.field, item.source.path, "cannot be read: permission denied.", fix)
         else:
-            found += _unfit(field, source, named.columns or config.columns, config.task)
-    return found
+            yield from _unfit(item.field, item.data, item.source.columns or config.columns, config.task)
 
 
 def _unfit(field: str, source: Dataset | Path, columns: str | None, task: Task) -> Iterator[Problem]:
@@ -267,34 +250,6 @@ def unseen(config: RunConfig) -> Iterator[Problem]:
                 yield Problem(field, source.path, message, "Clone the run and choose another data set.")
 
 
-def resolve(config: RunConfig, session: Session) -> RunConfig:
-    """The configuration for the training process: ids of data sets and of the initial adapter become paths on this machine.
-
-    Raises:
-        ConfigError: one of them was deleted, or its file is not on this machine.
-    """
-    problems: list[Problem] = []
-    paths: dict[str, str | None] = {}
-    for field in FIELDS:
-        found = [
-            replace(source, path=_path(session, field, source.path, problems))
-            if DATASET_ID.fullmatch(source.path)
-            else source
-            for source in data_sets.sources(getattr(config, field))
-        ]
-        if found:
-            paths[field] = data_sets.written(found)
-    if config.init_adapter:
-        folder = adapter_folder(config.init_adapter)
-        paths["init_adapter"] = str(folder) if folder else None
-        if folder is None:
-            fix = "Copy the adapter to this machine, or clone the run and choose another one."
-            problems.append(Problem("init_adapter", config.init_adapter, "is not on this machine.", fix))
-    if problems:
-        raise ConfigError(problems)
-    return config.model_copy(update=paths)
-
-
 def _problem(field: str, data: Dataset | Path, error: DataError) -> Problem:
     """The error as a problem of a setting; for unknown columns with a mapping that fits."""
     place = ", ".join(part for part in (f"row {error.line}" if error.line else "", error.field) if part)
@@ -304,19 +259,3 @@ def _problem(field: str, data: Dataset | Path, error: DataError) -> Problem:
     if error.fix == UNKNOWN_FIX and (mapping := suggest(data.sample)):
         return Problem(field, data.name, message, f"Set the column mapping to {mapping}.", {"columns": mapping})
     return Problem(field, data.name, message, error.fix)
-
-
-def _path(session: Session, field: str, dataset_id: str, problems: list[Problem]) -> str:
-    """The path of a stored data set; adds to `problems` if it was deleted or its file is missing."""
-    try:
-        dataset = datasets.get(session=session, dataset_id=dataset_id)
-    except DatasetNotFound:
-        problems.append(Problem(field, dataset_id, "was deleted.", "Clone the run and choose another data set."))
-        return dataset_id
-    path = datasets.path_of(dataset)
-    if not dataset_files.present(path, dataset.sha256):
-        message = f"is not on this machine ({path})."
-        problems.append(
-            Problem(field, dataset_id, message, "All workers need the same data folder or LATHE_STORE_URL.")
-        )
-    return str(path)

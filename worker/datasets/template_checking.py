@@ -18,8 +18,10 @@ from training.model_info.folder import has_tokenizer
 from training.template_check.findings import ERROR, Fault, Finding, Report
 from training.tokens.store import tokenizer_fingerprint
 from worker.datasets import datasets
+from worker.datasets.run_data import RunData
 from worker.machine import programs
 from worker.machine.programs import Limits, Result
+from worker.settings import get_settings
 from worker.store.tables import Dataset
 
 MEMORY_BYTES = 3 * 2**30  # of the program's address space, plus the file's size
@@ -58,6 +60,19 @@ def report(config: RunConfig, data: Dataset | Path, columns: str | None = None) 
         while len(_reports) > _KEPT:
             _reports.popitem(last=False)
     return found
+
+
+def faults(config: RunConfig, data: RunData) -> list[Problem]:
+    """The faults in rows of the training data that prevent the start of the run."""
+    if not get_settings().check_templates or not checks(config):
+        return []
+    found = [
+        problem
+        for item in data.sets
+        if item.field == "data"
+        for problem in problems(config, report(config, item.dataset, item.columns), item.dataset.name)
+    ]
+    return list({(problem.field, problem.message): problem for problem in found}.values())
 
 
 def problems(config: RunConfig, found: Report, value: str) -> list[Problem]:

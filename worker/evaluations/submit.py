@@ -20,7 +20,8 @@ from worker.datasets import datasets, run_data
 from worker.evaluations import judge
 from worker.runs import fetching
 from worker.runs.admission import admitted, as_both_see
-from worker.runs.submit import notify
+from worker.runs.requests import notify
+from worker.runs.settle import find_data
 from worker.settings import get_settings
 from worker.store import database, evaluations, runs
 from worker.store.tables import LOCAL, Dataset, Evaluation, Run
@@ -31,7 +32,7 @@ _INSTALL_FIX = "Install it in the environment of Lathe: pip install lm-eval"
 
 
 def submit(
-    run_id: str, values: dict[str, Any], *, data: str = "", reach: AllowedPaths = EVERYTHING, owner: str = LOCAL
+    run_id: str, values: dict[str, Any], *, data: str = "", allowed: AllowedPaths = EVERYTHING, owner: str = LOCAL
 ) -> Evaluation:
     """Queues an evaluation of a run on `data` (a path or data set id); `values` are those of EvaluationRequest.
 
@@ -43,19 +44,19 @@ def submit(
     """
     with database.read() as session:
         run = runs.get(session=session, run_id=run_id)
-    config = admitted(run)
+    config = admitted(run).typed
     values = _with_defaults(run, values)
     request, problems = _parsed(values)
     problems += _run_problems(run, request)
-    problems += _metric_problems(run, request, reach)
+    problems += _metric_problems(run, request, allowed)
     if request.lm_eval:
-        problems += _lm_eval_problems(request, reach)
+        problems += _lm_eval_problems(request, allowed)
     elif not data:
         problems.append(Problem("data", None, "is missing.", "Give a data file or a data set id."))
     if problems:
         raise ConfigError(problems)
     if not request.lm_eval:
-        request = _with_data(request, run, data, reach, owner)
+        request = _with_data(request, run, data, allowed, owner)
         # The row may come from an archive and name what neither of them sees: to count its rows would tell what is in it.
         unseen = [problem for _ in as_both_see(run.owner) for problem in run_data.unseen(config)]
         request = request.model_copy(update={"compares": not unseen})
@@ -140,24 +141,24 @@ def _run_problems(run: Run, request: EvaluationRequest) -> list[Problem]:
     return []
 
 
-def _metric_problems(run: Run, request: EvaluationRequest, reach: AllowedPaths) -> list[Problem]:
+def _metric_problems(run: Run, request: EvaluationRequest, allowed: AllowedPaths) -> list[Problem]:
     found: list[Problem] = []
     if ACCURACY in request.metrics and run.config.get("task") != Task.CLASSIFICATION:
         fix = "Use exact_match, which is the share of answers that are exactly right."
         found.append(Problem("metrics", ACCURACY, "is for runs of the task classification.", fix))
-    if request.own_metrics and reach.data is not None:
+    if request.own_metrics and allowed.data is not None:
         names = ", ".join(metric for metric, _, _ in request.own_metrics)
         found.append(Problem("metrics", names, "is code, which only the user who runs the server may run.", _WHO_FIX))
     if JUDGE in request.metrics and request.judge:
-        refused = judge.problem(request.judge.url, trusted=reach.data is None)
+        refused = judge.problem(request.judge.url, trusted=allowed.data is None)
         found += [refused] if refused else []
     return found
 
 
-def _lm_eval_problems(request: EvaluationRequest, reach: AllowedPaths) -> list[Problem]:
+def _lm_eval_problems(request: EvaluationRequest, allowed: AllowedPaths) -> list[Problem]:
     """Where workers are elsewhere, they check themselves whether it is installed."""
     files = [task for task in request.lm_eval if not _TASK_NAME.fullmatch(task)]
-    if files and reach.data is not None:  # a task's file can name code
+    if files and allowed.data is not None:  # a task's file can name code
         message = "is not the name of a task; only the user who runs the server may name files."
         return [Problem("lm_eval", ", ".join(files), message, "Give names of tasks that lm-eval has.")]
     if get_settings().broker_url or find_spec("lm_eval") is not None:
@@ -166,8 +167,8 @@ def _lm_eval_problems(request: EvaluationRequest, reach: AllowedPaths) -> list[P
     return [Problem("lm_eval", tasks, "needs the package lm-eval, which is not installed.", _INSTALL_FIX)]
 
 
-def _with_data(request: EvaluationRequest, run: Run, data: str, reach: AllowedPaths, owner: str) -> EvaluationRequest:
-    found = run_data.find("data", data, reach)
+def _with_data(request: EvaluationRequest, run: Run, data: str, allowed: AllowedPaths, owner: str) -> EvaluationRequest:
+    found = find_data("data", data, allowed)
     if isinstance(found, Problem):
         raise ConfigError([found])
     if isinstance(found, Path):

@@ -20,10 +20,10 @@ from training.evaluation.request import (
     EvaluationRequest,
 )
 from training.run_folder.paths import CONFIG_FILE
-from worker.datasets.run_data import resolve
 from worker.evaluations.scoring import add_scores, read_records, summarize
 from worker.machine import processes, programs
 from worker.machine.programs import Limits, ProgramError
+from worker.runs.settle import resolve
 from worker.settings import ROOT
 from worker.store import database
 from worker.store.playground import prompt_sets

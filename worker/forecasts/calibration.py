@@ -1,9 +1,10 @@
 """The allocator's overhead beyond the forecast, learned from finished runs on the same GPU model."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
-from sqlmodel import Session, col, select
+from sqlmodel import col, select
 
 from training.forecast.gpus import Card
 from worker.store import database
@@ -31,20 +32,20 @@ class Calibration:
 
 
 def known(card: Card | None) -> Calibration | None:
-    """The calibration of a GPU model, if the database has one."""
+    """The calibration of a GPU model: the median over its newest finished runs; None for fewer than LEAST."""
+    slacks = measured_on(card, slack_of)
+    return Calibration(max(0.0, median(slacks)), len(slacks)) if len(slacks) >= LEAST else None
+
+
+def measured_on(card: Card | None, figure_of: Callable[[Run], float | None]) -> list[float]:
+    """A figure of the newest finished runs on a GPU model (training/forecast/gpus.py), of those that have it."""
     if card is None or not database.has_tables():
-        return None
+        return []
+    on_card = col(Run.forecast)["card"].as_string() == card.name
+    newest = select(Run).where(Run.status == Status.FINISHED, on_card).order_by(col(Run.finished_at).desc())
     with database.read_everything() as session:
-        return calibrated(session=session, card=card.name)
-
-
-def calibrated(*, session: Session, card: str) -> Calibration | None:
-    """The median over the newest finished runs on this GPU model (training/forecast/gpus.py); None for fewer than LEAST."""
-    forecast = col(Run.forecast)
-    newest = select(Run).where(Run.status == Status.FINISHED, forecast["card"].as_string() == card)
-    found = [slack_of(run) for run in session.exec(newest.order_by(col(Run.finished_at).desc()).limit(RUNS))]
-    measured = [slack for slack in found if slack is not None]
-    return Calibration(max(0.0, median(measured)), len(measured)) if len(measured) >= LEAST else None
+        figures = [figure_of(run) for run in session.exec(newest.limit(RUNS))]
+    return [figure for figure in figures if figure is not None]
 
 
 def slack_of(run: Run) -> float | None:

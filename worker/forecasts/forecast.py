@@ -1,9 +1,7 @@
 """Forecasts whether a run fits, from its settings, its model's config.json and its data set's largest batch."""
 
-import os
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import psutil
@@ -11,20 +9,20 @@ import psutil
 from training.config.choices import Strategy, Task
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
-from training.forecast import gpus
 from training.forecast.advice import Advice, advise
-from training.forecast.card_share import workspace_bytes
 from training.forecast.first_step import PART_OF, first_step
-from training.forecast.forecast import SLACK, Forecast, forecast, full_batch
-from training.forecast.formula.sizes import resolved
+from training.forecast.forecast import SLACK, Forecast, estimate, full_batch
+from training.forecast.formula.activations import Batch
 from training.forecast.gpus import Card
 from training.model_info.config_json import ModelError
+from training.model_info.dimensions import read_dimensions
 from training.model_info.families import UnknownLayers, read_shape
 from training.model_info.shape import ModelShape
 from training.tokens.lengths import lost_tokens, truncated
-from worker.forecasts import class_shape, hub_config, simulating
+from worker.forecasts import calibration, class_shape, hub_config
 from worker.forecasts.calibration import Calibration
-from worker.forecasts.worst_batch import RowLengths, Worst, worst_batches_of
+from worker.forecasts.worst_batch import RowLengths, Worst, counted, worst_batches_of
+from worker.runs.settle import Settled
 
 
 def shape_at(model: str, revision: str | None = None, task: Task = Task.SFT) -> ModelShape:
@@ -34,33 +32,12 @@ def shape_at(model: str, revision: str | None = None, task: Task = Task.SFT) -> 
     Raises:
         ModelError: there is no config.json, it lacks values, or neither a formula nor a class knows its layers.
     """
-    config = config_file(model, revision)
+    config = hub_config.config_file(model, revision)
     scores = {Task.REWARD: 1, Task.CLASSIFICATION: 0}.get(task)
     try:
         return read_shape(config, scores=scores)
     except UnknownLayers as unknown:
         return class_shape.read(config, task, unknown)
-
-
-def config_file(model: str, revision: str | None = None) -> Path:
-    """The config.json of a model in a folder, of the file itself, or of a hub model if it was fetched.
-
-    Raises:
-        ModelError: there is none.
-    """
-    path = Path(model).expanduser()
-    config = path / "config.json" if path.is_dir() else path
-    if not config.is_file() and (fetched := hub_config.known(model, revision)):
-        return fetched
-    if not config.is_file():
-        fix = "Download its config.json (the weights are not needed) and give the folder or the file."
-        raise ModelError(model, "the model is not on this machine.", fix)
-    return config
-
-
-def card_of(machine: Machine) -> Card | None:
-    """This machine's GPU with the least memory; None without a GPU."""
-    return gpus.of_machine(machine.names, machine.memory_bytes) if machine.kind == "cuda" else None
 
 
 def host_memory() -> int:
@@ -69,56 +46,69 @@ def host_memory() -> int:
 
 
 @dataclass(frozen=True)
-class Found:
-    """The forecast, configurations that fit (`advice`), and assumptions (`notes`). `first_step` are the changes that save memory
-    first where it does not fit, as an out-of-memory run would make them."""
+class Setup:
+    """What a forecast is about: a run with its model's shape and the tokens of its rows (None: not tokenized), and where it shall
+    fit: a GPU (None: CPU), the host's memory, and the measured overhead of the allocator.
+
+    `config.model` is a path or hub id as `settle` leaves it. `positions` is the longest sequence that the model takes.
+    """
+
+    config: RunConfig
+    shape: ModelShape
+    card: Card | None
+    rows: RowLengths | None = None
+    host_bytes: int | None = None
+    calibration: Calibration | None = None
+    positions: int | None = None
+
+    @classmethod
+    def of(
+        cls, settled: Settled, card: Card | None, host_bytes: int | None = None, *, shape: ModelShape | None = None
+    ) -> "Setup":
+        """The setup of a settled run, whose model's `shape` is read if it is not given.
+
+        Raises:
+            ConfigError: the user may not read what the configuration names.
+            ModelError: the model's shape is unknown.
+        """
+        config = settled.readable
+        shape = shape or shape_at(config.model, config.revision, config.task)
+        rows, positions = counted(config), _positions(config.model, config.revision)
+        return cls(config, shape, card, rows, host_bytes, calibration.known(card), positions)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The forecast of a run, configurations that fit (`advice`), and assumptions (`notes`). `worst` is its largest batch, None if
+    the data set is not tokenized. `first_step` are the changes that save memory first where it does not fit, as an out-of-memory
+    run would make them."""
 
     forecast: Forecast
-    advice: list[Advice]
-    notes: list[str]
+    advice: list[Advice] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     worst: Worst | None = None
     first_step: dict[str, Any] | None = None
 
 
-def forecast_run(
-    config: RunConfig,
-    shape: ModelShape,
-    card: Card | None,
-    *,
-    rows: RowLengths | None = None,
-    host_bytes: int | None = None,
-    calibration: Calibration | None = None,
-) -> Found:
-    """Forecasts a run and the configurations that fit, fastest first; last a lower max_length, which loses tokens."""
-    notes, slack = [], calibration.slack if calibration else SLACK
-
-    def of(asked: RunConfig) -> tuple[Forecast, Worst | None]:
-        return forecast_only(asked, shape, card, rows=rows, host_bytes=host_bytes, calibration=calibration)
-
-    found, top = of(config)
-    batch = found.batch
-    notes.append(top.words if top else f"Data set not tokenized yet: assuming {config.max_length:,} tokens per row.")
-    if config.method.adapts and any(stack.experts for stack in shape.stacks):
-        notes.append("Experts stored as one tensor get no adapter.")
-    if shape.counted_by == "class":
-        notes.append(f"Parameters and layers of {shape.model_type} are read from its class.")
-    if calibration:
-        notes.append(calibration.note)
-    if card and card.note:
-        notes.append(card.note)
-    if config.async_save and not found.copies_bytes:
-        notes.append("Host memory is too small for copies of checkpoints: training waits while each is written.")
+def estimate_run(setup: Setup, *, advises: bool = True) -> Estimate:
+    """Forecasts a run on its largest batch; if it `advises`, with the configurations that fit, fastest first; last a lower
+    max_length, which loses tokens."""
+    forecast, worst = _on_largest_batch(setup)
+    if not advises:
+        return Estimate(forecast, worst=worst)
+    notes, config, card = list(_notes(setup, forecast, worst)), setup.config, setup.card
     if card is None:
-        return Found(found, [], notes, top)
+        return Estimate(forecast, [], notes, worst)
+    batch, nvme = forecast.batch, bool(config.nvme_path)
     advice = advise(
-        config, shape, card, batch=batch, host_limit_bytes=host_bytes, nvme=bool(config.nvme_path), slack=slack
+        config, setup.shape, card, batch=batch, host_limit_bytes=setup.host_bytes, nvme=nvme, slack=_slack(setup)
     )
-    if found.fits or found.unknown:
-        return Found(found, advice, notes, top)
-    advice += _shorter(config, rows, lambda asked: of(asked)[0])
-    part, tokens = PART_OF[found.moment], max(batch.tokens, batch.target_tokens)
-    step = first_step(config, machine_of(card, config.num_processes), part=part, tokens=tokens, shape=shape)
-    return Found(found, advice, notes, top, step)
+    if forecast.fits or forecast.unknown:
+        return Estimate(forecast, advice, notes, worst)
+    advice += _shorter(setup)
+    part, tokens = PART_OF[forecast.moment], max(batch.tokens, batch.target_tokens)
+    step = first_step(config, machine_of(card, config.num_processes), part=part, tokens=tokens, shape=setup.shape)
+    return Estimate(forecast, advice, notes, worst, step)
 
 
 def machine_of(card: Card, gpus: int) -> Machine:
@@ -126,84 +116,100 @@ def machine_of(card: Card, gpus: int) -> Machine:
     return Machine("cuda", gpus, [card.label] * gpus, [card.memory_bytes] * gpus, card.bf16)
 
 
-def forecast_only(
-    config: RunConfig,
-    shape: ModelShape,
-    card: Card | None,
-    *,
-    rows: RowLengths | None = None,
-    host_bytes: int | None = None,
-    calibration: Calibration | None = None,
-) -> tuple[Forecast, Worst | None]:
-    """Forecasts a run on its largest batch, which is None if the data set is not tokenized. Makes no advice."""
-    slack = calibration.slack if calibration else SLACK
-    known = worst_batches_of(config, rows) if rows and not config.task.pairs else []
-    given: dict[str, Any] = {"card": card, "host_limit_bytes": host_bytes, "slack": slack}
-    if not known:
-        return forecast(config, shape, batch=full_batch(config), **given), None
-    tried = [(forecast(config, shape, batch=one.batch, **given), one) for one in known]
-    return max(tried, key=lambda one: one[0].peak_bytes)
+def _on_largest_batch(setup: Setup) -> tuple[Forecast, Worst | None]:
+    """The forecast of a run on its largest batch, which is None if the data set is not tokenized."""
+    config = setup.config
+    worst = worst_batches_of(config, setup.rows) if setup.rows and not config.task.pairs else []
+    if not worst:
+        return _on_batch(setup, full_batch(config)), None
+    forecasts = [(_on_batch(setup, candidate.batch), candidate) for candidate in worst]
+    return max(forecasts, key=lambda pair: pair[0].peak_bytes)
 
 
-def _shorter(config: RunConfig, rows: RowLengths | None, of: Callable[[RunConfig], Forecast]) -> Iterator[Advice]:
+def _on_batch(setup: Setup, batch: Batch) -> Forecast:
+    return estimate(
+        setup.config, setup.shape, card=setup.card, batch=batch, host_limit_bytes=setup.host_bytes, slack=_slack(setup)
+    )
+
+
+def _slack(setup: Setup) -> float:
+    return setup.calibration.slack if setup.calibration else SLACK
+
+
+def _notes(setup: Setup, forecast: Forecast, worst: Worst | None) -> Iterator[str]:
+    """What the forecast assumes."""
+    config, shape = setup.config, setup.shape
+    yield worst.words if worst else f"Data set not tokenized yet: assuming {config.max_length:,} tokens per row."
+    if config.method.adapts and any(stack.experts for stack in shape.stacks):
+        yield "Experts stored as one tensor get no adapter."
+    if shape.counted_by == "class":
+        yield f"Parameters and layers of {shape.model_type} are read from its class."
+    if setup.calibration:
+        yield setup.calibration.note
+    if setup.card and setup.card.note:
+        yield setup.card.note
+    if config.async_save and not forecast.copies_bytes:
+        yield "Host memory is too small for copies of checkpoints: training waits while each is written."
+
+
+def _shorter(setup: Setup) -> Iterator[Advice]:
     """The longest max_length that fits with the other settings, in steps of 64 tokens, and what it truncates."""
-    low, high = 0, -(-config.max_length // 64)  # fits, does not
+
+    def at(length: int) -> Forecast:
+        config = setup.config.model_copy(update={"max_length": length})
+        return _on_largest_batch(replace(setup, config=config))[0]
+
+    low, high = 0, -(-setup.config.max_length // 64)  # fits, does not
     while high - low > 1:
         middle = (low + high) // 2
-        fits = of(config.model_copy(update={"max_length": 64 * middle})).fits
-        low, high = (middle, high) if fits else (low, middle)
+        low, high = (middle, high) if at(64 * middle).fits else (low, middle)
     if not low:
         return
-    limit = 64 * low
+    limit, rows = 64 * low, setup.rows
     cost = f"Truncates rows longer than {limit:,} tokens."
     if rows and rows.lengths.any():
         share = lost_tokens(rows.lengths, limit) / int(rows.lengths.sum())
         cost = f"Truncates {truncated(rows.lengths, limit):,} rows, losing {share:.1%} of the tokens."
-    yield Advice({"max_length": limit}, of(config.model_copy(update={"max_length": limit})), 1.0, cost)
+    yield Advice({"max_length": limit}, at(limit), 1.0, cost)
 
 
-def as_document(found: Found) -> dict[str, Any]:
+def as_document(estimated: Estimate) -> dict[str, Any]:
     """The forecast and its advice as JSON, in bytes."""
-    return numbers(found.forecast) | {
-        "advice": [
-            {
-                "changes": one.changes,
-                "relative_speed": round(one.relative_speed, 3),
-                "cost": one.cost,
-                **_short(one.forecast),
-            }
-            for one in found.advice
-        ],
-        "first_step": found.first_step,
-        "notes": found.notes,
-        "worst_batch": _place(found.worst) if found.worst else None,
-    }
-
-
-def numbers(found: Forecast) -> dict[str, Any]:
-    """A forecast as JSON."""
+    forecast = estimated.forecast
     return {
-        "fits": found.fits,
-        "close": found.close,
-        "reasons": found.reasons,
-        "peak_bytes": found.peak_bytes,
-        "moment": found.moment,
-        "parts": found.parts,
-        "moments": found.moments,
-        "host_bytes": found.host_bytes,
-        "host_moments": found.host_moments,
-        "copies_bytes": found.copies_bytes,
-        "nvme_bytes": found.nvme_bytes,
-        "limit_bytes": found.limit_bytes,
-        "host_limit_bytes": found.host_limit_bytes,
-        "trainable_parameters": found.trainable,
-        "total_parameters": found.total,
-        "batch": asdict(found.batch),
+        "fits": forecast.fits,
+        "close": forecast.close,
+        "reasons": forecast.reasons,
+        "peak_bytes": forecast.peak_bytes,
+        "moment": forecast.moment,
+        "parts": forecast.parts,
+        "moments": forecast.moments,
+        "host_bytes": forecast.host_bytes,
+        "host_moments": forecast.host_moments,
+        "copies_bytes": forecast.copies_bytes,
+        "nvme_bytes": forecast.nvme_bytes,
+        "limit_bytes": forecast.limit_bytes,
+        "host_limit_bytes": forecast.host_limit_bytes,
+        "trainable_parameters": forecast.trainable,
+        "total_parameters": forecast.total,
+        "batch": asdict(forecast.batch),
+        "advice": [_advice(advice) for advice in estimated.advice],
+        "first_step": estimated.first_step,
+        "notes": estimated.notes,
+        "worst_batch": _worst_batch(estimated.worst) if estimated.worst else None,
     }
 
 
-def _short(found: Forecast) -> dict[str, Any]:
-    return {"fits": found.fits, "peak_bytes": found.peak_bytes, "host_bytes": found.host_bytes}
+def _advice(advice: Advice) -> dict[str, Any]:
+    forecast = advice.forecast
+    return {
+        "changes": advice.changes,
+        "relative_speed": round(advice.relative_speed, 3),
+        "cost": advice.cost,
+        "fits": forecast.fits,
+        "peak_bytes": forecast.peak_bytes,
+        "host_bytes": forecast.host_bytes,
+    }
 
 
 def spread(config: RunConfig, count: int) -> RunConfig:
@@ -212,49 +218,13 @@ def spread(config: RunConfig, count: int) -> RunConfig:
     return config.model_copy(update={"num_processes": count, **({"strategy": Strategy.DDP} if several else {})})
 
 
-def simulated(config: RunConfig, found: Found, card: Card | None) -> dict[str, Any]:
-    """Simulates a step of the run on its largest batch (worker/forecasts/simulating.py); up to a minute for a large model.
-
-    `peak_bytes` and `parts` are what torch would count, `besides_bytes` what the whole run needs besides: the CUDA context, NCCL's
-    buffers, what the allocator reserves but cannot use, and what saving takes beyond a step.
-    """
-    device = "cuda" if card else "cpu"
-    given: dict[str, Any] = simulated_batch(config, found) | card_facts(card)
-    done = simulating.simulate(config, resolved(config.precision, card), device=device, **given)
-    forecast, limit = found.forecast, found.forecast.limit_bytes
-    if "problem" in done or limit is None:
-        return done
-    peak = forecast.with_steps(done["needed_bytes"])
-    needed = peak + forecast.beyond_steps(peak)
-    return done | {"besides_bytes": needed - done["peak_bytes"], "fits": needed <= limit}
-
-
-def card_facts(card: Card | None) -> dict[str, Any]:
-    """What a simulation has to know of the card and the allocator: whether it has FlashAttention kernels, cuBLAS's workspaces, and
-    whether segments can grow."""
-    grow = "expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
-    return {"flash": card is None or card.flash, "workspace_bytes": workspace_bytes(card), "expandable_segments": grow}
-
-
-def simulated_batch(config: RunConfig, found: Found) -> dict[str, Any]:
-    """The forecast's batch as the simulation takes it: `lengths`, and `targets` (seq2seq) or `labeled` tokens of each row; and in
-    `places` the batches of first steps and micro steps where they are larger."""
-    batch, worst, pairs = found.forecast.batch, found.worst, 2 if config.task.pairs else 1
-    name = "targets" if config.task is Task.SEQ2SEQ else "labeled"
-    if worst is None:
-        lengths = [batch.length] * (batch.rows // pairs)
-        return {"lengths": lengths, name: [batch.target_length or batch.length] * len(lengths)}
-    places = [
-        {
-            "first_step": one.batch.first_step,
-            "first_micro": one.batch.first_micro,
-            "lengths": one.lengths,
-            name: one.answers,
-        }
-        for one in worst.places
-    ]
-    return {"lengths": worst.lengths, name: worst.answers, "places": places}
-
-
-def _place(worst: Worst) -> dict[str, Any]:
+def _worst_batch(worst: Worst) -> dict[str, Any]:
     return {name: value for name, value in asdict(worst).items() if name not in ("batch", "places")}
+
+
+def _positions(model: str, revision: str | None) -> int | None:
+    """The longest sequence that the model takes; None if it has no limit or it is unknown."""
+    try:
+        return read_dimensions(str(hub_config.config_file(model, revision))).positions
+    except ModelError:
+        return None

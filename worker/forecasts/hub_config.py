@@ -35,6 +35,21 @@ def known(model: str, revision: str | None = None) -> Path | None:
     return Path(cached) if isinstance(cached, str) else None
 
 
+def config_file(model: str, revision: str | None = None) -> Path:
+    """The config.json of a model in a folder, of the file itself, or of a hub model if it was fetched.
+
+    Raises:
+        ModelError: there is none.
+    """
+    path = Path(model).expanduser()
+    config = path / "config.json" if path.is_dir() else path
+    if not config.is_file() and (fetched := known(model, revision)):
+        return fetched
+    if not config.is_file():
+        raise ModelError(model, "the model is not on this machine.", _FIX)
+    return config
+
+
 def fetch(model: str, revision: str | None = None) -> Path:
     """Downloads a model's config.json.
 

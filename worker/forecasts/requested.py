@@ -1,9 +1,10 @@
 """Memory forecasts as the command line and REST request them: by GPU model, number of GPUs and host memory."""
 
 from collections.abc import Container, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from training import rules
 from training.config.fields import ConfigError
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
@@ -11,102 +12,81 @@ from training.errors import Problem
 from training.forecast import gpus as cards
 from training.forecast.gpus import GIB, Card
 from training.forecast.solve import Solution, Wanted
-from training.model_info.config_json import ModelError
-from training.model_info.dimensions import read_dimensions
-from training.rules import check
-from worker.allowed_paths import find_path
-from worker.forecasts import calibration, solving, speed, worst_batch
 from worker.forecasts import forecast as forecasting
-from worker.forecasts.forecast import Found
+from worker.forecasts import hub_config, simulating, solving, speed
+from worker.forecasts.forecast import Estimate, Setup, estimate_run
 from worker.forecasts.prices import Prices
 from worker.forecasts.speed import Speed
 from worker.machine import devices
+from worker.runs.settle import Settled
 
 
-def on_gpus(config: RunConfig, gpus: int | None, given: Container[str]) -> RunConfig:
-    """The configuration on `gpus` GPUs, unless its processes or its strategy are `given`."""
+@dataclass(frozen=True)
+class Request:
+    """What is asked beside the run: the GPU model (None: this machine's), the host's memory, a simulated step (None: where the
+    formula cannot decide), the most that fits, and that the model's config.json is first downloaded from the hub."""
+
+    gpu: str | None = None
+    host_gib: float | None = None
+    simulate: bool | None = None
+    solve: Iterable[Wanted] = ()
+    fetch_config: bool = False
+
+
+@dataclass(frozen=True)
+class Response:
+    """The estimate of a run with its setup, the simulated step (None: none was needed), its speed, and the most that fits."""
+
+    setup: Setup
+    estimate: Estimate
+    simulated: dict[str, Any] | None
+    speed: Speed
+    solved: list[Solution]
+
+    def document(self) -> dict[str, Any]:
+        """All of it as JSON, in bytes."""
+        document = forecasting.as_document(self.estimate) | {"speed": speed.as_document(self.speed)}
+        document |= {"simulated": self.simulated} if self.simulated else {}
+        return document | (
+            {"solved": [solving.as_document(solution) for solution in self.solved]} if self.solved else {}
+        )
+
+
+def on_gpus(config: RunConfig, gpus: int | None, typed: Container[str]) -> RunConfig:
+    """The configuration on `gpus` GPUs, unless its processes or its strategy are among the `typed` settings."""
     if not gpus:
         return config
-    if "num_processes" in given:
+    if "num_processes" in typed:
         gpus = config.num_processes
     return (
-        config.model_copy(update={"num_processes": gpus}) if "strategy" in given else forecasting.spread(config, gpus)
+        config.model_copy(update={"num_processes": gpus}) if "strategy" in typed else forecasting.spread(config, gpus)
     )
 
 
-def forecast(config: RunConfig, gpu: str | None, host_gib: float | None) -> tuple[Found, Card | None]:
-    """The forecast on the named GPU, by default on this machine's GPU with its host memory.
+def respond(settled: Settled, request: Request, price: Prices) -> Response:
+    """The forecast of a run on the requested GPU, by default on this machine's GPU with its host memory.
 
     Raises:
-        ConfigError: the GPU or the model's shape is unknown, or settings conflict.
+        ConfigError: the GPU or the model's shape is unknown, settings conflict, the user may not read the model, or a step that is
+            needed cannot be simulated.
     """
-    card = _card(gpu)
-    _refuse(config, card)
-    host = int(host_gib * GIB) if host_gib else None if gpu else forecasting.host_memory()
-    model = str(find_path(config.model) or config.model)
-    return forecasting.forecast_run(
-        config,
-        forecasting.shape_at(model, config.revision, config.task),
-        card,
-        rows=worst_batch.counted(config, model),
-        host_bytes=host,
-        calibration=calibration.known(card),
-    ), card
-
-
-def solve(
-    config: RunConfig,
-    wanted: Iterable[Wanted],
-    gpu: str | None,
-    host_gib: float | None,
-    price: Prices,
-    *,
-    simulate: bool = True,
-) -> list[Solution]:
-    """The most that fits, for each question; with `simulate` confirmed by simulated steps.
-
-    Raises:
-        ConfigError: as `forecast`.
-    """
-    card = _card(gpu)
-    host = int(host_gib * GIB) if host_gib else None if gpu else forecasting.host_memory()
-    return solving.solved(problem(config, card, host), wanted, price, simulate=simulate)
-
-
-def problem(config: RunConfig, card: Card | None, host: int | None = None) -> solving.Problem:
-    """The run with its model's shape and the tokens of its rows.
-
-    Raises:
-        ModelError: the model's shape is unknown.
-    """
-    model = str(find_path(config.model) or config.model)
-    shape = forecasting.shape_at(model, config.revision, config.task)
-    rows = worst_batch.counted(config, model)
-    return solving.Problem(config, shape, card, rows, host, _positions(model, config.revision))
-
-
-def speed_of(config: RunConfig, gpu: str | None, price: Prices) -> Speed:
-    """Time, energy and money of a run.
-
-    Raises:
-        ConfigError: as `forecast`.
-    """
-    asked = problem(config, _card(gpu))
-    return speed.speed_of(config, asked.shape, asked.card, asked.rows, price)
-
-
-def _positions(model: str, revision: str | None) -> int | None:
-    """The longest sequence that the model takes; None if it has no limit or it is unknown."""
-    try:
-        return read_dimensions(str(forecasting.config_file(model, revision))).positions
-    except ModelError:
-        return None
+    config = settled.readable
+    if request.fetch_config:
+        hub_config.fetch(settled.typed.model, config.revision)
+    card, host = _card(request.gpu), request.host_gib
+    if conflicts := rules.problems(config, _machine(config, card)):
+        raise ConfigError(conflicts)
+    setup = Setup.of(settled, card, int(host * GIB) if host else None if request.gpu else forecasting.host_memory())
+    estimated = estimate_run(setup)
+    simulated = _simulated(setup, estimated, request.simulate)
+    solved = solving.solved(setup, request.solve, price, simulate=True)
+    return Response(setup, estimated, simulated, speed.speed_of(setup, price), solved)
 
 
 def _card(gpu: str | None) -> Card | None:
     """The GPU; None for the CPU."""
     if gpu is None:
-        return forecasting.card_of(devices.machine())
+        return cards.of_machine(devices.machine())
     if gpu.lower() == devices.CPU:
         return None
     try:
@@ -115,32 +95,22 @@ def _card(gpu: str | None) -> Card | None:
         raise ConfigError([Problem("gpu", gpu, str(error))]) from None
 
 
-def _refuse(config: RunConfig, card: Card | None) -> None:
-    """Raises ConfigError for settings that cannot run on these GPUs."""
-    count = max(config.num_processes, 1)
-    machine = replace(
-        Machine("cuda", count, [card.label] * count, [card.memory_bytes] * count, card.bf16) if card else Machine(),
-        most_machines=config.num_machines,
-    )
-    problems = [
-        Problem(conflict.settings[0], getattr(config, conflict.settings[0]), conflict.reason, conflict.fix)
-        for conflict in check(config, machine)
-        if conflict.blocking
-    ]
-    if problems:
-        raise ConfigError(problems)
+def _machine(config: RunConfig, card: Card | None) -> Machine:
+    """Machines with these GPUs, as many as the run uses."""
+    machine = forecasting.machine_of(card, max(config.num_processes, 1)) if card else Machine()
+    return replace(machine, most_machines=config.num_machines)
 
 
-def simulate(config: RunConfig, found: Found, card: Card | None, asked: bool | None = None) -> dict[str, Any] | None:
-    """A simulated step of the run on the forecast's batch, if it is `asked` for; if it is None, where the forecast cannot decide.
+def _simulated(setup: Setup, estimated: Estimate, simulate: bool | None) -> dict[str, Any] | None:
+    """A simulated step on the forecast's batch, if it is asked for; if `simulate` is None, where the forecast cannot decide.
 
     Raises:
         ConfigError: a step that is needed cannot be simulated: the model cannot be built, or it takes too long.
     """
-    needed = bool(asked if asked is not None else found.forecast.unknown)
-    if not needed and (asked is False or not found.forecast.close):
+    needed = estimated.forecast.unknown != "" if simulate is None else simulate
+    if not needed and (simulate is False or not estimated.forecast.close):
         return None
-    done = forecasting.simulated(config, found, card)
-    if "problem" in done and needed:
-        raise ConfigError([Problem(**done["problem"])])
-    return None if "problem" in done else done
+    step = simulating.simulated(setup, estimated)
+    if "problem" in step and needed:
+        raise ConfigError([Problem(**step["problem"])])
+    return None if "problem" in step else step

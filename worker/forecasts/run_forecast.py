@@ -3,63 +3,61 @@
 from typing import Any
 
 from training.config.machine import Machine
-from training.config.run_config import RunConfig
 from training.forecast.forecast import Forecast
+from training.forecast.gpus import Card, of_machine
 from training.forecast.roofline import roofline
 from training.model_info.config_json import ModelError
-from worker.allowed_paths import find_path
-from worker.forecasts import calibration, speed, worst_batch
 from worker.forecasts import forecast as forecasting
+from worker.forecasts import speed
+from worker.forecasts.forecast import Setup, estimate_run
+from worker.runs.settle import Settled
 
 _STAYING = ("weights", "optimizer", "context", "slack")
 
 
-def of_run(config: RunConfig, machine: Machine) -> dict[str, Any] | None:
-    """The forecast of a run on this machine, in bytes; None if nothing comparable will be measured or the model's shape is
-    unknown.
+def recorded(settled: Settled, machine: Machine) -> dict[str, Any] | None:
+    """The forecast of a run on this machine as its row stores it, in bytes; None if nothing comparable will be measured or the
+    model's shape is unknown.
 
     On CPU, tensors are counted only under a memory limit. `moving_bytes` are allocated and freed within a step.
     """
-    card = forecasting.card_of(machine)
-    if card is None and config.memory_limit is None:
+    card = of_machine(machine)
+    if card is None and settled.config.memory_limit is None:
         return None
-    model = str(find_path(config.model) or config.model)
-    try:
-        shape = forecasting.shape_at(model, config.revision, config.task)
-    except ModelError:
+    setup = _setup(settled, card)
+    if setup is None or setup.shape.unknown:
         return None
-    if shape.unknown:
-        return None
-    rows, known = worst_batch.counted(config, model), calibration.known(card)
-    found = forecasting.forecast_run(config, shape, card, rows=rows, calibration=known).forecast
-    ideal = speed.stored(roofline(config, shape, card, speed.mean_batch(config, rows))) if card else None
+    forecast = estimate_run(setup, advises=False).forecast
+    batch = speed.mean_batch(setup.config, setup.rows)
     return {
         "card": card.name if card else "cpu",
-        "roofline": ideal,
-        "fits": found.fits,
-        "peak_bytes": found.peak_bytes,
-        "allocated_bytes": found.allocated_bytes,
-        "moving_bytes": sum(size for name, size in found.parts.items() if name not in _STAYING),
-        "limit_bytes": found.limit_bytes,
-        "parts": found.parts,
+        "roofline": speed.stored(roofline(setup.config, setup.shape, card, batch)) if card else None,
+        "fits": forecast.fits,
+        "peak_bytes": forecast.peak_bytes,
+        "allocated_bytes": forecast.allocated_bytes,
+        "moving_bytes": sum(size for name, size in forecast.parts.items() if name not in _STAYING),
+        "limit_bytes": forecast.limit_bytes,
+        "parts": forecast.parts,
     }
 
 
-def verdict(config: RunConfig, machine: Machine) -> Forecast | None:
+def verdict(settled: Settled, machine: Machine) -> Forecast | None:
     """Whether a run fits in the memory of this machine, as New run, `lathe run` and REST tell it; None if the hardware or the
     model's shape is unknown, or the formula cannot say."""
     if machine.kind == "cuda" and not machine.names:
         return None  # any GPU of a cluster
-    card, model = forecasting.card_of(machine), str(find_path(config.model) or config.model)
+    setup = _setup(settled, of_machine(machine), forecasting.host_memory())
+    if setup is None:
+        return None
+    forecast = estimate_run(setup, advises=False).forecast
+    return None if forecast.unknown else forecast
+
+
+def _setup(settled: Settled, card: Card | None, host_bytes: int | None = None) -> Setup | None:
     try:
-        shape = forecasting.shape_at(model, config.revision, config.task)
+        return Setup.of(settled, card, host_bytes)
     except ModelError:
         return None
-    rows, known = worst_batch.counted(config, model), calibration.known(card)
-    forecast, _ = forecasting.forecast_only(
-        config, shape, card, rows=rows, host_bytes=forecasting.host_memory(), calibration=known
-    )
-    return None if forecast.unknown else forecast
 
 
 def compared(forecast: dict[str, Any] | None, summary: dict[str, Any] | None) -> list[dict[str, Any]]:

@@ -1,31 +1,81 @@
 """The memory of a run's training step, simulated by a process with limits (training/simulation/simulate.py)."""
 
 import json
+import os
 from typing import Any
 
-from training.config.choices import Precision
+from training.config.choices import Task
 from training.config.run_config import RunConfig
-from worker.allowed_paths import with_model_path
+from training.forecast.card_share import workspace_bytes
+from training.forecast.formula.sizes import resolved
+from worker.forecasts.forecast import Estimate, Setup
 from worker.machine import programs
 from worker.machine.programs import Limits, ProgramError
 
 # A 7B model takes about 60 s. The files are what a hub sends of a model besides its weights.
-_LIMITS = Limits(12 * 2**30, seconds=300, file_bytes=64 * 2**20)
+LIMITS = Limits(12 * 2**30, seconds=300, file_bytes=64 * 2**20)
 
 Answer = dict[str, Any]
 """A `Simulation` as JSON, or a `problem` with field, value, message and fix."""
 
 
-def simulate(config: RunConfig, precision: Precision, lengths: list[int], **batch: Any) -> Answer:
-    """Peak and timeline of a step on rows of these lengths; `batch` holds the other fields of a `Request`."""
-    settings = with_model_path(config).model_dump(mode="json")
-    request = json.dumps({"config": settings, "precision": precision.value, "lengths": lengths, **batch})
+def simulated(setup: Setup, estimated: Estimate) -> Answer:
+    """Simulates a step of the run on its largest batch; up to a minute for a large model.
+
+    `peak_bytes` and `parts` are what torch would count, `besides_bytes` what the whole run needs besides: the CUDA context, NCCL's
+    buffers, what the allocator reserves but cannot use, and what saving takes beyond a step.
+    """
+    forecast, limit = estimated.forecast, estimated.forecast.limit_bytes
+    done = _simulate(request_of(setup) | simulated_batch(setup.config, estimated))
+    if "problem" in done or limit is None:
+        return done
+    peak = forecast.with_steps(done["needed_bytes"])
+    needed = peak + forecast.beyond_steps(peak)
+    return done | {"besides_bytes": needed - done["peak_bytes"], "fits": needed <= limit}
+
+
+def request_of(setup: Setup) -> dict[str, Any]:
+    """The fields of a simulation's request without the batch: the run, its device, whether the card has FlashAttention kernels,
+    cuBLAS's workspaces, and whether the allocator's segments can grow."""
+    config, card = setup.config, setup.card
+    return {
+        "config": config.model_dump(mode="json"),
+        "precision": resolved(config.precision, card).value,
+        "device": "cuda" if card else "cpu",
+        "flash": card is None or card.flash,
+        "workspace_bytes": workspace_bytes(card),
+        "expandable_segments": "expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
+    }
+
+
+def simulated_batch(config: RunConfig, estimated: Estimate) -> dict[str, Any]:
+    """The forecast's batch as the simulation takes it: `lengths`, and `targets` (seq2seq) or `labeled` tokens of each row; and in
+    `places` the batches of first steps and micro steps where they are larger."""
+    batch, worst, pairs = estimated.forecast.batch, estimated.worst, 2 if config.task.pairs else 1
+    name = "targets" if config.task is Task.SEQ2SEQ else "labeled"
+    if worst is None:
+        lengths = [batch.length] * (batch.rows // pairs)
+        return {"lengths": lengths, name: [batch.target_length or batch.length] * len(lengths)}
+    places = [
+        {
+            "first_step": earlier.batch.first_step,
+            "first_micro": earlier.batch.first_micro,
+            "lengths": earlier.lengths,
+            name: earlier.answers,
+        }
+        for earlier in worst.places
+    ]
+    return {"lengths": worst.lengths, name: worst.answers, "places": places}
+
+
+def _simulate(request: dict[str, Any]) -> Answer:
+    """Peak and timeline of a step; `request` holds the fields of a `Request` of training/simulation."""
     try:
         answer: Answer = programs.run_for_json(
-            programs.SIMULATE, ["--request", "-"], _LIMITS, text=request, variables=programs.HUB_WITH_TOKEN
+            programs.SIMULATE, ["--request", "-"], LIMITS, text=json.dumps(request), variables=programs.HUB_WITH_TOKEN
         )
     except ProgramError as error:
         fix = "Use the forecast, which is computed from config.json; or simulate a shorter batch."
         message = f"cannot be simulated ({error})."
-        return {"problem": {"field": "model", "value": config.model, "message": message, "fix": fix}}
+        return {"problem": {"field": "model", "value": request["config"]["model"], "message": message, "fix": fix}}
     return answer

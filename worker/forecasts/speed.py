@@ -9,7 +9,6 @@ from statistics import quantiles
 from typing import Any
 
 import numpy as np
-from sqlmodel import Session, col, select
 
 from training.config.choices import Packing, Task
 from training.config.run_config import RunConfig
@@ -17,13 +16,12 @@ from training.forecast.formula.activations import Batch
 from training.forecast.gpus import Card
 from training.forecast.power import watts
 from training.forecast.roofline import EFFICIENCY, Roofline, roofline
-from training.model_info.shape import ModelShape
 from training.tokens.lengths import chunks
-from worker.forecasts.calibration import LEAST, RUNS
+from worker.forecasts.calibration import LEAST, measured_on
+from worker.forecasts.forecast import Setup
 from worker.forecasts.prices import Prices
 from worker.forecasts.worst_batch import RowLengths, lies_flat
-from worker.store import database
-from worker.store.tables import Run, Status
+from worker.store.tables import Run
 
 Range = tuple[float, float]
 
@@ -52,14 +50,13 @@ class Speed:
     notes: tuple[str, ...] = ()
 
 
-def speed_of(
-    config: RunConfig, shape: ModelShape, card: Card | None, rows: RowLengths | None, prices: Prices | None = None
-) -> Speed:
+def speed_of(setup: Setup, prices: Prices | None = None) -> Speed:
     """Time, energy and money of a run."""
+    config, card, rows = setup.config, setup.card, setup.rows
     if card is None:
         return Speed(notes=("Cannot say how long it takes: speed is estimated only for GPUs.",))
     batch = mean_batch(config, rows)
-    ideal, known = roofline(config, shape, card, batch), efficiency(card)
+    ideal, known = roofline(config, setup.shape, card, batch), efficiency(card)
     seconds = ideal.seconds(known.share[1]), ideal.seconds(known.share[0])
     rate = ideal.tokens / seconds[1], ideal.tokens / seconds[0]
     steps = steps_of(config, rows)
@@ -149,19 +146,9 @@ def steps_of(config: RunConfig, rows: RowLengths | None) -> int | None:
 
 
 def efficiency(card: Card) -> Efficiency:
-    """The share of the roofline that finished runs on this GPU model reached; a published range for fewer than LEAST."""
-    if not database.has_tables():
-        return Efficiency(EFFICIENCY)
-    with database.read_everything() as session:
-        return measured(session=session, card=card.name)
-
-
-def measured(*, session: Session, card: str) -> Efficiency:
-    """The middle half of the newest finished runs on this GPU model."""
-    forecast = col(Run.forecast)
-    newest = select(Run).where(Run.status == Status.FINISHED, forecast["card"].as_string() == card)
-    found = [share_of(run) for run in session.exec(newest.order_by(col(Run.finished_at).desc()).limit(RUNS))]
-    shares = [share for share in found if share is not None]
+    """The share of the roofline that the middle half of the newest finished runs on this GPU model reached; a published range
+    for fewer than LEAST."""
+    shares = measured_on(card, share_of)
     if len(shares) < LEAST:
         return Efficiency(EFFICIENCY)
     low, _, high = quantiles(shares, n=4, method="inclusive")

@@ -18,7 +18,6 @@ from training.tokens.order import Integers, padded, worst_batches
 from training.tokens.packing import order_of
 from training.tokens.selection import SetRows, select
 from training.tokens.store import TokenStore, open_store
-from worker.allowed_paths import find_path
 from worker.datasets import run_data, token_counts
 from worker.forecasts import hub_config
 from worker.store import database
@@ -64,19 +63,19 @@ class Worst:
         )
 
 
-def counted(config: RunConfig, model: str) -> RowLengths | None:
-    """The token counts of the run's data sets; None if one is not tokenized for this model yet."""
-    found = [one for source in config.sources if (one := _store(config, source, model))]
-    if len(found) < len(config.sources):
+def counted(config: RunConfig) -> RowLengths | None:
+    """The token counts of the run's data sets; None if one is not tokenized for its model yet."""
+    stores = [stored for source in config.sources if (stored := _store(config, source))]
+    if len(stores) < len(config.sources):
         return None
-    together = joined([store for store, _ in found])
+    together = joined([store for store, _ in stores])
     sets = tuple(
-        SetRows(store.rows, source.max_rows, name) for (store, name), source in zip(found, config.sources, strict=True)
+        SetRows(store.rows, source.max_rows, name) for (store, name), source in zip(stores, config.sources, strict=True)
     )
     return RowLengths(together.lengths, together.first_trained_with(train_on_prompt=config.train_on_prompt), sets)
 
 
-def _store(config: RunConfig, source: Source, model: str) -> tuple[TokenStore, str] | None:
+def _store(config: RunConfig, source: Source) -> tuple[TokenStore, str] | None:
     """The tokens of a data set and its name; None if it is not tokenized."""
     if not run_data.DATASET_ID.fullmatch(source.path):
         return None
@@ -86,7 +85,7 @@ def _store(config: RunConfig, source: Source, model: str) -> tuple[TokenStore, s
         return None
     state = token_counts.state(
         item.sha256,
-        model,
+        config.model,
         source.columns or config.columns or item.columns_map,
         revision=config.revision,
         chat=ChatSettings.of(config).key,
@@ -207,13 +206,8 @@ def lies_flat(config: RunConfig) -> bool:
     (training/model_info/flat_batches.py) are taken to allow it."""
     plain = config.task in (Task.SFT, Task.PRETRAINING) and config.sequence_parallel_size == 1
     chosen = plain and config.packing is not Packing.NONE and not config.neftune_noise_alpha
-    return chosen and not why_padded(model_type_at(config.model, config.revision))
-
-
-def model_type_at(model: str, revision: str | None = None) -> str:
-    """The model type in a config.json on this machine; empty if there is none."""
-    place = find_path(model) or hub_config.known(model, revision)
     try:
-        return str(read_config(place).get("model_type") or "") if place else ""
-    except ModelError:
-        return ""
+        values = read_config(hub_config.config_file(config.model, config.revision)) if chosen else {}
+    except ModelError:  # there is no config.json on this machine
+        values = {}
+    return chosen and not why_padded(str(values.get("model_type") or ""))

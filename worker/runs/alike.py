@@ -12,9 +12,9 @@ from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.run_folder.model_card import versions
 from training.run_folder.record import model_files
-from worker.allowed_paths import find_path
 from worker.datasets.datasets import ID_LENGTH
 from worker.runs.lineage import ROLES
+from worker.runs.settle import find_model, settle
 from worker.store.tables import Dataset
 
 Record = dict[str, Any]
@@ -29,7 +29,7 @@ def settings_of(record: Record, session: Session | None, overrides: dict[str, An
         UserError: the model or a data set is not on this machine and is not overridden.
     """
     values = dict(record["settings"])
-    if record["model"]["local"] and "model" not in overrides and find_path(values["model"]) is None:
+    if record["model"]["local"] and "model" not in overrides and find_model(values["model"]) is None:
         fix = "Give the folder of this model on this machine with --model."
         raise UserError("model", values["model"], "was a folder on the machine that trained it.", fix)
     for field, role in ROLES.items():
@@ -68,8 +68,7 @@ def differences(record: Record, config: RunConfig) -> Iterator[str]:
 
 
 def _model(record: Record, config: RunConfig) -> Iterator[str]:
-    path = find_path(config.model)
-    here = model_files(config.model_copy(update={"model": str(path)}) if path else config)
+    here = model_files(settle(config).config)
     there = record["model"]["files"]
     if not here:
         yield f"Model: {config.model} is not on this machine yet, so its files are not compared."

@@ -1,5 +1,6 @@
 """Files that a configuration names: their content takes the place of the path, so that a run depends on no file of a user."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from training.chat import template
@@ -8,79 +9,58 @@ from training.config import own_deepspeed
 from training.config.fields import ConfigError
 from training.config.run_config import RunConfig
 from training.errors import Problem
-from worker.allowed_paths import AllowedPaths
 
-_TEMPLATE_FIX = f"Give a name ({', '.join(NAMED)}), the path of a .jinja file, or the text of a template."
-_DEEPSPEED_FIX = "Give the path of a DeepSpeed JSON file, or its text."
+FIELDS = ("deepspeed_config", "chat_template")
+_READERS: dict[str, Callable[[Path], str]] = {
+    "deepspeed_config": own_deepspeed.from_file,
+    "chat_template": template.from_file,
+}
+_MISSING = {
+    "deepspeed_config": "is neither JSON nor an existing file.",
+    "chat_template": f"is neither a Jinja template nor an existing file nor one of the names {', '.join(NAMED)}.",
+}
+_FIXES = {
+    "deepspeed_config": "Give the path of a DeepSpeed JSON file, or its text.",
+    "chat_template": f"Give a name ({', '.join(NAMED)}), the path of a .jinja file, or the text of a template.",
+}
 
 
-def with_files(config: RunConfig, reach: AllowedPaths) -> RunConfig:
-    """The configuration with the content of its DeepSpeed file and of its chat template's in place of the paths.
+def with_text(config: RunConfig, field: str, find: Callable[[str], Path | None]) -> RunConfig:
+    """The configuration with the content of the DeepSpeed file or chat template in place of its path or name.
+
+    `find` finds the file.
 
     Raises:
-        ConfigError: a file cannot be read, or is invalid.
+        ConfigError: there is no such file, or it cannot be read or is invalid.
     """
-    return with_template_file(with_deepspeed_file(config, reach), reach)
-
-
-def with_template_file(config: RunConfig, reach: AllowedPaths) -> RunConfig:
-    """The configuration with the text of its chat template in place of a path or a name.
-
-    Raises:
-        ConfigError: the file cannot be read, or is no template.
-    """
-    given = config.chat_template
-    if not given or template.is_source(given):
+    name = getattr(config, field)
+    if not name or is_text(config, field):
         return config
-    if named := NAMED.get(given.strip().lower()):
-        return config.model_copy(update={"chat_template": named})
-    path = reach.find(given.strip())
+    if field == "chat_template" and (named := NAMED.get(name.strip().lower())):
+        return config.model_copy(update={field: named})
+    path = find(name.strip())
     if path is None or not path.is_file():
-        message = f"is neither a Jinja template nor an existing file nor one of the names {', '.join(NAMED)}."
-        raise ConfigError([Problem("chat_template", given, message, _TEMPLATE_FIX)])
-    return config.model_copy(update={"chat_template": template_text(path)})
+        raise ConfigError([Problem(field, name, _MISSING[field], _FIXES[field])])
+    return config.model_copy(update={field: text_of(field, path)})
 
 
-def with_deepspeed_file(config: RunConfig, reach: AllowedPaths) -> RunConfig:
-    """The configuration with the content of its DeepSpeed file in place of the path.
-
-    Raises:
-        ConfigError: the file cannot be read, or is invalid.
-    """
-    given = config.deepspeed_config
-    if not given or own_deepspeed.given(config) is not None:
-        return config
-    path = reach.find(given)
-    if path is None or not path.is_file():
-        message = "is neither JSON nor an existing file."
-        raise ConfigError([Problem("deepspeed_config", given, message, _DEEPSPEED_FIX)])
-    return config.model_copy(update={"deepspeed_config": deepspeed_text(path)})
+def is_text(config: RunConfig, field: str) -> bool:
+    """True if the setting has the content of a file; False if it is empty, or names one."""
+    value = getattr(config, field)
+    if field == "deepspeed_config":
+        return own_deepspeed.given(config) is not None
+    return bool(value) and template.is_source(value)
 
 
-def template_text(path: Path) -> str:
-    """The chat template in a file.
-
-    Raises:
-        ConfigError: the file cannot be read, or is no template.
-    """
-    try:
-        return template.from_file(path)
-    except (OSError, ValueError) as error:
-        raise _unreadable("chat_template", path, error, _TEMPLATE_FIX) from None
-
-
-def deepspeed_text(path: Path) -> str:
-    """The DeepSpeed configuration in a file, as text.
+def text_of(field: str, path: Path) -> str:
+    """The content of the file of a setting, checked.
 
     Raises:
         ConfigError: the file cannot be read, or is invalid.
     """
     try:
-        return own_deepspeed.from_file(path)
+        return _READERS[field](path)
     except (OSError, ValueError) as error:
-        raise _unreadable("deepspeed_config", path, error, _DEEPSPEED_FIX) from None
-
-
-def _unreadable(field: str, path: Path, error: OSError | ValueError, fix: str) -> ConfigError:
-    words = str(error.strerror if isinstance(error, OSError) and error.strerror else error)
-    return ConfigError([Problem(field, str(path), words if words.endswith((".", "?")) else f"{words}.", fix)])
+        words = str(error.strerror if isinstance(error, OSError) and error.strerror else error)
+        words = words if words.endswith((".", "?")) else f"{words}."
+        raise ConfigError([Problem(field, str(path), words, _FIXES[field])]) from None

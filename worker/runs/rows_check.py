@@ -1,7 +1,6 @@
 """Sample rows of a run that is not queued yet, as it would train on them, and their faults; for pages, commands and REST."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from training import rules
@@ -9,11 +8,9 @@ from training.config.fields import ConfigError
 from training.config.run_config import RunConfig
 from training.errors import Problem
 from training.template_check.findings import Report
-from worker.allowed_paths import AllowedPaths, with_model_path
-from worker.datasets import run_data, template_checking
-from worker.runs import submit
-from worker.runs.config_files import with_template_file
-from worker.store.tables import Dataset
+from worker.allowed_paths import AllowedPaths
+from worker.datasets import template_checking
+from worker.runs.settle import A_CLUSTER, settle
 
 _FIELDS = ("chat_template", "chat_template_kwargs", "loss_on", "weight_field")
 
@@ -26,32 +23,28 @@ class CheckedSet:
     report: Report
 
 
-def check_rows(config: RunConfig, reach: AllowedPaths) -> list[CheckedSet]:
+def check_rows(config: RunConfig, allowed: AllowedPaths) -> list[CheckedSet]:
     """The report on each training data set of a run. Takes about two seconds.
 
     Raises:
         ConfigError: a file is not there or not allowed, the chat template is not valid, or rows of this run cannot be checked.
     """
-    config = with_template_file(config, reach)
-    if problems := [*reach.problems(config), *_invalid(config)]:
+    settled = settle(config, allowed, files=["chat_template"])
+    if problems := [*settled.refused, *_invalid(settled.config)]:
         raise ConfigError(problems)
-    config = with_model_path(config)
+    config = settled.config
     if not template_checking.checks(config):
         raise ConfigError([_why_not(config)])
-    found = [
-        (source, run_data.find(field, source.path, reach))
-        for field, source in run_data.sources_of(config)
-        if field == "data"
-    ]
-    if missing := [data for _, data in found if isinstance(data, Problem)]:
+    named = [item for item in settled.data if item.field == "data"]
+    if missing := [item.data for item in named if isinstance(item.data, Problem)]:
         raise ConfigError(missing)
     return [
         CheckedSet(
-            source.name or (data.name if isinstance(data, (Path, Dataset)) else ""),
-            template_checking.report(config, data, source.columns or config.columns),
+            item.source.name or item.data.name,
+            template_checking.report(config, item.data, item.source.columns or config.columns),
         )
-        for source, data in found
-        if not isinstance(data, Problem)
+        for item in named
+        if not isinstance(item.data, Problem)
     ]
 
 
@@ -69,7 +62,7 @@ def _invalid(config: RunConfig) -> list[Problem]:
     """What makes the template or its arguments unusable."""
     return [
         Problem(conflict.settings[0], None, conflict.reason, conflict.fix, conflict.changes)
-        for conflict in rules.check(config, submit.A_CLUSTER)
+        for conflict in rules.check(config, A_CLUSTER)
         if conflict.blocking and conflict.settings[0] in _FIELDS
     ]
 

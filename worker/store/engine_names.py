@@ -9,5 +9,9 @@ def engine_name(run: Run) -> EngineName:
     """The engine of a run: that of its job, else the one in its settings, else the installation's first one."""
     if run.job_id:
         return EngineName.SLURM
-    chosen = EngineName(run.config.get("engine", EngineName.AUTO))
-    return get_settings().engine_names[0] if chosen is EngineName.AUTO else chosen
+    return chosen_engine(EngineName(run.config.get("engine", EngineName.AUTO)))
+
+
+def chosen_engine(engine: EngineName) -> EngineName:
+    """The engine that a run's setting means."""
+    return get_settings().engine_names[0] if engine is EngineName.AUTO else engine

@@ -21,11 +21,11 @@ from training.run_folder.lineage import Lineage
 from training.run_folder.paths import CONFIG_FILE, LOG_FILE, saved_result
 from training.whole_file import write_whole
 from worker.datasets import token_cache
-from worker.datasets.run_data import resolve
 from worker.file_store.run_files import RunFiles
 from worker.machine import processes
 from worker.runs import archive
 from worker.runs.lineage import lineage_of
+from worker.runs.settle import resolve, settle
 from worker.settings import get_settings
 from worker.store import claims, database, runs, waiting, work
 from worker.store.database import UNREACHABLE
@@ -223,7 +223,7 @@ class Supervisor:
         try:
             run = self._load()
             config = stepped_down(RunConfig.model_validate(run.config), run.stepped_down)
-            forecast = run_forecast.of_run(config, devices.machine())
+            forecast = run_forecast.recorded(settle(config), devices.machine())
             with database.write() as session:
                 runs.get(session=session, run_id=self._run_id).forecast = forecast
         except Exception:

@@ -7,28 +7,28 @@ from pathlib import Path
 
 from sqlmodel import Session, col, select
 
-from training.config.data_sets import Source
 from training.config.run_config import RunConfig
-from training.errors import DataError
+from training.errors import DataError, Problem
 from training.tokens.order import steps_per_epoch
 from training.tokens.selection import held_out_count, sliced_rows
-from worker.allowed_paths import AllowedPaths
 from worker.datasets import named_files
-from worker.datasets.run_data import DATASET_ID
+from worker.datasets.run_data import NamedData
+from worker.runs.settle import Settled
 from worker.runs.start_times import Job, starts
-from worker.store.tables import Dataset, Run
+from worker.store.tables import Run
 
 _ALIKE = 5
 _SAME = ("model", "method", "task", "max_length", "strategy", "num_processes", "gradient_checkpointing")
 _NEARLY = ("model", "method")
 
 
-def training_rows(session: Session, config: RunConfig, reach: AllowedPaths) -> int | None:
+def training_rows(settled: Settled) -> int | None:
     """The training rows of a run; None for a stream, and for files that are too large to count before the start.
 
     Rows without loss tokens are known only after tokenization and count here.
     """
-    counts = [_rows(session, config, source, reach) for source in config.sources]
+    config = settled.config
+    counts = [_rows(config, item) for item in settled.data if item.field == "data"]
     if config.streaming or None in counts:
         return None
     rows = sum(filter(None, counts))
@@ -87,20 +87,19 @@ def _rows_of_a_step(config: RunConfig, rows: int | None) -> int:
     return max(min(config.global_batch_size, rows or config.global_batch_size), 1)
 
 
-def _rows(session: Session, config: RunConfig, source: Source, reach: AllowedPaths) -> int | None:
-    rows = _all_rows(session, source, config.columns, reach)
-    if rows is None:
-        return None
-    return min([sliced_rows(config.data_slice, rows), *filter(None, (config.max_samples, source.max_rows))])
-
-
-def _all_rows(session: Session, source: Source, columns: str | None, reach: AllowedPaths) -> int | None:
-    if DATASET_ID.fullmatch(source.path):
-        item = session.get(Dataset, source.path)
-        return item.rows if item else None
-    path = reach.find(source.path)
+def _rows(config: RunConfig, item: NamedData) -> int | None:
+    """The rows of a data set that are used; None if they are not counted before the start."""
     try:
-        found = named_files.as_dataset(Path(path), source.columns or columns) if path else None
+        rows = _all_rows(item, item.source.columns or config.columns)
     except (DataError, OSError):
         return None
-    return found.rows if found else None
+    if rows is None:
+        return None
+    return min([sliced_rows(config.data_slice, rows), *filter(None, (config.max_samples, item.source.max_rows))])
+
+
+def _all_rows(item: NamedData, columns: str | None) -> int | None:
+    if isinstance(item.data, Problem):
+        return None
+    dataset = named_files.as_dataset(item.data, columns) if isinstance(item.data, Path) else item.data
+    return dataset.rows if dataset else None

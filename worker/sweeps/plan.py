@@ -14,11 +14,13 @@ from training.forecast import gpus
 from training.forecast.gpus import Card
 from training.model_info.config_json import ModelError
 from worker import disk_quota
-from worker.allowed_paths import EVERYTHING, AllowedPaths, with_model_path
+from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.forecasts import calibration, worst_batch
 from worker.forecasts import forecast as forecasting
+from worker.forecasts.forecast import Setup, estimate_run
 from worker.machine import devices
-from worker.runs import submit
+from worker.runs import checks, config_files
+from worker.runs.settle import settle
 from worker.settings import get_settings
 from worker.store import database
 from worker.store.system import machines
@@ -73,7 +75,7 @@ class Plan:
         return sum(not run.valid for run in self.runs)
 
 
-def make_plan(spec: SweepSpec, reach: AllowedPaths = EVERYTHING, owner: str = LOCAL) -> Plan:
+def make_plan(spec: SweepSpec, allowed: AllowedPaths = EVERYTHING, owner: str = LOCAL) -> Plan:
     """Plans a sweep that `owner` would start; queues and stores nothing.
 
     Raises:
@@ -82,7 +84,7 @@ def make_plan(spec: SweepSpec, reach: AllowedPaths = EVERYTHING, owner: str = LO
     found = candidates(spec)
     with disk_quota.measured_once(), database.read() as session:
         card, count = _card(session), _devices(session)
-        look = _Look(session, reach, owner, card)
+        look = _Look(session, allowed, owner, card)
         runs = tuple(look.planned(one) for one in found)
     first = next((one.config for one in found if one.config), None)
     metric = spec.metric or ("eval_loss" if first is None or first.holds_out else "loss")
@@ -129,50 +131,51 @@ def _row(run: Planned, *, starts: bool) -> dict[str, Any]:
 class _Look:
     """Looks at runs one after another; what several share (data, the model's shape) is read once."""
 
-    def __init__(self, session: Session, reach: AllowedPaths, owner: str, card: Card | None) -> None:
-        self._session, self._reach, self._owner, self._card = session, reach, owner, card
+    def __init__(self, session: Session, allowed: AllowedPaths, owner: str, card: Card | None) -> None:
+        self._session, self._allowed, self._owner, self._card = session, allowed, owner, card
         self._shape = lru_cache(maxsize=None)(forecasting.shape_at)
-        self._known = calibration.known(card)
+        self._calibration = calibration.known(card)
         self._rows: dict[tuple[Any, ...], worst_batch.RowLengths | None] = {}
 
-    def planned(self, one: Candidate) -> Planned:
-        if one.config is None:
-            return Planned(one, problems=tuple(one.problems), reason=str(one.problems[0]))
-        if problems := submit.refusals(one.config, self._reach, self._owner):
-            return Planned(one, problems=tuple(problems), reason=str(problems[0]))
-        config = with_model_path(one.config)
-        rows = pace.training_rows(self._session, config, self._reach)
+    def planned(self, candidate: Candidate) -> Planned:
+        if candidate.config is None:
+            return _refused(candidate, candidate.problems)
+        try:
+            settled = settle(candidate.config, self._allowed, self._owner, files=config_files.FIELDS)
+        except ConfigError as error:
+            return _refused(candidate, error.problems)
+        if problems := [*checks.problems(settled), *checks.conflicts(settled)]:
+            return _refused(candidate, problems)
+        config, rows = settled.config, pace.training_rows(settled)
         steps, speed = pace.total_steps(config, rows), pace.seconds_per_step(self._session, config, rows)
         seconds = steps * speed if steps and speed else None
-        return self._forecast(Planned(one, steps=steps, seconds=seconds), config)
+        return self._forecast(Planned(candidate, steps=steps, seconds=seconds), config)
 
     def _forecast(self, run: Planned, config: RunConfig) -> Planned:
         try:
-            shape = self._shape(config.model, config.revision)
+            shape = self._shape(config.model, config.revision, config.task)
         except ModelError:
             return replace(run, reason="The memory is unknown: the model's config.json is not on this machine.")
         key = (config.data, config.model, config.columns, config.train_on_prompt)
         if key not in self._rows:
-            self._rows[key] = worst_batch.counted(config, config.model)
-        found, _ = forecasting.forecast_only(
-            config,
-            shape,
-            self._card,
-            rows=self._rows[key],
-            host_bytes=forecasting.host_memory(),
-            calibration=self._known,
-        )
+            self._rows[key] = worst_batch.counted(config)
+        setup = Setup(config, shape, self._card, self._rows[key], forecasting.host_memory(), self._calibration)
+        forecast = estimate_run(setup, advises=False).forecast
         return replace(
             run,
-            fits=None if found.unknown or found.close else found.fits,
-            peak_bytes=int(found.peak_bytes),
-            reason=" ".join(found.reasons),
+            fits=None if forecast.unknown or forecast.close else forecast.fits,
+            peak_bytes=int(forecast.peak_bytes),
+            reason=" ".join(forecast.reasons),
         )
+
+
+def _refused(candidate: Candidate, problems: Sequence[Problem]) -> Planned:
+    return Planned(candidate, problems=tuple(problems), reason=str(problems[0]))
 
 
 def _card(session: Session) -> Card | None:
     """This machine's GPU; without one, the largest GPU that a worker on another machine reports."""
-    card = forecasting.card_of(devices.machine())
+    card = gpus.of_machine(devices.machine())
     if card is not None or not get_settings().broker_url:
         return card
     reported = [
@@ -195,11 +198,12 @@ def _expected(plan: Plan) -> tuple[int | None, float | None]:
         return 0, 0.0
     steps = [run.steps for run in runs]
     shares = _shares(plan.spec, steps) if plan.spec.halves else [1.0] * len(runs)
-    total = None if shares is None or None in steps else round(_sum(steps, shares))
     if shares is None:
         return None, None
+    trained = [step * share for step, share in zip(steps, shares, strict=True) if step is not None]
+    total = round(sum(trained)) if len(trained) == len(steps) else None
     jobs = [
-        (run.candidate.config.num_processes if run.candidate.config else 1, _times(run.seconds, share))
+        (run.candidate.config.num_processes if run.candidate.config else 1, run.seconds and run.seconds * share)
         for run, share in zip(runs, shares, strict=True)
     ]
     return total, pace.together(jobs, plan.devices)
@@ -216,14 +220,6 @@ def _shares(spec: SweepSpec, steps: Sequence[int | None]) -> list[float] | None:
             trained[place] = min(rung, known[place])
         left, rung = max(left // spec.reduction_factor, 1), rung * spec.reduction_factor
     return [done / step if step else 1.0 for done, step in zip(trained, known, strict=True)]
-
-
-def _sum(steps: Sequence[int | None], shares: Sequence[float]) -> float:
-    return sum((step or 0) * share for step, share in zip(steps, shares, strict=True))
-
-
-def _times(seconds: float | None, share: float) -> float | None:
-    return None if seconds is None else seconds * share
 
 
 def refuse_empty(plan: Plan) -> None:

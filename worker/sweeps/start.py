@@ -8,6 +8,7 @@ from training.config.fields import ConfigError
 from worker import disk_quota
 from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.runs import submit
+from worker.runs.requests import notify
 from worker.runs.submit import Prepared
 from worker.store import database, runs, submissions, sweeps
 from worker.store.runs import SweepPlace
@@ -20,7 +21,7 @@ _DATA = ("data", "validation_data", "columns")
 
 
 def start(
-    spec: SweepSpec, *, reach: AllowedPaths = EVERYTHING, owner: str = LOCAL, submission: Submission | None = None
+    spec: SweepSpec, *, allowed: AllowedPaths = EVERYTHING, owner: str = LOCAL, submission: Submission | None = None
 ) -> Sweep:
     """Plans a sweep, and queues those of its runs that can start and fit. A `submission` that was stored before returns its sweep.
 
@@ -31,24 +32,24 @@ def start(
     if submission and (known := _known(submission)):
         return known
     try:
-        return _started(spec, reach, owner, submission)
+        return _started(spec, allowed, owner, submission)
     except ConfigError:
         if submission and (known := _known(submission)):  # stored meanwhile, perhaps in the last places of the quota
             return known
         raise
 
 
-def _started(spec: SweepSpec, reach: AllowedPaths, owner: str, submission: Submission | None) -> Sweep:
-    plan = make_plan(spec, reach, owner)
+def _started(spec: SweepSpec, allowed: AllowedPaths, owner: str, submission: Submission | None) -> Sweep:
+    plan = make_plan(spec, allowed, owner)
     refuse_empty(plan)
     with ExitStack() as stack, disk_quota.measured_once():
-        ready = list(_prepared(stack, plan, reach, owner))
+        ready = list(_prepared(stack, plan, allowed, owner))
         try:
             sweep, first = _store(plan, ready, owner, submission)
         except Repeated as repeated:  # caught here, so that the data, which the first sweep uses too, is kept
             with database.read() as session:
                 return sweeps.get(session=session, sweep_id=repeated.stored_id)
-    submit.notify(first)
+    notify(first)
     return sweep
 
 
@@ -71,7 +72,7 @@ def stop(sweep_id: str) -> Sweep:
         return sweep
 
 
-def _prepared(stack: ExitStack, plan: Plan, reach: AllowedPaths, owner: str) -> Iterator[tuple[int, Prepared]]:
+def _prepared(stack: ExitStack, plan: Plan, allowed: AllowedPaths, owner: str) -> Iterator[tuple[int, Prepared]]:
     """Each run that starts, with its number. Data that several runs share is imported once."""
     stored: dict[tuple[Any, ...], dict[str, Any]] = {}
     for run in plan.starting:
@@ -80,7 +81,7 @@ def _prepared(stack: ExitStack, plan: Plan, reach: AllowedPaths, owner: str) -> 
         key = tuple(getattr(config, name) for name in _DATA)
         if known := stored.get(key):
             config = config.model_copy(update=known)
-        ready = stack.enter_context(submit.prepared(config, reach=reach, owner=owner))
+        ready = stack.enter_context(submit.prepared(config, allowed=allowed, owner=owner))
         stored.setdefault(key, ready.data.settings)
         yield run.candidate.trial, ready
 

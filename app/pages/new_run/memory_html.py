@@ -19,7 +19,7 @@ from training.forecast.gpus import GIB, Card
 from training.forecast.solve import Solution, Wanted
 from training.forecast.strategy_table import Combination
 from training.units import byte_size
-from worker.forecasts.forecast import Found
+from worker.forecasts.forecast import Estimate
 from worker.forecasts.speed import Speed
 
 WIDTH, HEIGHT = 560, 150
@@ -28,9 +28,9 @@ KINDS = ("weights", "optimizer", "gradients", "buffers", "activations", "logits"
 _VERDICTS = {True: ("Fits", "good"), False: ("Does not fit", "bad"), None: ("", "")}
 
 
-def verdict_html(found: Found, place: Card | None) -> Markup:
+def verdict_html(estimate: Estimate, place: Card | None) -> Markup:
     """Whether it fits, at which moment of a step it takes the most, and why."""
-    forecast = found.forecast
+    forecast = estimate.forecast
     peak = f"{byte_size(forecast.peak_bytes)} on each {'GPU' if place else 'process'}"
     limit = f" of {byte_size(forecast.limit_bytes)}" if forecast.limit_bytes else ""
     style = "warn" if forecast.unknown or forecast.close else "good" if forecast.fits else "bad"
@@ -38,13 +38,13 @@ def verdict_html(found: Found, place: Card | None) -> Markup:
         style, words.verdict(forecast), peak, limit, MOMENTS[forecast.moment]
     )
     close = [words.CLOSE] if forecast.close else []
-    reasons = each('<p class="note">{}</p>', [(reason,) for reason in [*forecast.reasons, *close, *found.notes]])
+    reasons = each('<p class="note">{}</p>', [(reason,) for reason in [*forecast.reasons, *close, *estimate.notes]])
     return lead + reasons
 
 
-def parts_html(found: Found) -> Markup:
+def parts_html(estimate: Estimate) -> Markup:
     """The parts of the peak as a bar with a mark at the limit, and in numbers."""
-    forecast = found.forecast
+    forecast = estimate.forecast
     whole = max(forecast.peak_bytes, forecast.limit_bytes or 0, 1)
     bars = each(
         '<i class="part part-{}" style="width:{}%" title="{}: {}"></i>',

@@ -12,7 +12,6 @@ from markupsafe import Markup
 from app.access import callers
 from app.pages.common import form
 from app.pages.common.cache import TimedCache
-from app.pages.common.form import local_model
 from app.pages.common.html import QUIET, each, html, note_html, table
 from app.pages.new_run import review
 from app.pages.new_run.memory_html import (
@@ -28,17 +27,16 @@ from app.words.forecast import nothing_fits
 from training.config.applies import Values
 from training.config.choices import Task
 from training.config.run_config import RunConfig
-from training.forecast.gpus import CARDS, Card
+from training.forecast.gpus import CARDS, Card, of_machine
 from training.forecast.solve import Solution, Wanted
 from training.forecast.strategy_table import strategy_table
 from training.model_info.config_json import ModelError
 from training.model_info.shape import ModelShape
-from worker.allowed_paths import HUB_ID, find_path
-from worker.forecasts import calibration, hub_config, prices, requested, solving, speed, worst_batch
+from worker.allowed_paths import HUB_ID
 from worker.forecasts import forecast as forecasting
-from worker.forecasts.forecast import Found
+from worker.forecasts import hub_config, prices, simulating, solving, speed
+from worker.forecasts.forecast import Estimate, Setup, estimate_run
 from worker.forecasts.prices import Prices
-from worker.forecasts.worst_batch import RowLengths
 from worker.store.database import UNREACHABLE
 
 HERE = "here"
@@ -65,7 +63,7 @@ class MemoryPanel:
 
 def build() -> MemoryPanel:
     """The components, set to this machine."""
-    here = forecasting.card_of(review.machine())
+    here = of_machine(review.machine())
     own = f"This machine ({here.label})" if here else "This machine (CPU)"
     with gr.Column(elem_classes="card memory-card"):
         html(Markup("<header><h2>Memory</h2></header>"))
@@ -125,7 +123,7 @@ def _settle(event: Any, panel: MemoryPanel, inputs: list[Any], names: tuple[str,
 
     def close(values: Values, card: str, count: str) -> list[Any]:
         question = _question(values, card, count)
-        if isinstance(question, str) or not question.found.forecast.close:
+        if isinstance(question, str) or not question.estimate.forecast.close:
             return [Markup(""), False]
         if _step_key(question, card) in _steps:
             return [_step(question, card), False]
@@ -157,10 +155,10 @@ def memory_html(values: Values, card: str, count: str) -> Markup:
     question = _question(values, card, count)
     if isinstance(question, str):
         return note_html(question)
-    found = question.found
-    advice = _advice(found, _placement_changes(question.typed, question.config), question.card)
-    cost = speed_html(speed.speed_of(question.config, question.shape, question.card, question.rows, _prices()))
-    return verdict_html(found, question.card) + parts_html(found) + cost + advice + _ladder(question)
+    setup, estimate = question.setup, question.estimate
+    advice = _advice(estimate, _placement_changes(question.typed, setup.config), setup.card)
+    cost = speed_html(speed.speed_of(setup, _prices()))
+    return verdict_html(estimate, setup.card) + parts_html(estimate) + cost + advice + _ladder(question)
 
 
 def most_that_fits(values: Values, card: str, count: str, *, simulate: bool) -> Markup:
@@ -168,11 +166,11 @@ def most_that_fits(values: Values, card: str, count: str, *, simulate: bool) -> 
     question = _question(values, card, count)
     if isinstance(question, str):
         return note_html(question)
-    asked = requested.problem(question.config, question.card, question.host_bytes)
-    wanted = [one for one in Wanted if one is not Wanted.LORA_R or question.config.method.is_lora]
-    key = f"{question.config.model_dump_json()} {card} {question.found.worst} {simulate}"
-    found = _solutions.get(key, lambda: solving.solved(asked, wanted, _prices(), simulate=simulate))
-    return most_html(found, confirming=not simulate)
+    setup = question.setup
+    wanted = [setting for setting in Wanted if setting is not Wanted.LORA_R or setup.config.method.is_lora]
+    key = f"{_step_key(question, card)} {simulate}"
+    solutions = _solutions.get(key, lambda: solving.solved(setup, wanted, _prices(), simulate=simulate))
+    return most_html(solutions, confirming=not simulate)
 
 
 def _prices() -> Prices:
@@ -196,15 +194,11 @@ def step_html(values: Values, card: str, count: str) -> Markup:
 
 @dataclass(frozen=True)
 class Question:
-    """A run and its GPUs: the settings as typed and for the chosen number of GPUs, the model, the hardware, the forecast."""
+    """A run and its GPUs: the settings as typed, what is forecast for the chosen number of GPUs, and the forecast."""
 
     typed: RunConfig
-    config: RunConfig
-    shape: ModelShape
-    card: Card | None
-    host_bytes: int | None
-    found: Found
-    rows: RowLengths | None
+    setup: Setup
+    estimate: Estimate
 
 
 def _question(values: Values, card: str, count: str) -> Question | Markup | str:
@@ -214,30 +208,28 @@ def _question(values: Values, card: str, count: str) -> Question | Markup | str:
     typed = form.check({**values, "data": values.get("data") or "none"})
     if isinstance(typed, list):
         return "Fix the problems above to see the memory forecast."
-    model, revision, task = typed.model, typed.revision, typed.task
+    settled = callers.settled(forecasting.spread(typed, int(count)) if count else typed)
+    model, revision, task = settled.config.model, typed.revision, typed.task
     shape = _shapes.get((model, revision, task), lambda: _shape(model, revision, task))
     if isinstance(shape, ModelError):
         return _unknown_shape(shape, revision)
-    config = forecasting.spread(typed, int(count)) if count else typed
-    place = forecasting.card_of(review.machine()) if card == HERE else CARDS[card]
-    host = forecasting.host_memory() if card == HERE else None
-    rows, known = worst_batch.counted(config, local_model(model)), calibration.known(place)
-    found = forecasting.forecast_run(config, shape, place, host_bytes=host, rows=rows, calibration=known)
-    return Question(typed, config, shape, place, host, found, rows)
+    gpu = of_machine(review.machine()) if card == HERE else CARDS[card]
+    setup = Setup.of(settled, gpu, forecasting.host_memory() if card == HERE else None, shape=shape)
+    return Question(typed, setup, estimate_run(setup))
 
 
 def _step(question: Question, card: str) -> Markup:
-    simulate = partial(forecasting.simulated, question.config, question.found, question.card)
+    simulate = partial(simulating.simulated, question.setup, question.estimate)
     return simulation_html(_steps.get(_step_key(question, card), simulate))
 
 
 def _step_key(question: Question, card: str) -> str:
-    return f"{question.config.model_dump_json()} {card} {question.found.worst}"
+    return f"{question.setup.config.model_dump_json()} {card} {question.estimate.worst}"
 
 
 def _shape(model: str, revision: str | None, task: Task) -> ModelShape | ModelError:
     try:
-        return forecasting.shape_at(local_model(model), revision, task)
+        return forecasting.shape_at(model, revision, task)
     except ModelError as error:
         return error
 
@@ -245,7 +237,7 @@ def _shape(model: str, revision: str | None, task: Task) -> ModelShape | ModelEr
 def _unknown_shape(error: ModelError, revision: str | None) -> Markup:
     """Why there is no forecast; for a hub model with a button that fetches its config.json."""
     sentence = Markup("{}{}").format(error.message[0].upper(), error.message[1:])
-    if not HUB_ID.fullmatch(str(error.problem.value)) or find_path(str(error.problem.value)):
+    if not HUB_ID.fullmatch(str(error.problem.value)):
         return Markup("{} {}").format(sentence, error.fix)
     send = json.dumps({"fetch": error.problem.value, "revision": revision})
     button = Markup('<button type="button" class="fix" data-send="{}">Fetch its config.json</button>').format(send)
@@ -276,32 +268,32 @@ def _placement_changes(typed: RunConfig, config: RunConfig) -> dict[str, Any]:
     return {name: getattr(config, name) for name in names if getattr(config, name) != getattr(typed, name)}
 
 
-def _advice(found: Found, placement: dict[str, Any], card: Card | None) -> Markup:
+def _advice(estimate: Estimate, placement: dict[str, Any], card: Card | None) -> Markup:
     """Settings that fit, the fastest first, each with a button; the form's own settings have none."""
-    if found.forecast.limit_bytes is None or found.forecast.unknown:
+    if estimate.forecast.limit_bytes is None or estimate.forecast.unknown:
         return Markup("")
-    first = _first_step(found, placement)
-    if not found.advice:  # the form's own settings may fit, and no others that were tried
-        return first if found.forecast.fits else first + note_html(nothing_fits(card))
-    items = Markup("").join(option_html(advice, placement | advice.changes) for advice in found.advice)
-    heading = "Also fits" if found.forecast.fits else "Settings that fit, fastest first"
+    first = _first_step(estimate, placement)
+    if not estimate.advice:  # the form's own settings may fit, and no others that were tried
+        return first if estimate.forecast.fits else first + note_html(nothing_fits(card))
+    items = Markup("").join(option_html(advice, placement | advice.changes) for advice in estimate.advice)
+    heading = "Also fits" if estimate.forecast.fits else "Settings that fit, fastest first"
     return first + Markup('<h3>{}</h3><ul class="ways">{}</ul>').format(heading, items) if items else first
 
 
-def _first_step(found: Found, placement: dict[str, Any]) -> Markup:
+def _first_step(estimate: Estimate, placement: dict[str, Any]) -> Markup:
     """The first change that saves memory, which the run itself would make after an out-of-memory error."""
-    if not found.first_step:
+    if not estimate.first_step:
         return Markup("")
-    button = form.fix_button(found.first_step, placement)
+    button = form.fix_button(estimate.first_step, placement)
     return Markup('<p class="first-step">First step: {}</p>').format(button)
 
 
 def _ladder(question: Question) -> Markup:
     """A table of every strategy with every method: the peak of each, green where it fits."""
-    if question.card is None or question.found.forecast.unknown:
+    setup, forecast = question.setup, question.estimate.forecast
+    if setup.card is None or forecast.unknown:
         return Markup("")
-    batch = question.found.forecast.batch
-    rungs = strategy_table(question.config, question.shape, question.card, batch=batch, host_bytes=question.host_bytes)
+    rungs = strategy_table(setup.config, setup.shape, setup.card, batch=forecast.batch, host_bytes=setup.host_bytes)
     methods = list(dict.fromkeys(rung.method for rung in rungs))
     strategies = list(dict.fromkeys(rung.strategy for rung in rungs))
     cells = {(rung.strategy, rung.method): cell_html(rung) for rung in rungs}

@@ -7,6 +7,7 @@ from typing import Any
 import gradio as gr
 from markupsafe import Markup
 
+from app.access import callers
 from app.pages.common import form
 from app.pages.common.cache import TimedCache
 from app.pages.common.form import local_model
@@ -14,7 +15,7 @@ from app.pages.common.html import QUIET, bar, each, html, table
 from app.words import numbers
 from training.config.applies import Values
 from training.config.choices import Group
-from training.config.fields import settings
+from training.config.fields import ConfigError, settings
 from training.config.peft_methods import Option, method
 from training.config.run_config import RunConfig
 from worker.forecasts import targeting
@@ -74,26 +75,14 @@ def targets_html(values: Values) -> Markup:
     if isinstance(config, list):
         return _problem(form.label(config[0].field), config[0].message, config[0].fix)
     try:
-        answer = _answers.get(_key(config), lambda: _listed(config))
-    except _NotListedError as error:
-        problem = error.args[0]
-        return _problem(form.label(problem["field"]), problem["message"], problem["fix"])
+        answer = _answers.get(_key(config), lambda: targeting.list_targets(callers.settled(config)))
+    except ConfigError as error:  # is not cached, since it may be gone at the next try
+        return _problem(form.label(error.problem.field), error.message, error.fix)
     share = numbers.percent(answer["trainable"] / answer["total"], 4)
     lead = Markup('<p class="note"><b>{}</b> of {} parameters are trainable ({}).</p>').format(
         f"{answer['trainable']:,}", f"{answer['total']:,}", share
     )
     return lead + Markup("").join(_group(heading, answer[part]) for part, heading in _PARTS.items() if answer[part])
-
-
-class _NotListedError(Exception):
-    """The problem that prevents an answer, which may be gone at the next try: it is not cached."""
-
-
-def _listed(config: RunConfig) -> targeting.Answer:
-    answer = targeting.list_targets(config)
-    if "problem" in answer:
-        raise _NotListedError(answer["problem"])
-    return answer
 
 
 def _key(config: RunConfig) -> str:

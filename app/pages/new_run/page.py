@@ -262,7 +262,7 @@ def start(*inputs: Any) -> list[Any]:
     try:
         config = data_chooser.with_samples_stored(checked.config)
         caller = callers.current()
-        run = submit.submit(config, parent_id=parent or None, reach=caller.reach, owner=caller.name)
+        run = submit.submit(config, parent_id=parent or None, allowed=caller.reach, owner=caller.name)
     except ConfigError as error:
         return ["", problems_html(checked, error.problems), gr.skip()]
     except DataError as error:

@@ -21,12 +21,12 @@ from training.config.run_config import RunConfig
 from training.config.sharding import deepspeed_config, fsdp_config
 from training.config.yaml_file import to_yaml
 from training.errors import Problem
-from training.model_info.config_json import ModelError
-from training.model_info.folder import ModelFacts, describe_model
+from training.model_info.folder import ModelFacts
 from training.rules.conflict import Conflict
 from training.units import NONE, byte_size
 from worker.forecasts import run_forecast
-from worker.runs import submit
+from worker.runs import checks
+from worker.runs.settle import A_CLUSTER, A_CPU_CLUSTER, Settled, machine_of
 from worker.store.database import UNREACHABLE
 from worker.supervision import launcher
 
@@ -36,7 +36,6 @@ _STAND_INS = {"model": "MODEL", "data": "DATA"}
 _MISFIT = Markup('<li class="advice">{} <em>The card Memory lists settings that fit.</em></li>')
 
 _machines: TimedCache[EngineName, Machine] = TimedCache(seconds=30)
-_models: TimedCache[str, ModelFacts | Problem] = TimedCache(seconds=10)
 
 
 @dataclass(frozen=True)
@@ -67,12 +66,12 @@ def review(values: Values) -> Review:
     complete = form.check({**values, **{name: values.get(name) or stand_in for name, stand_in in _STAND_INS.items()}})
     if isinstance(complete, list):
         return Review(None, problems)
-    model = _model_facts(str(values.get("model") or ""))  # form.check has refused models that the caller may not read
-    if isinstance(model, Problem):
-        problems, model = [*problems, model], None
+    settled, here = callers.settled(complete), machine(complete.engine)
+    model = settled.facts if values.get("model") else None
     if isinstance(config, RunConfig):
-        problems = [*problems, *_found_by_submit(config)]
-    here = machine(complete.engine)
+        problems = _refusals(settled)
+    elif values.get("model"):
+        problems = [*problems, *checks.model_problems(settled)]
     return Review(
         config=None if isinstance(config, list) else config,
         problems=problems,
@@ -82,20 +81,22 @@ def review(values: Values) -> Review:
         deepspeed=_deepspeed(complete, model, here),
         yaml=to_yaml(complete),
         global_batch=complete.global_batch_size,
-        misfit=words.misfit(run_forecast.verdict(config, here), config) if isinstance(config, RunConfig) else "",
+        misfit=words.misfit(run_forecast.verdict(settled, here), settled.config)
+        if isinstance(config, RunConfig)
+        else "",
     )
 
 
-def _found_by_submit(config: RunConfig) -> list[Problem]:
+def _refusals(settled: Settled) -> list[Problem]:
     try:
-        return submit.problems(config, callers.current().reach, callers.current().name)
+        return checks.problems(settled)
     except UNREACHABLE:  # Start says so
-        return []
+        return list(checks.model_problems(settled))
 
 
 def machine(engine: EngineName = EngineName.AUTO) -> Machine:
     """The GPUs of this machine, at most 30 seconds old; with an engine that has machines of its own, any of them."""
-    return _machines.get(engine, lambda: submit.machine(engine))
+    return _machines.get(engine, lambda: machine_of(engine))
 
 
 def processes_here() -> int:
@@ -106,9 +107,9 @@ def processes_here() -> int:
 
 def machine_label(here: Machine) -> str:
     """The machine in a line: "2 x NVIDIA A100, 80.0 GiB each", or "CPU (no GPU found)"."""
-    if here == submit.A_CLUSTER:
+    if here == A_CLUSTER:
         return "Any free worker"
-    if here in (submit.A_CLUSTER, submit.A_CPU_CLUSTER):
+    if here in (A_CLUSTER, A_CPU_CLUSTER):
         return "Nodes of the Slurm cluster"
     if here.kind == "cpu":
         return "CPU (no GPU found)"
@@ -178,17 +179,6 @@ def _batch(checked: Review) -> str:
     if checked.global_batch is None:
         return NONE
     return f"{numbers.plural(checked.global_batch, 'row')} per step"
-
-
-def _model_facts(model: str) -> ModelFacts | Problem | None:
-    return _models.get(model, lambda: _describe(model)) if model else None
-
-
-def _describe(model: str) -> ModelFacts | Problem:
-    try:
-        return describe_model(model)
-    except ModelError as error:
-        return error.problem
 
 
 def _deepspeed(config: RunConfig, model: ModelFacts | None, here: Machine) -> str:

@@ -12,20 +12,16 @@ from app.access import callers
 from app.web.rest.openapi import RUN_BODY, ErrorEntry, raw_body
 from app.web.rest.routing import Answer, JsonRouter, answers, settings_object
 from app.words import forecast as forecast_words
-from app.words import forecast as solving_words
 from app.words import templates as template_words
 from training import rules
-from training.config.fields import ConfigError, parse
-from training.config.run_config import RunConfig
+from training.config.fields import parse
 from training.config.yaml_file import to_yaml
-from training.errors import Problem
 from training.forecast.formula.activations import Batch
 from training.forecast.solve import Wanted
 from training.foreign.translate import import_text
 from training.template_check.findings import Finding, ShownRow
-from worker.forecasts import forecast, hub_config, prices, requested, solving, targeting
-from worker.forecasts import speed as speeds
-from worker.runs import rows_check, submit
+from worker.forecasts import prices, requested, targeting
+from worker.runs import checks, rows_check
 from worker.supervision import launcher
 
 
@@ -195,20 +191,10 @@ def forecast_run(
         ConfigError: settings, GPU or model are invalid; answered with 422.
     """
     typed = settings_object(values)
-    config = _reached(requested.on_gpus(parse({"data": "none"} | typed), gpus, typed))
-    if fetch_config:
-        hub_config.fetch(config.model, config.revision)
-    found, card = requested.forecast(config, gpu, host_memory)
-    simulated = requested.simulate(config, found, card, simulate)
-    price = prices.of_user(callers.current().name)
-    speed = requested.speed_of(config, gpu, price)
-    solved = requested.solve(config, solve, gpu, host_memory, price) if solve else []
-    if form == "text":
-        text = f"{forecast_words.page(config, found, card, simulated)}\n\n{solving_words.speed_page(speed)}"
-        return PlainTextResponse(f"{text}\n\n{solving_words.solved_page(solved)}" if solved else text)
-    document = forecast.as_document(found) | {"speed": speeds.as_document(speed)}
-    document |= {"simulated": simulated} if simulated else {}
-    return document | ({"solved": [solving.as_document(one) for one in solved]} if solve else {})
+    settled = callers.settled(requested.on_gpus(parse({"data": "none"} | typed), gpus, typed))
+    request = requested.Request(gpu, host_memory, simulate, solve, fetch_config)
+    response = requested.respond(settled, request, prices.of_user(callers.current().name))
+    return PlainTextResponse(forecast_words.response_page(response)) if form == "text" else response.document()
 
 
 @router.post("/api/checks", openapi_extra=RUN_BODY, **answers(ConfigCheck))
@@ -219,15 +205,14 @@ def check_run(values: Annotated[Any, Body()]) -> dict[str, Any]:
         ConfigError: a setting has an invalid value; answered with 422 and all problems.
     """
     config = parse(settings_object(values))
-    here = submit.machine(config.engine)
-    caller = callers.current()
-    problems, conflicts = submit.problems(config, caller.reach, caller.name), rules.check(config, here)
+    settled = callers.settled(config)
+    problems, conflicts = checks.problems(settled), rules.check(config, settled.machine)
     return {
         "ready": not problems and not any(conflict.blocking for conflict in conflicts),
         "problems": [vars(problem) for problem in problems],
         "conflicts": [asdict(conflict) for conflict in conflicts],
         "global_batch_size": config.global_batch_size,
-        "command": launcher.preview(config, on_cpu=here.kind == "cpu"),
+        "command": launcher.preview(config, on_cpu=settled.machine.kind == "cpu"),
         "yaml": to_yaml(config),
     }
 
@@ -256,11 +241,7 @@ def list_targets(values: Annotated[Any, Body()]) -> dict[str, Any]:
     Raises:
         ConfigError: settings or model are invalid, or no module matches; answered with 422.
     """
-    config = _reached(parse({"data": "none"} | settings_object(values)))
-    answer = targeting.list_targets(config)
-    if "problem" in answer:
-        raise ConfigError([Problem(**answer["problem"])])
-    return answer
+    return targeting.list_targets(callers.settled(parse({"data": "none"} | settings_object(values))))
 
 
 @router.post(
@@ -274,10 +255,3 @@ async def import_configuration(request: Request) -> dict[str, Any]:
     """
     text = (await request.body()).decode("utf-8", "replace")
     return await run_in_threadpool(lambda: import_text(text, None, "body").document())
-
-
-def _reached(config: RunConfig) -> RunConfig:
-    """The configuration, if the caller may read the files that it names."""
-    if problems := callers.current().reach.problems(config):
-        raise ConfigError(problems)
-    return config

@@ -11,9 +11,10 @@ from app.pages.common.form import Draft
 from app.pages.new_run import folds
 from training.config.applies import APPLIES, applies
 from training.config.choices import Group
-from training.config.fields import settings
+from training.config.fields import ConfigError, settings
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
+from training.errors import Problem
 from worker.datasets import datasets
 from worker.settings import get_settings
 
@@ -325,9 +326,14 @@ def test_trainable_parameters_are_listed_once_for_the_same_model_and_settings(mo
     from worker.forecasts import targeting
 
     asked = []
-    answers = [{"problem": {"field": "model", "message": "is not here.", "fix": "Wait."}}]
-    answers.append({"trainable": 10, "total": 1000, "matched": [], "whole": [], "others": []})
-    monkeypatch.setattr(targeting, "list_targets", lambda config: asked.append(config) or answers[len(asked) - 1])
+
+    def list_targets(settled):
+        asked.append(settled.config)
+        if len(asked) == 1:
+            raise ConfigError([Problem("model", "owner/listed-once", "is not here.", "Wait.")])
+        return {"trainable": 10, "total": 1000, "matched": [], "whole": [], "others": []}
+
+    monkeypatch.setattr(targeting, "list_targets", list_targets)
     typed = values(model="owner/listed-once")
     assert "is not here." in method_panel.targets_html(typed)  # a problem is not kept
     assert "<b>10</b> of 1,000" in method_panel.targets_html(typed)

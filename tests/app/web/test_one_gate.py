@@ -1,12 +1,19 @@
 """No setting reaches a file, folder or repository that an account may not name, whichever request carries it."""
 
+import ast
 import json
+from pathlib import Path
 
 import pytest
+from paths import ROOT
 from web import account, client
 
-from training.config.fields import settings
+from training.config.fields import ConfigError, settings
 from training.config.run_config import RunConfig
+from worker.allowed_paths import EVERYTHING, AllowedPaths
+from worker.forecasts import targeting
+from worker.forecasts.forecast import Setup
+from worker.runs.settle import Settled, settle
 
 CANARY = "4242424242"
 NO_PLACES = {
@@ -98,3 +105,35 @@ def test_each_setting_that_is_text_refuses_a_path_or_names_no_place(api, alice, 
         if answer.status_code == 201:
             accepted.add(name)
     assert len(texts) > 20 and accepted == NO_PLACES, sorted(accepted)
+
+
+def test_only_settle_looks_up_what_a_configuration_names():
+    """What needs a file takes a `Settled`, which says what its user may not name. Commands act for the server's user."""
+    looking = {
+        file.relative_to(ROOT).as_posix()
+        for package in ("app", "worker")
+        for file in Path(ROOT, package).rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Name) and node.id == "find_path"
+    }
+    assert {file for file in looking if not file.startswith("app/cli/")} == {
+        "worker/allowed_paths.py",
+        "worker/runs/settle.py",
+    }
+
+
+def test_a_settled_configuration_is_made_by_settle_alone():
+    config = RunConfig(model="m", data="d")
+    with pytest.raises(TypeError, match="Only settle"):
+        Settled(config, config, EVERYTHING, "alice", (), None, gate=None)
+
+
+def test_nothing_is_read_of_what_the_user_may_not_name(home, secret):
+    config = RunConfig(model=str(secret), data=str(secret / "rows.jsonl"), init_adapter=str(secret))
+    settled = settle(config, AllowedPaths(data=(), models=()), "alice")
+    assert {problem.field for problem in settled.refused} == {"model", "init_adapter"}
+    assert (settled.config, settled.adapter) == (config, None)
+    assert settled.data[0].data.message == "is not a data set id."
+    for read in (lambda: settled.model, lambda: Setup.of(settled, None), lambda: targeting.list_targets(settled)):
+        with pytest.raises(ConfigError, match="allowed folder"):
+            read()

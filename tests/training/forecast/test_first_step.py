@@ -10,13 +10,13 @@ from training.config.run_config import RunConfig, stepped_down
 from training.forecast import gpus as cards
 from training.forecast.advice import advise
 from training.forecast.first_step import PART_OF, first_step, saves_memory
-from training.forecast.forecast import forecast
+from training.forecast.forecast import estimate
 from training.forecast.formula.activations import Batch
 from training.forecast.step_down import next_rung
 from training.model_info.families import shape_of
 from training.rules import check
 from worker.diagnosis.diagnosis import diagnose
-from worker.forecasts.forecast import forecast_run, machine_of
+from worker.forecasts.forecast import Setup, estimate_run, machine_of
 
 LLAMA_2_7B: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008,
@@ -64,7 +64,7 @@ def out_of_memory(code: str) -> str:
 def test_ladder_diagnosis_and_forecast_name_one_first_step() -> None:
     steps = []
     for asked in map(drawn, range(40)):
-        found = forecast_run(asked, shape_of(LLAMA_2_7B), T4)
+        found = estimate_run(Setup(asked, shape_of(LLAMA_2_7B), T4))
         if found.forecast.fits or PART_OF[found.forecast.moment] not in CODE:
             continue  # it would fail while it loads
         part, batch = PART_OF[found.forecast.moment], found.forecast.batch
@@ -83,7 +83,7 @@ def test_four_bit_weights_are_advised_only_where_they_take_less(values: dict[str
     shape, machine = shape_of(values), Machine("cuda", 1, ["T4"], [T4.memory_bytes], False)
     asked = config(precision="fp16", micro_batch_size=1, gradient_checkpointing="offloaded", max_length=2048)
     packed = {"method": "qlora", "quantization": "4bit"}
-    less = forecast(stepped_down(asked, packed), shape, card=T4).peak_bytes < forecast(asked, shape, card=T4).peak_bytes
+    less = estimate(stepped_down(asked, packed), shape, card=T4).peak_bytes < estimate(asked, shape, card=T4).peak_bytes
     assert saves_memory(asked, packed, machine, shape) == less
     assert not saves_memory(stepped_down(asked, packed), packed, machine, shape)  # the same run takes as much
     assert not saves_memory(asked, packed, machine)  # the shape is unknown
@@ -111,5 +111,5 @@ def test_every_advice_with_four_bit_weights_takes_less_than_the_same_without() -
         unpacked = {name: value for name, value in one.changes.items() if name not in ("method", "quantization")}
         smaller = Batch(one.forecast.batch.rows, 512, one.forecast.batch.tokens, one.forecast.batch.loss_tokens)
         assert (
-            one.forecast.peak_bytes < forecast(stepped_down(asked, unpacked), shape, card=T4, batch=smaller).peak_bytes
+            one.forecast.peak_bytes < estimate(stepped_down(asked, unpacked), shape, card=T4, batch=smaller).peak_bytes
         )

@@ -22,14 +22,14 @@ from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.forecast import gpus as cards
 from training.forecast.advice import advise
-from training.forecast.forecast import forecast
+from training.forecast.forecast import estimate
 from training.forecast.formula import trainable
 from training.forecast.formula.activations import Batch
 from training.model_info.config_json import ModelError
 from training.model_info.families import FAMILIES, read_shape, shape_of
 from training.model_info.shape import Mixer
 from training.rules import check
-from worker.forecasts.forecast import forecast_run
+from worker.forecasts.forecast import Setup, estimate_run
 from worker.forecasts.worst_batch import RowLengths
 from worker.store import database as db
 from worker.store import runs
@@ -118,7 +118,7 @@ def test_layers_without_linear_modules_have_a_forecast():
         sharded = config(
             method=method, strategy="zero3", num_processes=2, attention="eager", gradient_checkpointing="full"
         )
-        assert forecast(sharded, shape).peak_bytes > 0
+        assert estimate(sharded, shape).peak_bytes > 0
 
 
 # A report of Llama-2-7B on V100s of 32 GB, in a program that keeps fp32 weights and computes in fp16 by autocast. Its batch is not
@@ -152,23 +152,23 @@ VERDICTS = [
 
 @pytest.mark.parametrize(("name", "settings", "fits", "largest"), VERDICTS, ids=[item[0] for item in VERDICTS])
 def test_forecasts_agree_with_a_report_on_v100s(name, settings, fits, largest):
-    estimate = forecast(config(**REPORT | settings), shape_of(LLAMA_2_7B), card=V100, host_limit_bytes=63 * GIB)
-    assert estimate.fits == fits, (name, estimate.parts)
-    assert all(f"The largest part is {largest} with" in reason for reason in estimate.reasons)
+    forecast = estimate(config(**REPORT | settings), shape_of(LLAMA_2_7B), card=V100, host_limit_bytes=63 * GIB)
+    assert forecast.fits == fits, (name, forecast.parts)
+    assert all(f"The largest part is {largest} with" in reason for reason in forecast.reasons)
 
 
 def test_a_reported_fsdp_offload_run_fits_the_gpu_and_exceeds_host_memory():
     asked = config(**REPORT, **FOUR, method="full", precision="fp32", offload_param="cpu")
-    estimate = forecast(asked, shape_of(LLAMA_2_7B), card=V100, host_limit_bytes=63 * GIB)
-    assert 16 * GIB < estimate.allocated_bytes < 18 * GIB  # 17 GiB were measured
-    assert len(estimate.reasons) == 1
-    assert "of host memory while the result is saved; the machine has 63.0 GiB" in estimate.reasons[0]
+    forecast = estimate(asked, shape_of(LLAMA_2_7B), card=V100, host_limit_bytes=63 * GIB)
+    assert 16 * GIB < forecast.allocated_bytes < 18 * GIB  # 17 GiB were measured
+    assert len(forecast.reasons) == 1
+    assert "of host memory while the result is saved; the machine has 63.0 GiB" in forecast.reasons[0]
 
 
 def test_sgd_under_fsdp_takes_the_reported_memory():
     asked = config(**REPORT, **FOUR, method="full", precision="fp32", optimizer="sgd", momentum=0)
-    estimate = forecast(asked, shape_of(LLAMA_2_7B), card=V100)
-    assert estimate.allocated_bytes == pytest.approx(29 * GIB, rel=0.05)
+    forecast = estimate(asked, shape_of(LLAMA_2_7B), card=V100)
+    assert forecast.allocated_bytes == pytest.approx(29 * GIB, rel=0.05)
 
 
 def test_a_rule_refuses_what_the_report_found_useless():
@@ -181,8 +181,8 @@ def test_a_rule_refuses_what_the_report_found_useless():
 
 def test_lora_fits_because_frozen_weights_have_16_bits():
     settings = {name: value for name, value in REPORT.items() if name != "weights_precision"}
-    estimate = forecast(config(**settings, **ONE, method="lora", precision="fp16"), shape_of(LLAMA_2_7B), card=V100)
-    assert estimate.fits
+    forecast = estimate(config(**settings, **ONE, method="lora", precision="fp16"), shape_of(LLAMA_2_7B), card=V100)
+    assert forecast.fits
 
 
 @pytest.mark.parametrize("ranks", [4, 8])
@@ -194,16 +194,21 @@ def test_a_single_long_seq2seq_target_is_reported_with_its_step(ranks):
         task="seq2seq", method="lora", strategy="zero3", offload_param="cpu", offload_optimizer="cpu", num_processes=ranks,
         micro_batch_size=4, precision="fp16", max_length=2048, max_target_length=2048, epochs=1, eval_split=0,
     )  # fmt: skip
-    estimate = forecast_run(asked, shape_of(MT0_XXL), V100, rows=RowLengths(lengths, first))
-    assert not estimate.forecast.fits
-    assert estimate.worst.longest_row == f"{long + 1:,}"
-    usual = forecast_run(asked, shape_of(MT0_XXL), V100, rows=RowLengths(np.full(rows, 96), first))
+    forecast = estimate_run(Setup(asked, shape_of(MT0_XXL), V100, rows=RowLengths(lengths, first)))
+    assert not forecast.forecast.fits
+    assert forecast.worst.longest_row == f"{long + 1:,}"
+    usual = estimate_run(Setup(asked, shape_of(MT0_XXL), V100, rows=RowLengths(np.full(rows, 96), first)))
     assert usual.forecast.fits
-    half = forecast_run(
-        asked.model_copy(update={"num_processes": 2 * ranks}), shape_of(MT0_XXL), V100, rows=RowLengths(lengths, first)
+    half = estimate_run(
+        Setup(
+            asked.model_copy(update={"num_processes": 2 * ranks}),
+            shape_of(MT0_XXL),
+            V100,
+            rows=RowLengths(lengths, first),
+        )
     )
-    assert abs(half.worst.step - estimate.worst.step / 2) <= 1  # twice the GPUs, half the steps
-    assert estimate.worst.words.startswith(f"The largest batch is at step {estimate.worst.step:,} on rank ")
+    assert abs(half.worst.step - forecast.worst.step / 2) <= 1  # twice the GPUs, half the steps
+    assert forecast.worst.words.startswith(f"The largest batch is at step {forecast.worst.step:,} on rank ")
 
 
 def test_advice_fits_keeps_the_global_batch_and_is_sorted_by_speed():
@@ -224,15 +229,17 @@ def test_advice_fits_keeps_the_global_batch_and_is_sorted_by_speed():
 def test_a_shorter_max_length_is_the_last_advice_with_its_loss_of_tokens():
     lengths = np.array([200] * 90 + [4000] * 10)
     asked = config(method="lora", max_length=4096, micro_batch_size=1, eval_split=0, precision="bf16")
-    estimate = forecast_run(asked, shape_of(LLAMA_2_7B), cards.CARDS["l4"], rows=RowLengths(lengths, lengths - 100))
-    assert not estimate.forecast.fits
-    last = estimate.advice[-1]
+    forecast = estimate_run(
+        Setup(asked, shape_of(LLAMA_2_7B), cards.CARDS["l4"], rows=RowLengths(lengths, lengths - 100))
+    )
+    assert not forecast.forecast.fits
+    last = forecast.advice[-1]
     assert list(last.changes) == ["max_length"]
     assert last.fits
     assert last.cost.startswith("Truncates 10 rows, losing ")
     cut = asked.model_copy(update={"max_length": last.changes["max_length"] + 64})
-    assert not forecast_run(
-        cut, shape_of(LLAMA_2_7B), cards.CARDS["l4"], rows=RowLengths(lengths, lengths - 100)
+    assert not estimate_run(
+        Setup(cut, shape_of(LLAMA_2_7B), cards.CARDS["l4"], rows=RowLengths(lengths, lengths - 100))
     ).forecast.fits
 
 
@@ -245,12 +252,12 @@ def test_a_configuration_that_fits_needs_no_change():
 def test_each_zero_stage_takes_less_gpu_memory():
     asked = {"method": "full", "num_processes": 8, "precision": "bf16", "max_length": 128, "micro_batch_size": 1}
     taken = [
-        forecast(config(**asked, strategy=name), shape_of(LLAMA_2_7B), card=V100).peak_bytes
+        estimate(config(**asked, strategy=name), shape_of(LLAMA_2_7B), card=V100).peak_bytes
         for name in ("zero1", "zero2", "zero3")
     ]
     assert taken == sorted(taken, reverse=True)
     away = {"strategy": "zero3", "offload_param": "cpu", "offload_optimizer": "cpu"}
-    offloaded = forecast(config(**asked, **away), shape_of(LLAMA_2_7B), card=V100)
+    offloaded = estimate(config(**asked, **away), shape_of(LLAMA_2_7B), card=V100)
     assert offloaded.peak_bytes < taken[-1]
     assert offloaded.host_bytes > 12 * 6.7e9
 
@@ -346,18 +353,18 @@ def test_new_run_needs_a_model_and_explains_a_missing_hub_model(database):
 def test_a_tokenized_data_set_gives_its_largest_batch():
     lengths = np.array([10] * 99 + [900])
     rows, h100 = RowLengths(lengths, lengths - 5), cards.CARDS["h100"]
-    estimate = forecast_run(config(eval_split=0, packing="none"), shape_of(LLAMA_2_7B), h100, rows=rows)
-    assert (estimate.worst.longest_row, estimate.worst.longest) == ("100", 900)
-    assert estimate.forecast.batch.length == 904  # padded
-    flat = forecast_run(config(eval_split=0), shape_of(LLAMA_2_7B), h100, rows=rows)
+    forecast = estimate_run(Setup(config(eval_split=0, packing="none"), shape_of(LLAMA_2_7B), h100, rows=rows))
+    assert (forecast.worst.longest_row, forecast.worst.longest) == ("100", 900)
+    assert forecast.forecast.batch.length == 904  # padded
+    flat = estimate_run(Setup(config(eval_split=0), shape_of(LLAMA_2_7B), h100, rows=rows))
     assert flat.forecast.batch.tokens == 900 + 3 * 10
-    assert flat.forecast.peak_bytes < estimate.forecast.peak_bytes
+    assert flat.forecast.peak_bytes < forecast.forecast.peak_bytes
 
 
 def test_packed_rows_fill_the_batch_to_the_maximum_length():
     rows = RowLengths(np.full(40, 50), np.full(40, 10))
     asked = config(packing="packed", max_length=100, micro_batch_size=2, eval_split=0)
-    batch = forecast_run(asked, shape_of(LLAMA_2_7B), cards.CARDS["h100"], rows=rows).forecast.batch
+    batch = estimate_run(Setup(asked, shape_of(LLAMA_2_7B), cards.CARDS["h100"], rows=rows)).forecast.batch
     assert (batch.rows, batch.tokens, batch.loss_tokens) == (4, 200, 160)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from training.config.run_config import RunConfig
-from training.forecast.forecast import forecast
+from training.forecast.forecast import estimate
 from training.forecast.formula.activations import Batch
 from training.model_info.families import shape_of
 
@@ -78,4 +78,4 @@ MEASURED: dict[str, tuple[Values, Values, Batch, int]] = {
 def test_the_forecast_is_the_measured_peak(cause: str) -> None:
     model, settings, batch, peak = MEASURED[cause]
     config = RunConfig.model_validate(GIVEN | settings)
-    assert forecast(config, shape_of(model), batch=batch).allocated_bytes == pytest.approx(peak, rel=0.02)
+    assert estimate(config, shape_of(model), batch=batch).allocated_bytes == pytest.approx(peak, rel=0.02)

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
+from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.forecast import gpus as cards
 from training.forecast.card_share import CONTEXT, communication_bytes, context_bytes, workspace_bytes
-from training.forecast.forecast import forecast
+from training.forecast.forecast import estimate
 from training.model_info.families import shape_of
 
 GIB, MIB = 2**30, 2**20
@@ -64,19 +65,19 @@ def test_an_apple_chip_without_its_memory_is_refused() -> None:
 
 def test_several_kinds_of_gpus_are_forecast_by_the_smallest_and_the_note_says_so() -> None:
     names, sizes = ["NVIDIA H100 80GB HBM3", "NVIDIA L4", "NVIDIA H100 80GB HBM3"], [79 * GIB, 22 * GIB, 79 * GIB]
-    card = cards.of_machine(names, sizes)
+    card = cards.of_machine(Machine("cuda", len(names), names, sizes))
     assert card is not None
     assert (card.name, card.memory_bytes) == ("l4", 22 * GIB)
     assert "2 x NVIDIA H100 80GB HBM3 (79 GiB), 1 x NVIDIA L4 (22 GiB)" in card.note
-    alike = cards.of_machine(names[::2], sizes[::2])
+    alike = cards.of_machine(Machine("cuda", len(names[::2]), names[::2], sizes[::2]))
     assert alike is not None and not alike.note
-    assert cards.of_machine([], []) is None
+    assert cards.of_machine(Machine("cuda")) is None
 
 
 def test_offloading_saves_nothing_on_a_gpu_that_shares_the_host_s_memory() -> None:
     def peak(card: str, **values: Any) -> int:
         asked = RunConfig.model_validate({"model": "m", "data": "d", "method": "full", "strategy": "zero2"} | values)
-        return forecast(asked, shape_of(LLAMA_2_7B), card=cards.CARDS[card]).peak_bytes
+        return estimate(asked, shape_of(LLAMA_2_7B), card=cards.CARDS[card]).peak_bytes
 
     assert peak("b200", offload_optimizer="cpu") < 0.7 * peak("b200")
     assert peak("gb10", offload_optimizer="cpu") > 0.8 * peak("gb10")

@@ -9,7 +9,7 @@ from trainer_process import train_here
 
 from benchmarks.matrix.inputs import byte_tokenizer
 from training.config.run_config import RunConfig
-from training.forecast.forecast import forecast
+from training.forecast.forecast import estimate
 from training.forecast.formula.activations import Batch
 from training.model_info.families import read_shape, shape_of
 
@@ -62,13 +62,13 @@ def test_the_forecast_of_a_task_matches_a_measured_run(model: Path, tmp_path: Pa
     asked = config(**settings, learning_rate=1e-5)
     run = train_here(tmp_path, model, data, **settings, max_length=LENGTH, memory_limit=4096, learning_rate=1e-5)
     (counted,) = run.summary["memory"]["peak_bytes"]
-    foretold = forecast(asked, read_shape(model / "config.json"), batch=batch(rows)).allocated_bytes
+    foretold = estimate(asked, read_shape(model / "config.json"), batch=batch(rows)).allocated_bytes
     assert foretold == pytest.approx(counted, rel=0.06)
 
 
 def test_a_scoring_model_has_no_language_model_head() -> None:
     head = 4 * LLAMA["vocab_size"] * LLAMA["hidden_size"]
-    taken = {task: forecast(config(task=task, method="full"), shape_of(LLAMA), batch=batch()).parts["weights"]
+    taken = {task: estimate(config(task=task, method="full"), shape_of(LLAMA), batch=batch()).parts["weights"]
              for task in ("sft", "classification", "reward")}  # fmt: skip
     assert taken["sft"] - taken["classification"] == taken["sft"] - taken["reward"] == head
 
@@ -76,27 +76,27 @@ def test_a_scoring_model_has_no_language_model_head() -> None:
 @pytest.mark.parametrize("task", ["dpo", "kto"])
 def test_full_preference_training_keeps_a_reference_model_and_an_adapter_does_not(task: str) -> None:
     def weights(**values: Any) -> int:
-        return forecast(config(**values), shape_of(LLAMA), batch=batch()).parts["weights"]
+        return estimate(config(**values), shape_of(LLAMA), batch=batch()).parts["weights"]
 
     assert weights(task=task, method="full") == 2 * weights(task="sft", method="full")
     assert weights(task=task, method="lora") == weights(task="sft", method="lora")
 
 
 def test_the_tile_of_the_fused_head_has_its_width_also_for_a_small_vocabulary() -> None:
-    found = forecast(config(task="dpo", precision="fp32"), shape_of(LLAMA | {"vocab_size": 500}), batch=batch())
+    found = estimate(config(task="dpo", precision="fp32"), shape_of(LLAMA | {"vocab_size": 500}), batch=batch())
     assert found.parts["logits"] > 4 * 2 * LENGTH * 32_768
 
 
 def test_layers_that_do_not_train_store_no_activations() -> None:
     def activations(**values: Any) -> int:
-        return forecast(config(method="full", **values), shape_of(LLAMA), batch=batch(8)).parts["activations"]
+        return estimate(config(method="full", **values), shape_of(LLAMA), batch=batch(8)).parts["activations"]
 
     assert activations(trainable_layers=1) < 0.5 * activations(trainable_layers=4) <= 0.5 * activations()
 
 
 def test_eager_attention_stores_its_probabilities() -> None:
     def activations(attention: str) -> int:
-        found = forecast(config(attention=attention, max_length=512), shape_of(LLAMA), batch=batch(2, 512))
+        found = estimate(config(attention=attention, max_length=512), shape_of(LLAMA), batch=batch(2, 512))
         return found.parts["activations"]
 
     assert activations("eager") - activations("sdpa") == 4 * 4 * 2 * 4 * 512 * 512  # layers, bytes, rows, heads, pairs
@@ -104,17 +104,17 @@ def test_eager_attention_stores_its_probabilities() -> None:
 
 def test_saving_splits_fused_experts_in_memory() -> None:
     shape = shape_of(EXPERTS)
-    found = forecast(config(method="full"), shape, batch=batch(1, 8))
+    found = estimate(config(method="full"), shape, batch=batch(1, 8))
     split = 4 * 4 * 8 * 2 * 128 * 352  # layers, bytes, experts, gate and up
     assert found.moments["saving"] - 3 * 4 * shape.parameters == pytest.approx(split, rel=0.01)
-    lora = forecast(config(method="lora"), shape, batch=batch(1, 8))
+    lora = estimate(config(method="lora"), shape, batch=batch(1, 8))
     assert lora.moments["saving"] == lora.parts["weights"] + lora.parts["optimizer"]
 
 
 def test_autocast_s_copies_of_recomputed_layers_are_gone_in_the_backward_pass() -> None:
     def moments(checkpointing: str) -> dict[str, int]:
         asked = config(method="full", precision="bf16", gradient_checkpointing=checkpointing)
-        return forecast(asked, shape_of(LLAMA), batch=batch(1, 8)).moments
+        return estimate(asked, shape_of(LLAMA), batch=batch(1, 8)).moments
 
     plain, recomputed = moments("none"), moments("full")
     layers = 2 * shape_of(LLAMA).linear_weights
@@ -124,22 +124,22 @@ def test_autocast_s_copies_of_recomputed_layers_are_gone_in_the_backward_pass() 
 
 def test_an_encoder_s_activations_remain_when_the_decoder_s_gradients_are_complete() -> None:
     asked = config(task="seq2seq", method="full")
-    found = forecast(asked, shape_of(T5), batch=Batch(8, 512, 4096, 8 * 16, 16, 8 * 16))
+    found = estimate(asked, shape_of(T5), batch=Batch(8, 512, 4096, 8 * 16, 16, 8 * 16))
     assert found.moments["encoder"] > found.moments["gradients"]
 
 
 def test_a_memory_limit_on_cpu_decides_whether_a_run_fits() -> None:
-    needed = forecast(config(method="full"), shape_of(LLAMA), batch=batch())
+    needed = estimate(config(method="full"), shape_of(LLAMA), batch=batch())
     enough, less = -(-needed.peak_bytes // 2**20), needed.allocated_bytes // 2**20
-    assert forecast(config(method="full", memory_limit=enough), shape_of(LLAMA), batch=batch()).fits
-    refused = forecast(config(method="full", memory_limit=less), shape_of(LLAMA), batch=batch())
+    assert estimate(config(method="full", memory_limit=enough), shape_of(LLAMA), batch=batch()).fits
+    refused = estimate(config(method="full", memory_limit=less), shape_of(LLAMA), batch=batch())
     assert not refused.fits
     assert "memory_limit" in refused.reasons[0]
 
 
 def test_adafactor_s_step_makes_fp32_tensors_of_the_largest_weight() -> None:
     shape = shape_of(LLAMA)
-    taken = {kind: forecast(config(method="full", optimizer=kind), shape, batch=batch(1, 8)).moments["optimizer"]
+    taken = {kind: estimate(config(method="full", optimizer=kind), shape, batch=batch(1, 8)).moments["optimizer"]
              for kind in ("adafactor", "sgd")}  # fmt: skip
-    state = forecast(config(method="full", optimizer="adafactor"), shape, batch=batch(1, 8)).parts["optimizer"]
+    state = estimate(config(method="full", optimizer="adafactor"), shape, batch=batch(1, 8)).parts["optimizer"]
     assert taken["adafactor"] - state == taken["sgd"] - 4 * shape.parameters + 2 * 4 * shape.table

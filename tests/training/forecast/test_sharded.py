@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from training.config.run_config import RunConfig
-from training.forecast.forecast import Forecast, forecast
+from training.forecast.forecast import Forecast, estimate
 from training.forecast.formula.activations import Batch
 from training.forecast.gpus import CARDS
 from training.model_info.families import shape_of
@@ -132,12 +132,12 @@ def config(**values: Any) -> RunConfig:
 @pytest.mark.parametrize("cause", MEASURED)
 def test_the_forecast_is_the_measured_peak(cause: str) -> None:
     model, settings, batch, peak = MEASURED[cause]
-    found = forecast(config(**settings), shape_of(model), batch=batch).allocated_bytes
+    found = estimate(config(**settings), shape_of(model), batch=batch).allocated_bytes
     assert found == pytest.approx(peak, rel=_TOLERANCES.get(cause, 0.015))
 
 
 def _at(moment: str, card: str = "", **settings: Any) -> Forecast:
-    found = forecast(
+    found = estimate(
         config(**settings), shape_of(SMOLLM3 | TIED), card=CARDS[card] if card else None, batch=Batch(1, 8, 8, 8)
     )
     assert moment in found.moments
@@ -160,7 +160,7 @@ def test_the_optimizer_has_no_state_at_the_start() -> None:
 def test_a_quantized_model_is_loaded_from_files_of_fp32_weights() -> None:
     shape = shape_of(decoder("gemma3_text", 16000, 384, 4, 6, 2, 800, **TIED, head_dim=64))
     asked = config(method="qlora", quantization="4bit", num_processes=1, precision="bf16")
-    found = forecast(asked, shape, batch=Batch(1, 8, 8, 8))
+    found = estimate(asked, shape, batch=Batch(1, 8, 8, 8))
     assert found.moments["loading"] == 6 * shape.table == 36_864_000  # measured
 
 
@@ -174,6 +174,6 @@ def test_fsdp_pads_the_embeddings_that_ranks_divide_unevenly_when_it_gathers_the
     def saving(vocab: int) -> float:
         shape = shape_of(decoder("llama", vocab, 128, 2, 4, 4, 352, **TIED))
         asked = config(strategy="fsdp", method="lora", precision="fp32")
-        return forecast(asked, shape, batch=Batch(1, 8, 8, 8)).moments["saving"]
+        return estimate(asked, shape, batch=Batch(1, 8, 8, 8)).moments["saving"]
 
     assert saving(8001) - saving(8000) == pytest.approx(4 * 128 * 8000 / 2, rel=0.01)

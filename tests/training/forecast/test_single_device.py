@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from training.config.run_config import RunConfig
-from training.forecast.forecast import forecast
+from training.forecast.forecast import estimate
 from training.forecast.formula.activations import Batch
 from training.model_info.families import shape_of
 
@@ -168,13 +168,13 @@ def test_the_forecast_is_the_measured_peak(cause: str) -> None:
     model, settings, batch, peak = MEASURED[cause]
     given = {"model": "m", "data": "d", "memory_limit": 65_536, "precision": "fp32", "gradient_checkpointing": "none"}
     config = RunConfig.model_validate(given | settings)
-    assert forecast(config, shape_of(model), batch=batch).allocated_bytes == pytest.approx(peak, rel=0.03)
+    assert estimate(config, shape_of(model), batch=batch).allocated_bytes == pytest.approx(peak, rel=0.03)
 
 
 def test_eight_bit_layers_save_their_inputs_on_a_cpu() -> None:
     base = {"model": "m", "data": "d", "memory_limit": 65_536, "method": "qlora", "gradient_checkpointing": "none"}
     sizes = {
-        bits: forecast(
+        bits: estimate(
             RunConfig.model_validate(base | {"quantization": bits, "target_modules": "q_proj"}),
             shape_of(QWEN2),
             batch=Batch(1, 64, 64, 1),

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from training.config.run_config import RunConfig
-from training.forecast.forecast import Forecast, forecast
+from training.forecast.forecast import Forecast, estimate
 from training.forecast.gpus import CARDS, Card
 from training.forecast.solve import LENGTH_STEP, Wanted, border, by_memory, largest, solve
 from training.model_info.families import shape_of
@@ -22,7 +22,7 @@ def config(**settings: object) -> RunConfig:
 
 
 def expected(asked: RunConfig, card: Card | None) -> Forecast:
-    return forecast(asked, SHAPE, card=card)
+    return estimate(asked, SHAPE, card=card)
 
 
 @pytest.mark.parametrize(("limit", "step", "most"), [(0, 1, 9), (5, 1, 9), (9, 1, 9), (640, 64, 4096), (1, 64, 64)])

@@ -12,7 +12,7 @@ from trainer_process import start, start_with_measured_loading, train_here
 from training.chat.tokenizer import load
 from training.config.choices import Precision
 from training.config.run_config import RunConfig
-from training.forecast.forecast import forecast
+from training.forecast.forecast import estimate
 from training.forecast.formula.host import PROCESS_BYTES
 from training.forecast.gpus import CARDS
 from training.model_info.families import shape_of
@@ -57,7 +57,7 @@ def test_ranks_take_the_memory_that_the_forecast_says(
     taken = sum(rank["loaded"] - rank["before"] for rank in ranks)
     config = RunConfig.model_validate(FSDP | settings | {"model": "m", "data": "d"})
     shape = shape_of(json.loads((large / "config.json").read_text()))
-    expected = forecast(config, shape, card=CARDS["h100"]).host_moments["loading"] - 2 * PROCESS_BYTES
+    expected = estimate(config, shape, card=CARDS["h100"]).host_moments["loading"] - 2 * PROCESS_BYTES
     assert expected == copies * 4 * shape.parameters
     assert expected * 0.9 < taken < expected * (1.1 if copies == 1 else 1.2)
 

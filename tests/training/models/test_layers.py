@@ -8,7 +8,7 @@ import pytest
 from benchmarks.families.inputs import TASKS, Family, families, on_meta, small
 from benchmarks.families.measure import measured
 from training.config.fields import parse
-from training.forecast.forecast import forecast
+from training.forecast.forecast import estimate
 from training.forecast.formula import trainable
 from training.forecast.formula.layers import layer_bytes
 from training.forecast.gpus import CARDS
@@ -102,7 +102,7 @@ def test_a_vision_tower_is_counted_and_not_trained() -> None:
 
 
 def test_layers_that_no_formula_knows_get_no_verdict() -> None:
-    found = forecast(parse({"model": "m", "data": "d"}), shape("rwkv"), card=CARDS["h100"])
+    found = estimate(parse({"model": "m", "data": "d"}), shape("rwkv"), card=CARDS["h100"])
     assert not found.fits
     assert found.unknown
     assert found.reasons == [f"The formula cannot say: {found.unknown}. Simulate a step."]

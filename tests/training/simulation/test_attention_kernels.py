@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from training.config.choices import Precision
 from training.config.run_config import RunConfig
-from training.forecast.forecast import forecast
+from training.forecast.forecast import estimate
 from training.forecast.formula.activations import Batch
 from training.forecast.gpus import CARDS
 from training.model_info.families import shape_of
@@ -38,7 +38,7 @@ def test_formula_and_simulation_agree(tmp_path: Path, card: str, precision: str,
     config = RunConfig.model_validate({"model": str(tmp_path), "data": "d"} | asked)
     tokens = ROWS * LENGTH
     batch = Batch(ROWS, LENGTH, tokens, tokens, flat=packing != "none", labeled=tokens)
-    foretold = forecast(config, shape_of(LLAMA), card=CARDS[card], batch=batch)
+    foretold = estimate(config, shape_of(LLAMA), card=CARDS[card], batch=batch)
     place: dict[str, Any] = {"flash": CARDS[card].flash, "precision": Precision(precision)}
     simulated = simulate(Request(config, [LENGTH] * ROWS, labeled=[LENGTH] * ROWS, **place))
     assert foretold.parts["activations"] == pytest.approx(simulated.parts["activations"], rel=0.1)

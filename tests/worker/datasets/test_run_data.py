@@ -8,11 +8,11 @@ import pytest
 from training.config.data_sets import sources
 from training.config.fields import ConfigError, parse
 from training.config.run_config import RunConfig
-from worker.allowed_paths import EVERYTHING
 from worker.datasets import datasets, named_files, run_data
 from worker.datasets.datasets import DatasetInUse
-from worker.runs import submit
+from worker.runs import requests, submit
 from worker.runs.lineage import lineage_of
+from worker.runs.settle import resolve, settle
 from worker.settings import ROOT
 from worker.store import database as db
 from worker.store import dataset_uses
@@ -45,7 +45,7 @@ def test_every_set_is_stored_with_its_name(database: str, files: dict[str, Path]
     assert list(run.fingerprints) == ["data", "data 2", "validation_data"]
     assert run.name == "starter on chat.jsonl + pairs.jsonl"
     with db.read() as session:
-        resolved = run_data.resolve(RunConfig.model_validate(run.config), session)
+        resolved = resolve(RunConfig.model_validate(run.config), session)
         assert [Path(source.path).read_bytes() for source in resolved.sources] == [
             files["chat"].read_bytes(), files["pairs"].read_bytes()
         ]  # fmt: skip
@@ -66,12 +66,12 @@ def test_the_second_set_cannot_be_deleted_while_a_run_waits(database: str, files
 
 def test_a_deleted_set_is_named_at_the_start(database: str, files: dict[str, Path]) -> None:
     run = submit.submit(mixture(files, "chat", "pairs"))
-    submit.stop(run.id)
+    requests.stop(run.id)
     second = sources(run.config["data"])[1].path
     with db.write() as session:
         datasets.delete(session=session, dataset_id=second)
     with db.read() as session, pytest.raises(ConfigError, match="was deleted"):
-        run_data.resolve(RunConfig.model_validate(run.config), session)
+        resolve(RunConfig.model_validate(run.config), session)
 
 
 def test_each_set_has_its_own_mapping(database: str, files: dict[str, Path]) -> None:
@@ -85,7 +85,7 @@ def test_each_set_has_its_own_mapping(database: str, files: dict[str, Path]) -> 
 def test_every_wrong_set_is_named(database: str, files: dict[str, Path]) -> None:
     data = [str(files["chat"]), "nowhere.jsonl", "gone.jsonl"]
     config = parse({"model": MODEL, "data": data})
-    found = run_data.problems(config, EVERYTHING)
+    found = list(run_data.problems(settle(config).data, config))
     assert [problem.value for problem in found] == ["nowhere.jsonl", "gone.jsonl"]
     with pytest.raises(ConfigError) as caught:
         submit.submit(config)
@@ -123,7 +123,7 @@ def test_free_text_is_refused_as_classes(database: str, tmp_path: Path, rows: li
     (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
     item = datasets.add_file(path=tmp_path / "rows.jsonl", name="rows.jsonl")
     config = parse({"model": MODEL, "data": item.id, "task": "classification", "eval_split": 0})
-    found = [problem.message for problem in run_data.problems(config, EVERYTHING)]
+    found = [problem.message for problem in run_data.problems(settle(config).data, config)]
     assert [words in message for message in found] == ([True] if words else [])
 
 
@@ -141,7 +141,7 @@ def test_a_file_is_refused_before_start_as_at_start(
 ) -> None:
     (tmp_path / "rows.jsonl").write_text(text * 3)
     config = parse({"model": MODEL, "data": str(tmp_path / "rows.jsonl"), "columns": columns, "eval_split": 0})
-    before = run_data.problems(config, EVERYTHING)
+    before = list(run_data.problems(settle(config).data, config))
     if not words:
         assert before == []
         return
@@ -155,13 +155,13 @@ def test_a_changed_file_is_read_again(database: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"prompt": "a", "completion": 5}\n' * 3)
     config = parse({"model": MODEL, "data": str(path), "eval_split": 0})
-    assert run_data.problems(config, EVERYTHING)
+    assert list(run_data.problems(settle(config).data, config))
     path.write_text('{"prompt": "a", "completion": "5"}\n' * 3)
-    assert run_data.problems(config, EVERYTHING) == []
+    assert list(run_data.problems(settle(config).data, config)) == []
 
 
 def test_a_large_file_is_left_for_start(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(named_files, "MOST_BYTES", 10)
     (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "completion": 5}\n')
     config = parse({"model": MODEL, "data": str(tmp_path / "rows.jsonl"), "eval_split": 0})
-    assert run_data.problems(config, EVERYTHING) == []
+    assert list(run_data.problems(settle(config).data, config)) == []

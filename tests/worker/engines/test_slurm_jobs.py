@@ -15,7 +15,8 @@ from worker.engines.job_side import training_step
 from worker.engines.job_side.supervisor import JobSupervisor
 from worker.engines.slurm import jobs, words
 from worker.engines.slurm.commands import SlurmError, call
-from worker.runs import submit
+from worker.runs import checks
+from worker.runs.settle import settle
 from worker.settings import Settings, SettingsError, get_settings
 from worker.store import database as db
 from worker.store import runs
@@ -150,10 +151,14 @@ def test_a_time_limit_within_the_grace_is_refused_for_a_run_and_for_the_installa
     assert "LATHE_SLURM_GRACE_SECONDS (120)" in problem.message
     monkeypatch.setenv("LATHE_ENGINES", "slurm")
     get_settings.cache_clear()
-    (refused,) = [one for one in submit.problems(config(slurm_options="time=1:30")) if one.field == "slurm_options"]
+    (refused,) = [
+        one for one in checks.problems(settle(config(slurm_options="time=1:30"))) if one.field == "slurm_options"
+    ]
     assert refused.value == "time=1:30"
     assert not [
-        one for one in submit.problems(config(engine="local", slurm_options="time=1")) if one.field == "slurm_options"
+        one
+        for one in checks.problems(settle(config(engine="local", slurm_options="time=1")))
+        if one.field == "slurm_options"
     ]
     with pytest.raises(SettingsError, match=r"LATHE_SLURM_GRACE_SECONDS.*time=2 is no longer than"):
         monkeypatch.setenv("LATHE_SLURM_OPTIONS", "time=2")

@@ -13,7 +13,7 @@ from training.config.choices import Task
 from training.model_info.config_json import ModelError
 from worker.forecasts import forecast as forecasting
 from worker.forecasts import solving
-from worker.forecasts.solving import Problem
+from worker.forecasts.forecast import Setup
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -69,9 +69,9 @@ def test_a_simulated_step_moves_the_border_and_confirms_it(home: Path, tmp_path:
     settings = parse(
         {"model": str(tmp_path / "model"), "data": "none", "method": "full", "memory_limit": 120, "micro_batch_size": 2}
     )
-    problem = Problem(settings, forecasting.shape_at(settings.model), None, positions=128)
-    (formula,) = solving.solved(problem, [Wanted.MICRO_BATCH_SIZE])
-    (found,) = solving.solved(problem, [Wanted.MICRO_BATCH_SIZE], simulate=True)
+    setup = Setup(settings, forecasting.shape_at(settings.model), None, positions=128)
+    (formula,) = solving.solved(setup, [Wanted.MICRO_BATCH_SIZE])
+    (found,) = solving.solved(setup, [Wanted.MICRO_BATCH_SIZE], simulate=True)
     assert found.confirmed and formula.confirmed is None
     assert isinstance(found.value, int) and isinstance(formula.value, int)
     assert abs(found.value - formula.value) <= 0.2 * found.value

@@ -17,6 +17,8 @@ from training.forecast.forecast import SLACK
 from training.forecast.gpus import CARDS, GIB
 from worker.forecasts import calibration, run_forecast
 from worker.forecasts import forecast as forecasting
+from worker.forecasts.forecast import Setup, estimate_run
+from worker.runs.settle import settle
 from worker.store import database as db
 from worker.store.tables import Run
 
@@ -43,7 +45,9 @@ def finished(reserved: list[int], forecast: dict[str, Any] | None = None) -> Pla
 
 
 def test_a_run_stores_the_forecast_in_bytes_for_its_gpu(database: str, model: Path) -> None:
-    stored = run_forecast.of_run(RunConfig(model=str(model), data="none", strategy="ddp", num_processes=2), V100)
+    stored = run_forecast.recorded(
+        settle(RunConfig(model=str(model), data="none", strategy="ddp", num_processes=2)), V100
+    )
     assert stored is not None
     assert stored["card"] == CARD.name
     assert (
@@ -53,12 +57,12 @@ def test_a_run_stores_the_forecast_in_bytes_for_its_gpu(database: str, model: Pa
 
 def test_on_cpu_a_forecast_needs_a_memory_limit(database: str, model: Path) -> None:
     config = RunConfig(model=str(model), data="none")
-    assert run_forecast.of_run(config, Machine()) is None
-    assert run_forecast.of_run(config.model_copy(update={"memory_limit": 1000}), Machine()) is not None
+    assert run_forecast.recorded(settle(config), Machine()) is None
+    assert run_forecast.recorded(settle(config.model_copy(update={"memory_limit": 1000})), Machine()) is not None
 
 
 def test_a_missing_model_has_no_forecast(database: str) -> None:
-    assert run_forecast.of_run(RunConfig(model="no/such-model", data="none"), V100) is None
+    assert run_forecast.recorded(settle(RunConfig(model="no/such-model", data="none")), V100) is None
 
 
 def test_a_run_has_predicted_and_measured_memory(database: str) -> None:
@@ -98,8 +102,8 @@ def test_only_the_newest_runs_with_a_forecast_and_a_measurement_count(database: 
 
 def test_a_forecast_uses_and_reports_the_calibrated_slack(model: Path) -> None:
     config, shape = RunConfig(model=str(model), data="none"), forecasting.shape_at(str(model))
-    usual = forecasting.forecast_run(config, shape, CARD)
-    measured = forecasting.forecast_run(config, shape, CARD, calibration=calibration.Calibration(2 * SLACK, 7))
+    usual = estimate_run(Setup(config, shape, CARD))
+    measured = estimate_run(Setup(config, shape, CARD, calibration=calibration.Calibration(2 * SLACK, 7)))
     assert measured.forecast.parts["slack"] == pytest.approx(2 * usual.forecast.parts["slack"], abs=2)
     assert any("in 7 runs on this GPU model" in note for note in measured.notes)
 

@@ -14,6 +14,7 @@ from training.forecast.gpus import CARDS
 from training.forecast.roofline import EFFICIENCY, roofline
 from training.model_info.families import shape_of
 from worker.forecasts import prices, speed
+from worker.forecasts.forecast import Setup
 from worker.forecasts.prices import PriceError, Prices
 from worker.forecasts.worst_batch import RowLengths
 from worker.store import database as db
@@ -50,7 +51,7 @@ def test_a_faster_gpu_recomputation_and_more_gpus_change_the_time_as_they_should
 
 def test_hours_follow_from_rows_epochs_and_the_global_batch(database: str) -> None:
     asked = config(micro_batch_size=4, gradient_accumulation_steps=5, epochs=2)
-    found = speed.speed_of(asked, SHAPE, H100, ROWS, prices.parse("h100=3, l4=1", "0.25"))
+    found = speed.speed_of(Setup(asked, SHAPE, H100, ROWS), prices.parse("h100=3, l4=1", "0.25"))
     assert found.steps == 2 * 1000 // 20
     assert found.hours and found.seconds_per_step and found.kwh and found.cost
     assert found.hours == pytest.approx([found.steps * second / 3600 for second in found.seconds_per_step])
@@ -61,11 +62,11 @@ def test_hours_follow_from_rows_epochs_and_the_global_batch(database: str) -> No
 
 
 def test_without_a_basis_nothing_is_said_but_why(database: str) -> None:
-    assert "only for GPUs" in speed.speed_of(config(), SHAPE, None, ROWS).notes[0]
-    unknown = speed.speed_of(config(max_steps=None), SHAPE, H100, None)
+    assert "only for GPUs" in speed.speed_of(Setup(config(), SHAPE, None, ROWS)).notes[0]
+    unknown = speed.speed_of(Setup(config(max_steps=None), SHAPE, H100))
     assert unknown.hours is None and unknown.tokens_per_second
     assert "not tokenized" in unknown.notes[-1]
-    assert "Enter prices" in speed.speed_of(config(max_steps=5), SHAPE, H100, None, Prices()).notes[-1]
+    assert "Enter prices" in speed.speed_of(Setup(config(max_steps=5), SHAPE, H100), Prices()).notes[-1]
 
 
 def test_finished_runs_on_the_same_gpu_narrow_the_range(database: str) -> None:

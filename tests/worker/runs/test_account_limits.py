@@ -4,7 +4,8 @@ import pytest
 
 from training.config.fields import ConfigError
 from worker.datasets import datasets
-from worker.runs import submit
+from worker.runs import checks, requests, submit
+from worker.runs.settle import settle
 from worker.settings import get_settings
 from worker.store import accounts
 from worker.store import database as db
@@ -37,18 +38,18 @@ def problem_of(action):
 def test_a_run_beyond_the_limit_of_waiting_runs_is_refused_before_and_at_start(alice, config, data):
     first, second = (submit.submit(config(seed=seed), owner="alice") for seed in (1, 2))
     data.write_text(data.read_text() * 2)
-    (foreseen,) = submit.problems(config(), owner="alice")
+    (foreseen,) = checks.problems(settle(config(), owner="alice"))
     assert problem_of(lambda: submit.submit(config(), owner="alice")) == foreseen
     assert (foreseen.field, foreseen.value) == ("owner", "alice")
     assert foreseen.message == "may have 2 waiting runs at once, and would have 3."
     assert "stop waiting ones, or ask an admin" in foreseen.fix
     assert stored() == (2, 1)
     submit.submit(config(), owner="local")
-    submit.stop(first.id)
+    requests.stop(first.id)
     submit.submit(config(), owner="alice")
-    assert problem_of(lambda: submit.resume(first.id)) == foreseen
-    submit.stop(second.id)
-    submit.resume(first.id)
+    assert problem_of(lambda: requests.resume(first.id)) == foreseen
+    requests.stop(second.id)
+    requests.resume(first.id)
 
 
 def test_a_repeated_request_is_not_refused(alice, config):
@@ -80,7 +81,7 @@ def test_a_request_gets_what_its_key_queued_in_the_last_place_while_it_was_check
 
         monkeypatch.setattr(module, name, late)
 
-    check_later(*((submit, "with_files") if kind == "run" else (start, "make_plan")))
+    check_later(*((submit, "settle") if kind == "run" else (start, "make_plan")))
     assert [ask()] == first
     assert stored()[0] == 2
 
@@ -99,10 +100,10 @@ def test_a_sweep_is_queued_whole_or_not_at_all(alice, config):
 
 def test_a_run_that_needs_more_devices_than_its_owner_may_ever_use_is_refused(alice, config, monkeypatch):
     many = config(num_processes=4, strategy="ddp")
-    assert submit.problems(many, owner="alice") == []  # a CPU is one device
+    assert checks.problems(settle(many, owner="alice")) == []  # a CPU is one device
     monkeypatch.setenv("LATHE_BROKER_URL", "redis://127.0.0.1:1/0")  # the workers may have GPUs
     get_settings.cache_clear()
-    (problem,) = submit.problems(many, owner="alice")
+    (problem,) = checks.problems(settle(many, owner="alice"))
     assert (problem.field, problem.value) == ("num_processes", 4)
     assert (problem.message, problem.fix) == (
         "needs 4 devices; alice may use 2 at once.",

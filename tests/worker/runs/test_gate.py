@@ -16,7 +16,7 @@ ENTRANCES = {
 # Each function that calls one, and the check that it makes, or the value that only the check makes.
 CALLERS = {
     ("worker/runs/submit.py", "stored"): "Prepared",
-    ("worker/runs/submit.py", "resume"): "admitted",
+    ("worker/runs/requests.py", "resume"): "admitted",
     ("worker/runs/submit.py", "_create"): "Prepared",
     ("worker/sweeps/start.py", "_store"): "Prepared",
     ("worker/evaluations/submit.py", "submit"): "admitted",

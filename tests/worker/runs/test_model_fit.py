@@ -10,7 +10,8 @@ from tiny import make_data, make_model
 
 from training.config.run_config import RunConfig
 from training.errors import Problem
-from worker.runs import submit
+from worker.runs import checks, submit
+from worker.runs.settle import resolve, settle
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def refused(home: Path, tmp_path: Path, **settings: Any) -> list[Problem]:
     """Why Start would refuse a run."""
     given = {"data": str(make_data(tmp_path / "rows.jsonl", rows=10)), "method": "lora", **settings}
-    return submit.problems(RunConfig.model_validate(given))
+    return checks.problems(settle(RunConfig.model_validate(given)))
 
 
 def test_a_name_that_is_nearly_that_of_a_folder_is_no_hub_id(
@@ -128,7 +129,6 @@ def test_an_adapter_to_continue_is_named_by_its_run(
     home: Path, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from worker import celery_app
-    from worker.datasets.run_data import resolve
     from worker.settings import get_settings
     from worker.store import database
 

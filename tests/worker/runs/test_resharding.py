@@ -8,7 +8,7 @@ from training.config.choices import Strategy
 from training.errors import UserError
 from training.run_folder.checkpoint_layout import LAYOUT_FILE, Layout
 from training.run_folder.paths import MANIFEST_FILE, checkpoint_dir
-from worker.runs import submit
+from worker.runs import requests, submit
 from worker.settings import get_settings
 from worker.store.tables import Status
 
@@ -19,7 +19,7 @@ def stopped(database, rung, config):
 
     def make(strategy, processes, **settings):
         asked = config(strategy=strategy.value, num_processes=processes, precision="fp32", **settings)
-        run = submit.stop(submit.submit(asked).id)
+        run = requests.stop(submit.submit(asked).id)
         checkpoint = checkpoint_dir(get_settings().runs_dir / run.id, 4)
         checkpoint.mkdir(parents=True)
         Layout(strategy, processes, asked.global_batch_size, ["weight"], [[2, 2]]).write(checkpoint)
@@ -30,7 +30,7 @@ def stopped(database, rung, config):
 
 
 def test_fewer_processes_accumulate_more_so_that_the_global_batch_stays(stopped):
-    run = submit.resume(stopped(Strategy.ZERO3, 4).id, num_processes=2)
+    run = requests.resume(stopped(Strategy.ZERO3, 4).id, num_processes=2)
     assert (run.status, run.stepped_down) == (
         Status.QUEUED,
         {"num_processes": 2, "gradient_accumulation_steps": 2},
@@ -38,12 +38,12 @@ def test_fewer_processes_accumulate_more_so_that_the_global_batch_stays(stopped)
 
 
 def test_a_sharded_run_continues_on_one_device(stopped):
-    run = submit.resume(stopped(Strategy.FSDP, 2).id, strategy=Strategy.SINGLE, num_processes=1)
+    run = requests.resume(stopped(Strategy.FSDP, 2).id, strategy=Strategy.SINGLE, num_processes=1)
     assert run.stepped_down == {"strategy": "single", "num_processes": 1, "gradient_accumulation_steps": 2}
 
 
 def test_a_resume_with_the_same_processes_changes_no_setting(stopped):
-    assert submit.resume(stopped(Strategy.DDP, 2).id, num_processes=2).stepped_down == {}
+    assert requests.resume(stopped(Strategy.DDP, 2).id, num_processes=2).stepped_down == {}
 
 
 @pytest.mark.parametrize(
@@ -65,11 +65,11 @@ def test_a_resume_with_the_same_processes_changes_no_setting(stopped):
 def test_what_cannot_continue_is_refused_with_its_fix(stopped, before, settings, after, field, message):
     run = stopped(*before, **settings)
     with pytest.raises(UserError, match=message) as refused:
-        submit.resume(run.id, **after)
+        requests.resume(run.id, **after)
     assert refused.value.problem.field == field and refused.value.fix
 
 
 def test_a_checkpoint_without_a_layout_is_older_than_the_check(stopped):
     run = stopped(Strategy.DDP, 2)
     (checkpoint_dir(get_settings().runs_dir / run.id, 4) / LAYOUT_FILE).unlink()
-    assert submit.resume(run.id, num_processes=4).stepped_down["num_processes"] == 4
+    assert requests.resume(run.id, num_processes=4).stepped_down["num_processes"] == 4

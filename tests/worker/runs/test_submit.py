@@ -8,8 +8,8 @@ from training.config.run_config import RunConfig
 from worker import allowed_paths
 from worker.allowed_paths import AllowedPaths
 from worker.datasets import datasets
-from worker.datasets.run_data import resolve
 from worker.runs import submit
+from worker.runs.settle import resolve
 from worker.store import database as db
 from worker.store import runs
 from worker.store.listed import run_list
@@ -61,7 +61,7 @@ def test_a_given_name_is_kept(home, rung, config):
 
 def test_an_uploaded_data_set_is_used_by_its_id(database, rung, config, data):
     uploaded = datasets.add_file(path=data, name="Orders.jsonl")
-    run = submit.submit(config(data=uploaded.id), reach=NOTHING)
+    run = submit.submit(config(data=uploaded.id), allowed=NOTHING)
     assert (run.dataset_id, run.name) == (uploaded.id, "tiny on Orders.jsonl")
 
 

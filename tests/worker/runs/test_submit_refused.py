@@ -9,10 +9,11 @@ import pytest
 
 from training.config.fields import ConfigError
 from training.config.machine import Machine
+from training.model_info.folder import describe_model
 from worker.allowed_paths import AllowedPaths
 from worker.datasets import datasets
 from worker.machine import devices
-from worker.runs import submit
+from worker.runs import checks, submit
 from worker.settings import get_settings
 from worker.store import database as db
 from worker.store import runs
@@ -114,7 +115,7 @@ def test_a_run_that_cannot_be_stored_leaves_no_data_set(database, rung, config, 
 
 
 def test_accounts_without_file_access_cannot_use_local_paths(home, rung, config, data):
-    problem = problems_of(config(data=str(data)), reach=NOTHING)["data"]
+    problem = problems_of(config(data=str(data)), allowed=NOTHING)["data"]
     assert problem.message == "is not a data set id."
     assert kept() == ([], [], [])
 
@@ -128,12 +129,12 @@ def test_insufficient_disk_space_for_checkpoints_is_reported_with_both_sizes(hom
 
 
 def test_the_disk_space_of_a_run_grows_with_trained_weights_and_kept_checkpoints(config, model):
-    facts = submit.describe_model(str(model))
+    facts = describe_model(str(model))
     big = facts.__class__(facts.path, "x", 4096, 7_000_000_000, is_local=True)
-    full, lora = submit.disk_needed(config(method="full"), big), submit.disk_needed(config(lora_r=16), big)
-    assert full == submit.SPARE_BYTES + 7_000_000_000 * (16 * 3 + 8)
-    assert submit.SPARE_BYTES < lora < full / 100
-    assert submit.disk_needed(config(method="full", save_total_limit=4), big) > full
+    full, lora = checks.disk_needed(config(method="full"), big), checks.disk_needed(config(lora_r=16), big)
+    assert full == checks.SPARE_BYTES + 7_000_000_000 * (16 * 3 + 8)
+    assert checks.SPARE_BYTES < lora < full / 100
+    assert checks.disk_needed(config(method="full", save_total_limit=4), big) > full
 
 
 def test_runs_are_checked_against_this_machine(home, rung, config, monkeypatch):
@@ -177,7 +178,7 @@ def test_a_deepspeed_file_becomes_part_of_the_run(home, rung, config, tmp_path):
     file.write_text('{"zero_optimization": {"stage": 2}, # sharded\n}')
     spread = {"strategy": "zero2", "num_processes": 2, "deepspeed_config": str(file)}
     assert submit.submit(config(**spread)).config["deepspeed_config"] == '{"zero_optimization": {"stage": 2}}'
-    refused = problems_of(config(**spread), reach=NOTHING)["deepspeed_config"]
+    refused = problems_of(config(**spread), allowed=NOTHING)["deepspeed_config"]
     assert "neither JSON nor an existing file" in refused.message
     file.write_text('{\n"zero_optimisation": {}}')
     assert problems_of(config(**spread))["deepspeed_config"].message.startswith(

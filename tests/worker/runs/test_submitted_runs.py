@@ -10,9 +10,9 @@ from training.config.fields import ConfigError
 from training.config.run_config import RunConfig
 from training.run_folder.lineage import DataSource
 from worker.datasets import datasets
-from worker.datasets.run_data import resolve
-from worker.runs import submit
+from worker.runs import requests, submit
 from worker.runs.lineage import lineage_of
+from worker.runs.settle import resolve
 from worker.store import claims, runs
 from worker.store import database as db
 from worker.store.tables import Status
@@ -28,8 +28,8 @@ def end(run, status):
 
 def test_resuming_a_stopped_run_sends_a_message(database, rung, config):
     run = submit.submit(config())
-    assert submit.stop(run.id).status is Status.STOPPED
-    assert submit.resume(run.id).status is Status.QUEUED
+    assert requests.stop(run.id).status is Status.STOPPED
+    assert requests.resume(run.id).status is Status.QUEUED
     assert rung == [run.id, run.id]
 
 
@@ -38,14 +38,14 @@ def test_a_run_without_its_model_or_data_cannot_be_resumed(database, rung, confi
     end(run, Status.FAILED)
     shutil.move(model, model.with_name("moved"))
     with pytest.raises(ConfigError, match="model"):
-        submit.resume(run.id)
+        requests.resume(run.id)
     shutil.move(model.with_name("moved"), model)
     with db.write() as session:
         datasets.delete(session=session, dataset_id=run.dataset_id)
     with pytest.raises(
         ConfigError, match=f"data .given: '{run.dataset_id}'.: was deleted. Clone the run and choose another data set."
     ):
-        submit.resume(run.id)
+        requests.resume(run.id)
     with db.read() as session:
         assert runs.get(session=session, run_id=run.id).status is Status.FAILED
     assert rung == [run.id]

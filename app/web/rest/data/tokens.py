@@ -12,9 +12,9 @@ from app.web.rest.routing import MOST, Answer, answers
 from training.config.fields import ConfigError
 from training.errors import Problem
 from training.tokens.store import TokenStore, open_store
-from worker.allowed_paths import find_path
 from worker.datasets import datasets, token_counts, token_report
 from worker.datasets.token_counts import TokenCount
+from worker.runs.settle import find_model
 from worker.store import database
 from worker.store.tables import Dataset
 
@@ -173,10 +173,7 @@ def _item(dataset_id: str) -> Dataset:
 
 def _folder(model: str) -> str:
     """The model's folder or hub id, if the caller may read it."""
-    if problem := callers.current().reach.model(model):
-        raise ConfigError([problem])
-    path = find_path(model)
-    return str(path.absolute()) if path else model
+    return str(find_model(model, callers.current().reach) or model)
 
 
 def _state(item: Dataset, model: str, *, retry: bool) -> TokenCount:

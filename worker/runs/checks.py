@@ -1,0 +1,246 @@
+"""What is wrong with a run before it is queued: each check is a function of a settled configuration."""
+
+import shutil
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from sqlmodel import Session
+
+from training import rules
+from training.config import trackers
+from training.config.choices import EngineName, LoraInit, Method, Packing, Task
+from training.config.fields import ConfigError
+from training.config.name_values import as_names
+from training.config.peft_methods import is_pattern
+from training.config.run_config import RunConfig
+from training.errors import Problem
+from training.model_info.config_json import read_config, text_config
+from training.model_info.flat_batches import why_padded
+from training.model_info.folder import ModelFacts, has_tokenizer, misspelled, module_names
+from training.units import byte_size
+from worker import disk_quota
+from worker.datasets import run_data
+from worker.runs.settle import Settled, target_modules
+from worker.settings import get_settings, hub_token
+from worker.store import database, quotas
+from worker.store.engine_names import chosen_engine
+
+SPARE_BYTES = 256 * 2**20  # logs, events and answers of a run
+_IN_TEMPLATES = str.maketrans("", "", "\n\r\t")
+_NAMED_MODULES = 12
+_ADAPTER = "init_adapter"
+_OF_ADAPTER = {"lora_r": "r", "lora_alpha": "lora_alpha", "use_rslora": "use_rslora", "use_dora": "use_dora"}
+
+
+def problems(settled: Settled) -> list[Problem]:
+    """Why the run would be refused, as far as it can be said without reading large files; conflicts of settings not included."""
+    if unprintable := list(_unprintable(settled.config)):
+        return unprintable
+    return [*_checked(settled), *run_data.problems(settled.data, settled.config)]
+
+
+def before_import(settled: Settled) -> list[Problem]:
+    """Why the run is refused before its data is imported: what the user may not name, or the problems of all settings but the data.
+
+    Raises:
+        ConfigError: a text cannot be printed; no data is looked for by such a name.
+    """
+    if unprintable := list(_unprintable(settled.config)):
+        raise ConfigError(unprintable)
+    return [*_checked(settled), *conflicts(settled)]
+
+
+def conflicts(settled: Settled) -> list[Problem]:
+    """The settings that cannot be combined; a rule may read the model's folder."""
+    return [] if settled.refused else rules.problems(settled.config, settled.machine)
+
+
+def _checked(settled: Settled) -> list[Problem]:
+    return list(settled.refused) or [problem for check in CHECKS for problem in check(settled)]
+
+
+def _unprintable(config: RunConfig) -> Iterator[Problem]:
+    for field, value in config:
+        text = value.translate(_IN_TEMPLATES) if field == "chat_template" and value else value
+        if isinstance(text, str) and not text.isprintable():
+            yield Problem(field, value, "contains a non-printable character.", "Type it again.")
+
+
+def quota_problems(session: Session, settled: Settled, *, more: int) -> Iterator[Problem]:
+    """What the owner's quota does not allow, with `more` waiting runs."""
+    config, owner = settled.config, settled.owner
+    on_cpu = chosen_engine(config.engine) is EngineName.LOCAL and settled.machine.kind == "cpu"
+    devices = quotas.devices_problem(session=session, config=config, owner=owner, on_cpu=on_cpu)
+    yield from filter(None, [devices, quotas.waiting_problem(session=session, owner=owner, more=more)])
+
+
+def adapter_problems(config: RunConfig, adapter: dict[str, Any] | None) -> Iterator[Problem]:
+    """Why the run cannot continue its initial adapter, whose adapter_config.json is given; each with the settings that fit it."""
+    if not config.init_adapter:
+        return
+    if not config.method.adapts:
+        fix = "Choose the method of the adapter, or leave init_adapter empty."
+        message = f"needs a method with an adapter, and method is {config.method.value}."
+        yield Problem(_ADAPTER, config.init_adapter, message, fix)
+    elif adapter is None:
+        fix = "Give a folder with adapter_config.json, or the id of a finished run on this machine."
+        yield Problem(_ADAPTER, config.init_adapter, "is neither the folder of an adapter nor a run with one.", fix)
+    else:
+        yield from _adapter_differences(config, adapter)
+
+
+def model_problems(settled: Settled) -> Iterator[Problem]:
+    """Why a run cannot load its model."""
+    if isinstance(settled.model, Problem):
+        yield settled.model
+
+
+def disk_needed(config: RunConfig, facts: ModelFacts) -> int:
+    """Estimates the bytes that a run writes at most: checkpoints (one more than are kept, during a save) and the result.
+
+    A trained parameter takes 16 bytes in a checkpoint (weight, fp32 copy and Adam's two moments) and at most 8 in the
+    result and its download. LoRA of rank r trains about 2r/d of a model of width d; a merged adapter takes as much as the
+    base model, twice with its download. Unknown sizes count as 0.
+    """
+    parameters = facts.parameters or 0
+    lora = min(1.0, 2 * config.lora_r / facts.hidden_size) if facts.hidden_size else 0.0
+    trained = parameters if config.method is Method.FULL else parameters * lora
+    merged = 8 * parameters if config.merge_adapter else 0
+    return SPARE_BYTES + merged + int(trained * (16 * (config.save_total_limit + 1) + 8))
+
+
+def _quota(settled: Settled) -> list[Problem]:
+    with database.read_everything() as session:
+        return list(quota_problems(session, settled, more=1))
+
+
+def _adapter_differences(config: RunConfig, values: dict[str, Any]) -> Iterator[Problem]:
+    kind = str(values.get("peft_type") or "").lower()
+    if kind != config.method.in_peft:
+        message = f"is an adapter of {kind or 'an unknown method'}, and method is {config.method.value}."
+        yield Problem(_ADAPTER, config.init_adapter, message, "Choose its method.")
+        return
+    if config.lora_init is not LoraInit.DEFAULT:
+        message = f"sets the first weights of the adapter, and so does lora_init {config.lora_init.value}."
+        yield Problem(_ADAPTER, config.init_adapter, message, "Set lora_init to default.", {"lora_init": "default"})
+    if not config.method.is_lora:
+        return
+    changes = {
+        name: values[key] for name, key in _OF_ADAPTER.items() if key in values and values[key] != getattr(config, name)
+    }
+    targets = target_modules(values)
+    if targets and _split(targets) != _split(config.target_modules):
+        changes["target_modules"] = targets
+    if changes:
+        differing = ", ".join(f"{name} {value}" for name, value in changes.items())
+        yield Problem(
+            _ADAPTER, config.init_adapter, f"has {differing}, and the run has other values.", "Set these.", changes
+        )
+
+
+def _split(targets: str) -> set[str]:
+    return {name.strip() for name in targets.split(",")}
+
+
+def _surroundings(settled: Settled) -> Iterator[Problem]:
+    """What the run would lack besides its model: time in Slurm's job, a token of the hub, the packages of its trackers."""
+    config, settings = settled.config, get_settings()
+    if chosen_engine(config.engine) is EngineName.SLURM:
+        yield from filter(None, [settings.time_problem(config.slurm_options)])
+    if settings.broker_url:
+        return  # the workers are elsewhere, and each run notes what is missing there
+    if config.push_to_hub and not hub_token():
+        fix = "Set HF_TOKEN or LATHE_HUB_TOKEN to a token with write access and restart Lathe, or leave push_to_hub empty."
+        yield Problem("push_to_hub", config.push_to_hub, "needs a hub token, and none is set.", fix)
+    yield from trackers.missing(config.report_to)
+
+
+def _misspelled(settled: Settled) -> Iterator[Problem]:
+    """A name that is taken for a hub id, and is nearly that of a folder here."""
+    name, facts = settled.config.model, settled.facts
+    is_hub_id = facts is not None and facts.path is None
+    if is_hub_id and settled.config.revision is None and (folder := misspelled(name)):
+        fix = f"Write {folder}. For the model of the hub with the name given, set revision (main)."
+        message = "is no folder of this machine, and nearly the name of one."
+        yield Problem("model", name, message, fix, {"model": str(folder)})
+
+
+def _no_target(settled: Settled) -> Iterator[Problem]:
+    """Names of target modules of which the model has none. Experts have other names in memory than in the files."""
+    folder, targets = settled.folder, settled.config.target_modules
+    by_name = settled.config.method.adapts and targets not in ("auto", "all-linear") and not is_pattern(targets)
+    if folder is None or not by_name or any("expert" in key for key in text_config(read_config(folder))):
+        return
+    try:
+        modules = module_names(folder)
+    except (OSError, ValueError, KeyError, struct.error):
+        return  # the folder's weights were refused before
+    if any(module == name or module.endswith(f".{name}") for name in as_names(targets) for module in modules):
+        return
+    last = sorted({module.rpartition(".")[2] for module in modules if not module.rpartition(".")[2].isdigit()})
+    fix = f"Choose among {', '.join(last[:_NAMED_MODULES])}, or set target_modules to auto."
+    yield Problem("target_modules", targets, "match no module of the model.", fix, {"target_modules": "auto"})
+
+
+def _model_kind(settled: Settled) -> Iterator[Problem]:
+    """Encoder-decoders need the task seq2seq, and other models must not have it; any model can classify."""
+    task, facts = settled.config.task, settled.facts
+    if facts is None or facts.is_encoder_decoder is None or not task.generates:
+        return
+    if task is Task.SEQ2SEQ and not facts.is_encoder_decoder:
+        message = f"needs an encoder-decoder model; {facts.architecture} is decoder-only."
+        yield Problem("task", task.value, message, "Choose a model such as T5 or BART, or the task sft.")
+    elif task is not Task.SEQ2SEQ and facts.is_encoder_decoder:
+        message = f"needs a decoder-only model; {facts.architecture} is an encoder-decoder."
+        yield Problem("task", task.value, message, "Set task to seq2seq, or choose another model.")
+
+
+def _packing(settled: Settled) -> Iterator[Problem]:
+    """Rows must not be concatenated for a family that is known to mix them."""
+    config, folder = settled.config, settled.folder
+    if config.packing not in (Packing.PADDING_FREE, Packing.PACKED) or folder is None or not config.task.generates:
+        return
+    model_type = str(read_config(folder).get("model_type") or "")
+    if reason := why_padded(model_type):
+        message = f"does not fit {model_type}: {reason}, so rows would influence each other."
+        yield Problem("packing", config.packing.value, message, "Set packing to auto or none.")
+
+
+def _tokenizer(settled: Settled) -> Iterator[Problem]:
+    if settled.folder and not has_tokenizer(settled.folder):
+        fix = "Copy tokenizer.json and tokenizer_config.json from the original model into the folder."
+        yield Problem("model", settled.typed.model, "the folder has no tokenizer.", fix)
+
+
+def _disk(settled: Settled) -> Iterator[Problem]:
+    config, facts, data_dir = settled.config, settled.facts, get_settings().data_dir
+    if facts is None:
+        return
+    folder: Path = next(path for path in (data_dir, *data_dir.parents) if path.exists())
+    needed, free = disk_needed(config, facts), shutil.disk_usage(folder).free
+    if needed > free:
+        message = (
+            f"Checkpoints and result need about {byte_size(needed)}; the disk of {folder} has {byte_size(free)} free."
+        )
+        fix = "Free disk space, keep fewer checkpoints, or set LATHE_DATA_DIR to a larger disk."
+        yield Problem("save_total_limit", config.save_total_limit, message, fix)
+    if over := disk_quota.measured(settled.owner).refusal(needed):
+        yield Problem("save_total_limit", config.save_total_limit, over, f"Keep fewer checkpoints. {disk_quota.FIX}")
+
+
+Check = Callable[[Settled], Iterator[Problem] | list[Problem]]
+CHECKS: Final[tuple[Check, ...]] = (
+    _quota,
+    lambda settled: adapter_problems(settled.config, settled.adapter),
+    model_problems,
+    _surroundings,
+    _misspelled,
+    _no_target,
+    _model_kind,
+    _packing,
+    _tokenizer,
+    _disk,
+)
+"""In the order in which their problems are told."""

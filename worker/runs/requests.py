@@ -1,0 +1,111 @@
+"""What users ask of a stored run: to stop, or to go on."""
+
+from sqlmodel import Session
+
+from training import rules
+from training.config.choices import Strategy
+from training.config.fields import ConfigError
+from training.config.run_config import Changes, stepped_down
+from training.errors import Problem
+from training.run_folder import checkpoints
+from training.run_folder.checkpoint_layout import Layout, check_resume
+from worker import disk_quota
+from worker.allowed_paths import EVERYTHING, AllowedPaths
+from worker.datasets import run_data
+from worker.runs.admission import admitted, as_both_see
+from worker.runs.checks import adapter_problems, model_problems, quota_problems
+from worker.runs.settle import Settled, machine_of, resolve, settle
+from worker.settings import get_settings
+from worker.store import database, runs
+from worker.store.tables import Run
+
+
+def stop(run_id: str) -> Run:
+    """Asks a run to stop.
+
+    Raises:
+        RunNotFound, NotRunning: as `runs.request_stop`.
+    """
+    with database.write() as session:
+        return runs.request_stop(session=session, run_id=run_id)
+
+
+def resume(
+    run_id: str,
+    *,
+    step_down: bool = False,
+    strategy: Strategy | None = None,
+    num_processes: int | None = None,
+    allowed: AllowedPaths = EVERYTHING,
+) -> Run:
+    """Queues a failed, stopped or diverged run again; with `step_down`, with the settings proposed after an out-of-memory error.
+
+    With `strategy` or `num_processes`, its checkpoint is divided anew.
+
+    Raises:
+        RunNotFound, NotResumable: as `runs.resume`.
+        UserError: the checkpoint cannot be divided so.
+        ConfigError: its model or data no longer exist, `allowed` and its owner's do not allow them, or its owner's quota does not
+            allow it.
+    """
+    with database.read_everything() as session:
+        owner = runs.get(session=session, run_id=run_id).owner
+    over = disk_quota.measured(owner).refusal(0)
+    with database.write() as session:
+        changes = _sharding_changes(session, run_id, strategy, num_processes)
+        run = runs.resume(session=session, run_id=run_id, step_down=step_down, changes=changes)
+        settled = admitted(run, allowed=allowed)
+        if not (problems := _unseen(settled)):
+            resolve(settled.typed, session)
+        problems += quota_problems(session, settled, more=0)
+        problems += [Problem("run", run.id, over, disk_quota.FIX)] if over else []
+        problems += model_problems(settled)
+        if problems:
+            raise ConfigError(problems)
+    notify(run.id)
+    return run
+
+
+def _sharding_changes(session: Session, run_id: str, strategy: Strategy | None, num_processes: int | None) -> Changes:
+    """The settings with which a run resumes on other processes. The accumulation changes so that the global batch size stays.
+
+    Raises:
+        RunNotFound: there is no such run.
+        UserError: settings conflict, the global batch size would change, or the checkpoint cannot be converted.
+    """
+    if strategy is None and num_processes is None:
+        return {}
+    run = runs.get(session=session, run_id=run_id)
+    before = admitted(run).typed
+    changes: Changes = {}
+    if strategy is not None:
+        changes["strategy"] = strategy.value
+    if num_processes is not None:
+        changes["num_processes"] = num_processes
+    after = stepped_down(before, changes)
+    rows = after.micro_batch_size * after.num_processes // after.sequence_parallel_size
+    if rows and before.global_batch_size % rows == 0:
+        changes["gradient_accumulation_steps"] = before.global_batch_size // rows
+        after = stepped_down(before, changes)
+    if conflicts := rules.problems(after, machine_of()):
+        raise ConfigError(conflicts[:1])
+    checkpoint = next(iter(checkpoints.sealed(get_settings().runs_dir / run.id)), None)
+    if checkpoint and (layout := Layout.read(checkpoint)):
+        check_resume(layout, after)
+    return {name: value for name, value in changes.items() if getattr(before, name) != value}
+
+
+def _unseen(settled: Settled) -> list[Problem]:
+    """The data and the adapter that the run's owner or the user does not see: the row may come from an archive."""
+    problems: list[Problem] = []
+    for _ in as_both_see(settled.owner):
+        adapter = settle(settled.typed).adapter
+        problems = problems or [*run_data.unseen(settled.typed), *adapter_problems(settled.typed, adapter)]
+    return problems
+
+
+def notify(run_id: str) -> None:
+    """Tells the workers that a run may start; they also look by themselves every few seconds."""
+    from worker import celery_app  # Celery takes 0.2 s to import
+
+    celery_app.notify(run_id)

@@ -1,0 +1,253 @@
+"""What the names in a configuration stand for on this machine, each found once: files, model, adapter, data and machine.
+
+Only this module looks up paths that a configuration names, as far as its user may name them (worker/allowed_paths.py). Submitting,
+checking, forecasting and resuming a run begin with the `Settled` that only `settle` makes.
+"""
+
+import json
+import re
+from collections.abc import Collection
+from dataclasses import InitVar, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from sqlmodel import Session
+
+from training.config import data_sets
+from training.config.choices import EngineName
+from training.config.fields import ConfigError
+from training.config.machine import Machine
+from training.config.run_config import RunConfig
+from training.errors import Problem
+from training.model_info.config_json import ModelError
+from training.model_info.folder import ADAPTER_CONFIG, ModelFacts, describe_model
+from training.regular_files import read_regular
+from training.run_folder.paths import result_dir
+from worker.allowed_paths import EVERYTHING, AllowedPaths, find_path
+from worker.datasets import datasets
+from worker.datasets.datasets import DatasetNotFound
+from worker.datasets.run_data import DATASET_ID, NamedData, sources_of
+from worker.file_store import dataset_files
+from worker.runs import config_files
+from worker.settings import get_settings
+from worker.store import database
+from worker.store.engine_names import chosen_engine
+from worker.store.tables import LOCAL, Dataset, Run
+
+A_CLUSTER = Machine("cuda", devices=1024, most_machines=1024)
+A_CPU_CLUSTER = Machine(most_machines=1024)
+
+_RUN_ID = re.compile(r"[\w-]+")
+_MOST_ADAPTER_BYTES = 2**20
+_DATA_FIX = "Give a JSON, JSONL, CSV, TSV, text or Parquet file, or pick an uploaded data set."
+_UPLOAD_FIX = "Upload the file first, then pick it. Only files in the folders of LATHE_DATA_FOLDERS can be named."
+_GATE: Final = object()
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A configuration and what its names stand for, found when it is first asked for. Only `settle` makes one.
+
+    `config` has the model's absolute path, the content of files, and the target modules of the initial adapter in the place of
+    their names; `typed` is as it was given. `adapter` is that adapter's adapter_config.json: empty if it cannot be read, None
+    without an adapter that the user sees. `refused` is what the user may not name: then no model or adapter is looked up.
+    """
+
+    typed: RunConfig
+    config: RunConfig
+    allowed: AllowedPaths
+    owner: str
+    refused: tuple[Problem, ...]
+    adapter: dict[str, Any] | None
+    gate: InitVar[object]
+
+    def __post_init__(self, gate: object) -> None:
+        if gate is not _GATE:
+            raise TypeError("Only settle() makes a settled configuration: it checks what the user may name.")
+
+    @property
+    def readable(self) -> RunConfig:
+        """`config`, if the user may name all that it names.
+
+        Raises:
+            ConfigError: something is refused.
+        """
+        if self.refused:
+            raise ConfigError(list(self.refused))
+        return self.config
+
+    @cached_property
+    def model(self) -> ModelFacts | Problem:
+        """The facts of the model, or why a run cannot load it."""
+        name = self.readable.model
+        try:
+            return describe_model(name)
+        except ModelError as error:
+            return error.problem
+        except (OSError, RuntimeError):
+            fix = "Give a folder with config.json, or a hub id."
+            return Problem("model", name, "cannot be searched for.", fix)
+
+    @property
+    def facts(self) -> ModelFacts | None:
+        """The facts of the model; None if a run cannot load it."""
+        return None if isinstance(self.model, Problem) else self.model
+
+    @property
+    def folder(self) -> Path | None:
+        """The model's folder, with links resolved; None without a usable model on this machine."""
+        return self.facts.path if self.facts else None
+
+    @cached_property
+    def data(self) -> tuple[NamedData, ...]:
+        """The data sets and files that the configuration names."""
+        named = sources_of(self.config)
+        return tuple(NamedData(field, source, find_data(field, source.path, self.allowed)) for field, source in named)
+
+    @cached_property
+    def machine(self) -> Machine:
+        """The machine that the run is checked against."""
+        return machine_of(self.config.engine)
+
+
+def settle(
+    config: RunConfig, allowed: AllowedPaths = EVERYTHING, owner: str = LOCAL, *, files: Collection[str] = ()
+) -> Settled:
+    """Finds what the names in a configuration stand for, as far as `allowed` lets its user name them; the run is `owner`'s.
+
+    `files` are the settings whose files are read now: `config_files.FIELDS` before a run is queued, none while a form is filled in.
+
+    Raises:
+        ConfigError: a file cannot be read, or is invalid.
+    """
+    typed = config
+    for field in files:
+        config = config_files.with_text(config, field, allowed.find)
+    refused = tuple(allowed.problems(config))
+    if refused:
+        return Settled(typed, config, allowed, owner, refused, None, _GATE)
+    adapter = _visible_adapter(config.init_adapter) if config.init_adapter else None
+    names: dict[str, Any] = {}
+    if path := find_path(config.model):
+        names["model"] = str(path)
+    if config.target_modules == "auto" and (targets := target_modules(adapter or {})):
+        names["target_modules"] = targets
+    return Settled(typed, config.model_copy(update=names), allowed, owner, (), adapter, _GATE)
+
+
+def find_data(field: str, value: str, allowed: AllowedPaths) -> Dataset | Path | Problem:
+    """The data set or file that a setting names, or what is wrong with the name."""
+    if DATASET_ID.fullmatch(value):
+        with database.read() as session:
+            stored = session.get(Dataset, value)
+        if stored is not None and datasets.path_of(stored).is_file():
+            return stored
+    if path := allowed.find(value):
+        return path
+    if allowed.data is None:
+        return Problem(field, value, "is neither a file nor a data set id.", _DATA_FIX)
+    return Problem(field, value, "is not a data set id.", _UPLOAD_FIX)
+
+
+def find_model(value: str, allowed: AllowedPaths = EVERYTHING) -> Path | None:
+    """The model's folder or file on this machine; None for a hub id.
+
+    Raises:
+        ConfigError: the user may not read it.
+    """
+    if problem := allowed.model(value):
+        raise ConfigError([problem])
+    return find_path(value)
+
+
+def machine_of(engine: EngineName = EngineName.AUTO) -> Machine:
+    """The machine that runs are checked against: this one, or any if LATHE_BROKER_URL allows workers on other machines.
+
+    With Slurm a run may use many of its nodes, whose devices are unknown here.
+    """
+    from worker.machine import devices
+
+    if chosen_engine(engine) is EngineName.SLURM:
+        return A_CPU_CLUSTER if get_settings().slurm_gres == "cpu" else A_CLUSTER
+    return A_CLUSTER if get_settings().broker_url else devices.machine()
+
+
+def target_modules(adapter: dict[str, Any]) -> str:
+    """The target modules in an adapter's adapter_config.json; empty if it names none."""
+    targets = adapter.get("target_modules")
+    if isinstance(targets, str):
+        return targets
+    return ", ".join(sorted(map(str, targets))) if isinstance(targets, list) else ""
+
+
+def resolve(config: RunConfig, session: Session) -> RunConfig:
+    """The configuration for the training process: ids of data sets and of the initial adapter become paths on this machine.
+
+    Raises:
+        ConfigError: one of them was deleted, or its file is not on this machine.
+    """
+    problems: list[Problem] = []
+    paths: dict[str, str | None] = {}
+    for field in data_sets.FIELDS:
+        resolved = [
+            replace(source, path=_stored_path(session, field, source.path, problems))
+            if DATASET_ID.fullmatch(source.path)
+            else source
+            for source in data_sets.sources(getattr(config, field))
+        ]
+        if resolved:
+            paths[field] = data_sets.written(resolved)
+    if config.init_adapter:
+        folder = _adapter_folder(config.init_adapter)
+        paths["init_adapter"] = str(folder) if folder else None
+        if folder is None:
+            fix = "Copy the adapter to this machine, or clone the run and choose another one."
+            problems.append(Problem("init_adapter", config.init_adapter, "is not on this machine.", fix))
+    if problems:
+        raise ConfigError(problems)
+    return config.model_copy(update=paths)
+
+
+def _stored_path(session: Session, field: str, dataset_id: str, problems: list[Problem]) -> str:
+    """The path of a stored data set; adds to `problems` if it was deleted or its file is missing."""
+    try:
+        dataset = datasets.get(session=session, dataset_id=dataset_id)
+    except DatasetNotFound:
+        problems.append(Problem(field, dataset_id, "was deleted.", "Clone the run and choose another data set."))
+        return dataset_id
+    path = datasets.path_of(dataset)
+    if not dataset_files.present(path, dataset.sha256):
+        message = f"is not on this machine ({path})."
+        fix = "All workers need the same data folder or LATHE_STORE_URL."
+        problems.append(Problem(field, dataset_id, message, fix))
+    return str(path)
+
+
+def _visible_adapter(name: str) -> dict[str, Any] | None:
+    """The adapter_config.json of an adapter, if it is a path or of a run that the user sees."""
+    folder = _adapter_folder(name)
+    if folder is None or (find_path(name) is None and not _sees_run(name)):
+        return None
+    try:
+        values = json.loads(read_regular(folder / ADAPTER_CONFIG, _MOST_ADAPTER_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _sees_run(run_id: str) -> bool:
+    try:
+        if not database.has_tables():
+            return False
+        with database.read() as session:
+            return session.get(Run, run_id) is not None
+    except database.UNREACHABLE:  # the checks before Start say so
+        return False
+
+
+def _adapter_folder(name: str) -> Path | None:
+    """The folder of an adapter: one that `name` names, or the result of the run with this id; None if there is none."""
+    result = result_dir(get_settings().runs_dir / name, adapts=True) if _RUN_ID.fullmatch(name) else None
+    folders = (path for path in (find_path(name), result) if path and (path / ADAPTER_CONFIG).is_file())
+    return next((folder.absolute() for folder in folders), None)
