@@ -123,25 +123,25 @@ def _advice(estimate: Estimate) -> list[list[str]]:
     return rows
 
 
-def value_text(found: Solution) -> str:
+def value_text(solution: Solution) -> str:
     """The answer in a few words."""
-    if found.value is None:
+    if solution.value is None:
         return "none"
-    if found.wanted is Wanted.GPU:
-        return found.card.label if found.card else str(found.value)
-    number = f"{found.value:,}" if isinstance(found.value, int) else found.value
-    unit = {Wanted.MAX_LENGTH: " tokens", Wanted.MICRO_BATCH_SIZE: " rows"}.get(found.wanted, "")
+    if solution.wanted is Wanted.GPU:
+        return solution.card.label if solution.card else str(solution.value)
+    number = f"{solution.value:,}" if isinstance(solution.value, int) else solution.value
+    unit = {Wanted.MAX_LENGTH: " tokens", Wanted.MICRO_BATCH_SIZE: " rows"}.get(solution.wanted, "")
     return f"{number}{unit}"
 
 
-def memory_text(found: Solution) -> str:
+def memory_text(solution: Solution) -> str:
     """What the answer takes, or why there is none, and how it is known."""
-    if found.value is None or found.forecast is None:
-        return found.reason
-    limit = f" of {byte_size(found.forecast.limit_bytes)}" if found.forecast.limit_bytes else ""
-    how = "Confirmed by a simulated step." if found.confirmed else "By formula."
-    bounded = " More makes no difference." if found.bounded else ""
-    return f"{byte_size(found.peak_bytes)}{limit}. {how}{bounded}"
+    if solution.value is None or solution.forecast is None:
+        return solution.reason
+    limit = f" of {byte_size(solution.forecast.limit_bytes)}" if solution.forecast.limit_bytes else ""
+    how = "Confirmed by a simulated step." if solution.confirmed else "By formula."
+    bounded = " More makes no difference." if solution.bounded else ""
+    return f"{byte_size(solution.peak_bytes)}{limit}. {how}{bounded}"
 
 
 def solved_page(solutions: list[Solution]) -> str:

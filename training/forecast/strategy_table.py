@@ -48,7 +48,7 @@ def strategy_table(
 ) -> list[Combination]:
     """Every strategy with every method, with the other settings of the configuration."""
     combinations = []
-    for place, (strategy, optimizer, parameters) in _STRATEGIES.items():
+    for label, (strategy, optimizer, parameters) in _STRATEGIES.items():
         for method, settings in _METHODS.items():
             alone = strategy == "single"
             count, machines = (1, 1) if alone else (config.num_processes, config.num_machines)
@@ -65,5 +65,5 @@ def strategy_table(
             )
             refused = next((conflict.reason for conflict in check(tried, machine) if conflict.blocking), "")
             expected = None if refused else estimate(tried, shape, card=card, batch=batch, host_limit_bytes=host_bytes)
-            combinations.append(Combination(place, method, changes, expected, refused))
+            combinations.append(Combination(label, method, changes, expected, refused))
     return combinations

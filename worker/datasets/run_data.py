@@ -74,13 +74,14 @@ class RunData:
     @property
     def fingerprints(self) -> dict[str, str]:
         """The SHA-256 of each data set, by setting; of several in one setting the further ones as `data 2` and so on."""
-        found: dict[str, str] = {}
+        digests: dict[str, str] = {}
         for field in FIELDS:
-            mine = [one for one in self.sets if one.field == field]
-            found |= {
-                f"{field} {number}" if number > 1 else field: one.dataset.sha256 for number, one in enumerate(mine, 1)
+            members = [member for member in self.sets if member.field == field]
+            digests |= {
+                f"{field} {number}" if number > 1 else field: member.dataset.sha256
+                for number, member in enumerate(members, 1)
             }
-        return found
+        return digests
 
     def _stored(self, one: RunSet) -> Source:
         """The source with the data set's id, its mapping if that is not the run's, and where it is one of several its name."""

@@ -49,30 +49,30 @@ def report(config: RunConfig, data: Dataset | Path, columns: str | None = None) 
     columns = columns or (data.columns_map if isinstance(data, Dataset) else None)
     key = _key(config, data, columns)
     with _lock:
-        known = _reports.get(key)
-    if known is not None:
-        return known
-    found = _run(config, datasets.path_of(data) if isinstance(data, Dataset) else data, columns)
-    if found is _BUSY:
-        return found
+        earlier = _reports.get(key)
+    if earlier is not None:
+        return earlier
+    new = _run(config, datasets.path_of(data) if isinstance(data, Dataset) else data, columns)
+    if new is _BUSY:
+        return new
     with _lock:
-        _reports[key] = found
+        _reports[key] = new
         while len(_reports) > _KEPT:
             _reports.popitem(last=False)
-    return found
+    return new
 
 
 def faults(config: RunConfig, data: RunData) -> list[Problem]:
     """The faults in rows of the training data that prevent the start of the run."""
     if not get_settings().check_templates or not checks(config):
         return []
-    found = [
+    told = [
         problem
         for item in data.sets
         if item.field == "data"
         for problem in problems(config, report(config, item.dataset, item.columns), item.dataset.name)
     ]
-    return list({(problem.field, problem.message): problem for problem in found}.values())
+    return list({(problem.field, problem.message): problem for problem in told}.values())
 
 
 def problems(config: RunConfig, found: Report, value: str) -> list[Problem]:

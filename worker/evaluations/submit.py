@@ -142,17 +142,18 @@ def _run_problems(run: Run, request: EvaluationRequest) -> list[Problem]:
 
 
 def _metric_problems(run: Run, request: EvaluationRequest, allowed: AllowedPaths) -> list[Problem]:
-    found: list[Problem] = []
+    problems: list[Problem] = []
     if ACCURACY in request.metrics and run.config.get("task") != Task.CLASSIFICATION:
         fix = "Use exact_match, which is the share of answers that are exactly right."
-        found.append(Problem("metrics", ACCURACY, "is for runs of the task classification.", fix))
+        problems.append(Problem("metrics", ACCURACY, "is for runs of the task classification.", fix))
     if request.own_metrics and allowed.data is not None:
         names = ", ".join(metric for metric, _, _ in request.own_metrics)
-        found.append(Problem("metrics", names, "is code, which only the user who runs the server may run.", _WHO_FIX))
+        message = "is code, which only the user who runs the server may run."
+        problems.append(Problem("metrics", names, message, _WHO_FIX))
     if JUDGE in request.metrics and request.judge:
         refused = judge.problem(request.judge.url, trusted=allowed.data is None)
-        found += [refused] if refused else []
-    return found
+        problems += [refused] if refused else []
+    return problems
 
 
 def _lm_eval_problems(request: EvaluationRequest, allowed: AllowedPaths) -> list[Problem]:
@@ -168,17 +169,17 @@ def _lm_eval_problems(request: EvaluationRequest, allowed: AllowedPaths) -> list
 
 
 def _with_data(request: EvaluationRequest, run: Run, data: str, allowed: AllowedPaths, owner: str) -> EvaluationRequest:
-    found = find_data("data", data, allowed)
-    if isinstance(found, Problem):
-        raise ConfigError([found])
-    if isinstance(found, Path):
-        found = run_data.add("data", found, request.columns, owner).dataset
-    columns = request.columns or found.columns_map
-    if not columns and found.shape == UNKNOWN:
+    dataset = find_data("data", data, allowed)
+    if isinstance(dataset, Problem):
+        raise ConfigError([dataset])
+    if isinstance(dataset, Path):
+        dataset = run_data.add("data", dataset, request.columns, owner).dataset
+    columns = request.columns or dataset.columns_map
+    if not columns and dataset.shape == UNKNOWN:
         columns = run.config.get("columns")
-    _check_format(found, columns)
-    path = str(datasets.path_of(found).absolute())
-    return request.model_copy(update={"path": path, "name": found.name, "sha256": found.sha256, "columns": columns})
+    _check_format(dataset, columns)
+    path = str(datasets.path_of(dataset).absolute())
+    return request.model_copy(update={"path": path, "name": dataset.name, "sha256": dataset.sha256, "columns": columns})
 
 
 def _check_format(found: Dataset, columns: str | None) -> None:

@@ -22,7 +22,7 @@ _SIMULATED = (Wanted.MAX_LENGTH, Wanted.MICRO_BATCH_SIZE, Wanted.LORA_R)
 
 
 def solved(
-    setup: Setup, wanted: Iterable[Wanted], price: Prices | None = None, *, simulate: bool = False
+    setup: Setup, questions: Iterable[Wanted], price: Prices | None = None, *, simulate: bool = False
 ) -> list[Solution]:
     """An answer to each question. With `simulate` the border is confirmed, and moved if need be, by simulated steps."""
     slacks: dict[str, calibration.Calibration | None] = {}
@@ -35,11 +35,13 @@ def solved(
 
     order = prices.cheapest_first(price) if price else None
     answers = []
-    for one in wanted:
-        found = solve.solve(one, setup.config, setup.card, forecast, longest=_longest(setup), cheapest_first=order)
-        if simulate and one in _SIMULATED and (guess := _guess(found, setup.config)):
-            found = _simulated(found, guess, setup, forecast)
-        answers.append(found)
+    for question in questions:
+        solution = solve.solve(
+            question, setup.config, setup.card, forecast, longest=_longest(setup), cheapest_first=order
+        )
+        if simulate and question in _SIMULATED and (guess := _guess(solution, setup.config)):
+            solution = _simulated(solution, guess, setup, forecast)
+        answers.append(solution)
     return answers
 
 
@@ -49,57 +51,57 @@ def _longest(setup: Setup) -> int:
     return min(rows, setup.positions or solve.LONGEST)
 
 
-def _guess(found: Solution, config: RunConfig) -> int:
+def _guess(solution: Solution, config: RunConfig) -> int:
     """Where simulated steps begin: at the formula's answer, or at the present value if the formula cannot say; 0: nowhere."""
-    if isinstance(found.value, int):
-        return found.value
-    return int(getattr(config, found.wanted.value)) if found.forecast and found.forecast.unknown else 0
+    if isinstance(solution.value, int):
+        return solution.value
+    return int(getattr(config, solution.wanted.value)) if solution.forecast and solution.forecast.unknown else 0
 
 
-def _simulated(found: Solution, guess: int, setup: Setup, forecast: solve.Forecasting) -> Solution:
+def _simulated(solution: Solution, guess: int, setup: Setup, forecast: solve.Forecasting) -> Solution:
     """The solution that simulated steps confirm; unchanged if no step can be simulated."""
-    expected = found.forecast
+    expected = solution.forecast
     if expected is None or expected.limit_bytes is None:
-        return found
+        return solution
     besides = expected.parts.get("context", 0)  # 0 on CPU, where a limit counts tensors
     search = {
-        "request": _request(setup, found), "wanted": found.wanted.value, "guess": guess,
-        "step": solve.steps_of(found.wanted), "most": _most(found, setup), "limit_bytes": expected.limit_bytes - besides,
+        "request": _request(setup, solution), "wanted": solution.wanted.value, "guess": guess,
+        "step": solve.steps_of(solution.wanted), "most": _most(solution, setup), "limit_bytes": expected.limit_bytes - besides,
     }  # fmt: skip
     try:
         answer = programs.run_for_json(
             programs.LARGEST, ["--request", "-"], LIMITS, text=json.dumps(search), variables=programs.HUB_WITH_TOKEN
         )
     except ProgramError:
-        return found
+        return solution
     if "problem" in answer:
-        return found
+        return solution
     if not answer["value"]:
         reason = "A simulated step does not fit with the least value."
-        return Solution(found.wanted, None, {}, expected, setup.card, reason, confirmed=True)
+        return Solution(solution.wanted, None, {}, expected, setup.card, reason, confirmed=True)
     value = int(answer["value"])
-    changes = solve.changes_for(found.wanted, setup.config, value)
+    changes = solve.changes_for(solution.wanted, setup.config, value)
     again = forecast(setup.config.model_copy(update=changes), setup.card)
     peak = int(answer["peaks"].get(str(value), 0)) + besides
-    most = value == _most(found, setup)
-    return Solution(found.wanted, value, changes, again, setup.card, "", most, confirmed=True, simulated_bytes=peak)
+    most = value == _most(solution, setup)
+    return Solution(solution.wanted, value, changes, again, setup.card, "", most, confirmed=True, simulated_bytes=peak)
 
 
-def _most(found: Solution, setup: Setup) -> int:
-    step = solve.steps_of(found.wanted)
+def _most(solution: Solution, setup: Setup) -> int:
+    setting, step = solution.wanted, solve.steps_of(solution.wanted)
     longest = max(-(-_longest(setup) // step), 1) * step
-    return {Wanted.MAX_LENGTH: longest, Wanted.MICRO_BATCH_SIZE: solve.MOST_ROWS}.get(found.wanted, solve.HIGHEST_RANK)
+    return {Wanted.MAX_LENGTH: longest, Wanted.MICRO_BATCH_SIZE: solve.MOST_ROWS}.get(setting, solve.HIGHEST_RANK)
 
 
-def _request(setup: Setup, found: Solution) -> dict[str, Any]:
+def _request(setup: Setup, solution: Solution) -> dict[str, Any]:
     """The simulation of the run on rows of the largest batch; rows of unknown data have the maximum length."""
     config, rows = setup.config, setup.rows
-    whole = _most(found, setup) if found.wanted is Wanted.MAX_LENGTH and rows is None else config.max_length
+    whole = _most(solution, setup) if solution.wanted is Wanted.MAX_LENGTH and rows is None else config.max_length
     count = config.micro_batch_size
     if rows is not None and len(rows.lengths):
         longest = sorted((int(length) for length in rows.lengths), reverse=True)[:count]
         lengths = (
-            longest if found.wanted is Wanted.MAX_LENGTH else [min(length, config.max_length) for length in longest]
+            longest if solution.wanted is Wanted.MAX_LENGTH else [min(length, config.max_length) for length in longest]
         )
     else:
         lengths = [whole] * count
@@ -108,15 +110,15 @@ def _request(setup: Setup, found: Solution) -> dict[str, Any]:
     return request_of(setup) | {"lengths": lengths} | labeled
 
 
-def as_document(found: Solution) -> dict[str, Any]:
+def as_document(solution: Solution) -> dict[str, Any]:
     """A solution as JSON, in bytes."""
     return {
-        "setting": found.wanted.value,
-        "value": found.value,
-        "changes": found.changes,
-        "bounded": found.bounded,
-        "confirmed": found.confirmed,
-        "reason": found.reason,
-        "peak_bytes": found.peak_bytes,
-        "limit_bytes": found.forecast.limit_bytes if found.forecast else None,
+        "setting": solution.wanted.value,
+        "value": solution.value,
+        "changes": solution.changes,
+        "bounded": solution.bounded,
+        "confirmed": solution.confirmed,
+        "reason": solution.reason,
+        "peak_bytes": solution.peak_bytes,
+        "limit_bytes": solution.forecast.limit_bytes if solution.forecast else None,
     }

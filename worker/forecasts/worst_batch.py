@@ -93,14 +93,14 @@ def _store(config: RunConfig, source: Source) -> tuple[TokenStore, str] | None:
     return (open_store(state.store), source.name or item.name) if state.store else None
 
 
-def worst_batches_of(config: RunConfig, known: RowLengths) -> list[Worst]:
+def worst_batches_of(config: RunConfig, counts: RowLengths) -> list[Worst]:
     """The micro batches of a run that may need the most memory: by tokens, and for an encoder-decoder also by source and
     by target length. Empty if no row has loss."""
-    lengths, first_trained, limit = known.lengths, known.first_trained, config.max_length
+    lengths, first_trained, limit = counts.lengths, counts.first_trained, config.max_length
     if config.task is Task.SEQ2SEQ:
-        places = np.maximum(first_trained, 0)
-        source = np.minimum(places, limit)
-        target = np.minimum(np.maximum(lengths - places, 0), config.max_target_length or limit)
+        starts = np.maximum(first_trained, 0)
+        source = np.minimum(starts, limit)
+        target = np.minimum(np.maximum(lengths - starts, 0), config.max_target_length or limit)
         first_trained = np.where((first_trained >= 0) & (target > 0), 0, -1)
         kinds = [source + target, source, target]
     else:
@@ -109,7 +109,7 @@ def worst_batches_of(config: RunConfig, known: RowLengths) -> list[Worst]:
     try:
         selected = select(
             lengths, first_trained, max_length=ENDLESS if config.task is Task.PRETRAINING else limit, seed=config.seed,
-            eval_split=config.eval_split, data_slice=config.data_slice, max_samples=config.max_samples, sets=known.sets,
+            eval_split=config.eval_split, data_slice=config.data_slice, max_samples=config.max_samples, sets=counts.sets,
         )  # fmt: skip
     except DataError:
         return []
@@ -121,10 +121,10 @@ def worst_batches_of(config: RunConfig, known: RowLengths) -> list[Worst]:
         text, _, pieces = chunks(lengths[rows], config.max_length)
         rows, sizes, both = rows[text], [pieces], (pieces, pieces - 1)
     try:
-        found = [worst for one in sizes for worst in _by_place(config, one, rows, *both, known.sets)]
+        largest = [worst for one in sizes for worst in _by_place(config, one, rows, *both, counts.sets)]
     except DataError:  # the weights make no epoch
         return []
-    return [replace(one, batch=replace(one.batch, held_out_tokens=held_out)) for one in found]
+    return [replace(one, batch=replace(one.batch, held_out_tokens=held_out)) for one in largest]
 
 
 def _held_out_tokens(config: RunConfig, source: Integers, target: Integers, rows: Integers) -> int:
@@ -143,15 +143,15 @@ def _by_place(
     config: RunConfig, sizes: Integers, rows: Integers, source: Integers, target: Integers, sets: tuple[SetRows, ...]
 ) -> list[Worst]:
     """The largest batch by `sizes`; where it comes too early for a full memory, that of each place."""
-    given = config, sizes, rows, source, target, sets
-    worst, accumulates = _worst(*given), config.gradient_accumulation_steps > 1
+    arrays = config, sizes, rows, source, target, sets
+    worst, accumulates = _worst(*arrays), config.gradient_accumulation_steps > 1
     if worst is None:
         return []
     if not (worst.batch.first_step or (accumulates and worst.batch.first_micro)):
         return [worst]
     places = [(step, micro) for step in (True, False) for micro in ((True, False) if accumulates else (True,))]
-    found = [one for place in places if (one := _worst(*given, first=place))]
-    return [replace(one, places=tuple(found)) for one in found]
+    largest = [one for place in places if (one := _worst(*arrays, first=place))]
+    return [replace(one, places=tuple(largest)) for one in largest]
 
 
 def _worst(
@@ -166,39 +166,40 @@ def _worst(
     """The largest batch by `sizes`; `rows` are the row numbers in the data set, all arrays have one entry per training row."""
     flat = lies_flat(config)
     ends = np.searchsorted(rows, np.cumsum([one.rows for one in sets])).tolist()
-    found = worst_batches(
+    batches = worst_batches(
         sizes, micro_batch=config.micro_batch_size, accumulation=config.gradient_accumulation_steps,
         world=config.num_processes // config.sequence_parallel_size, seed=config.seed, epochs=config.epochs,
         max_steps=config.max_steps, count=1, pads=not flat, order=order_of(config, sizes, ends), first=first,
     )  # fmt: skip
-    if not found:
+    if not batches:
         return None
-    (worst,) = found
-    mine = worst.rows
-    count, longest, answer = len(mine), int(source[mine].max()), int(target[mine].max())
+    (worst,) = batches
+    members = worst.rows
+    count, longest, answer = len(members), int(source[members].max()), int(target[members].max())
     if config.task is Task.SEQ2SEQ:
         wide, long = padded(longest), padded(answer)
         batch = Batch(count, wide, count * wide, count * long, long, count * long)
     elif flat:
-        batch = Batch(count, longest, int(source[mine].sum()), int(target[mine].sum()), flat=True)
+        batch = Batch(count, longest, int(source[members].sum()), int(target[members].sum()), flat=True)
     else:
         batch = Batch(count, padded(longest), count * padded(longest), count * padded(longest))
-    batch = replace(batch, first_step=worst.step == 1, first_micro=worst.micro == 1, labeled=int(target[mine].sum()))
+    batch = replace(batch, first_step=worst.step == 1, first_micro=worst.micro == 1, labeled=int(target[members].sum()))
     top = int(worst.rows[int(np.argmax(sizes[worst.rows]))])
     tokens = int(sizes[top])
-    place = worst.epoch, worst.step, worst.rank, [int(row) + 1 for row in rows[mine]]
-    return Worst(batch, *place, _row_words(int(rows[top]), sets), tokens, source[mine].tolist(), target[mine].tolist())
+    place = worst.epoch, worst.step, worst.rank, [int(row) + 1 for row in rows[members]]
+    lengths = source[members].tolist(), target[members].tolist()
+    return Worst(batch, *place, _row_words(int(rows[top]), sets), tokens, *lengths)
 
 
 def _row_words(row: int, sets: tuple[SetRows, ...]) -> str:
     """A row (from 0) as text; of several data sets with the name of its own."""
-    for one in sets[:-1]:
-        if row < one.rows:
+    for data_set in sets[:-1]:
+        if row < data_set.rows:
             break
-        row -= one.rows
+        row -= data_set.rows
     else:
-        one = sets[-1] if sets else SetRows(0)
-    return f"{row + 1:,}" + (f" of {one.name}" if len(sets) > 1 else "")
+        data_set = sets[-1] if sets else SetRows(0)
+    return f"{row + 1:,}" + (f" of {data_set.name}" if len(sets) > 1 else "")
 
 
 def lies_flat(config: RunConfig) -> bool:

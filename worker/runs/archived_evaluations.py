@@ -70,13 +70,13 @@ def is_file(name: str) -> bool:
     return (folder, file) == (EVALUATIONS_FOLDER, RECORDS_FILE) and evaluation_id.isascii() and evaluation_id.isalnum()
 
 
-def restore(session: Session, found: Iterable[bytes], run_id: str, owner: str, folder: Path) -> None:
+def restore(session: Session, lines: Iterable[bytes], run_id: str, owner: str, folder: Path) -> None:
     """Adds the evaluations to an imported run, whose files are in `folder`. They keep their ids unless these are taken.
 
     Raises:
         ValueError: a line is not an ended evaluation.
     """
-    for line in found:
+    for line in lines:
         values = json_text.load(line)
         request = EvaluationRequest.model_validate(values["request"] | _OF_THIS_MACHINE).model_dump(mode="json")
         own = {"run_id": run_id, "owner": owner, "request": request}

@@ -2,7 +2,7 @@
 
 import shutil
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -230,8 +230,7 @@ def _disk(settled: Settled) -> Iterator[Problem]:
         yield Problem("save_total_limit", config.save_total_limit, over, f"Keep fewer checkpoints. {disk_quota.FIX}")
 
 
-Check = Callable[[Settled], Iterator[Problem] | list[Problem]]
-CHECKS: Final[tuple[Check, ...]] = (
+CHECKS: Final[tuple[Callable[[Settled], Iterable[Problem]], ...]] = (
     _quota,
     lambda settled: adapter_problems(settled.config, settled.adapter),
     model_problems,

@@ -96,16 +96,16 @@ def _combinations(spec: SweepSpec) -> Iterator[Changes]:
 def _drawn(spec: SweepSpec) -> Iterator[Changes]:
     """Different draws: PCG64 seeded with the sweep's seed, in the order of the settings. More trials keep the first ones."""
     generator = np.random.Generator(np.random.PCG64(spec.seed))
-    wanted, seen = spec.trials or 1, set[str]()
-    for _ in range(wanted * _TRIES):
+    draws, seen = spec.trials or 1, set[str]()
+    for _ in range(draws * _TRIES):
         changes = {name: _draw(generator, settings()[name], values) for name, values in spec.space.items()}
         if (key := repr(changes)) not in seen:
             seen.add(key)
             yield changes
-        if len(seen) == wanted:
+        if len(seen) == draws:
             return
     message = f"is more than the space has: {len(seen)} different configurations were drawn."
-    raise ConfigError([Problem("trials", wanted, message, f"Set trials to {len(seen)}, or add values.")])
+    raise ConfigError([Problem("trials", draws, message, f"Set trials to {len(seen)}, or add values.")])
 
 
 def _draw(generator: np.random.Generator, setting: Setting, values: list[Any] | ValueRange) -> Any:

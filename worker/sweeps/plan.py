@@ -213,13 +213,13 @@ def _shares(spec: SweepSpec, steps: Sequence[int | None]) -> list[float] | None:
     """The share of its steps that each run trains if the first ones are the best; None if the steps are unknown."""
     if None in steps:
         return None
-    known = [step or 0 for step in steps]
-    trained, left, rung = [0] * len(known), len(known), spec.min_steps
-    while left and any(step > done for step, done in zip(known[:left], trained, strict=False)):
-        for place in range(left):
-            trained[place] = min(rung, known[place])
+    totals = [step or 0 for step in steps]
+    trained, left, rung = [0] * len(totals), len(totals), spec.min_steps
+    while left and any(step > done for step, done in zip(totals[:left], trained, strict=False)):
+        for index in range(left):
+            trained[index] = min(rung, totals[index])
         left, rung = max(left // spec.reduction_factor, 1), rung * spec.reduction_factor
-    return [done / step if step else 1.0 for done, step in zip(trained, known, strict=True)]
+    return [done / step if step else 1.0 for done, step in zip(trained, totals, strict=True)]
 
 
 def refuse_empty(plan: Plan) -> None:

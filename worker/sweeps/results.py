@@ -84,25 +84,25 @@ def results(session: Session, sweep: Sweep) -> Results:
     spec = SweepSpec.model_validate(sweep.spec)
     metric = str(sweep.plan["metric"])
     maximize = spec.direction == "maximize"
-    found = sweeps.runs_of(session=session, sweep_ids=[sweep.id])
-    last = sweeps.last_values(session=session, run_ids=[run.id for run in found], metric=metric)
+    runs = sweeps.runs_of(session=session, sweep_ids=[sweep.id])
+    last = sweeps.last_values(session=session, run_ids=[run.id for run in runs], metric=metric)
     trials = [
         _result(spec, metric, number, list(group), last)
-        for number, group in groupby(found, key=lambda run: run.trial or 0)
+        for number, group in groupby(runs, key=lambda run: run.trial or 0)
     ]
     trials.sort(key=lambda one: _order(one, maximize=maximize))
-    return Results(sweep, spec, metric, tuple(trials), _lead(trials), dict(Counter(map(state_word, found))))
+    return Results(sweep, spec, metric, tuple(trials), _lead(trials), dict(Counter(map(state_word, runs))))
 
 
-def _order(one: Result, *, maximize: bool) -> tuple[bool, bool, int, float, int]:
+def _order(result: Result, *, maximize: bool) -> tuple[bool, bool, int, float, int]:
     """Finished before unfinished; among the latter more steps first, since values at different steps do not compare."""
-    mean = one.summary.mean if one.summary else None
+    mean = result.summary.mean if result.summary else None
     return (
-        one.summary is None,
-        not one.finished,
-        0 if one.finished else -one.at_step,
+        result.summary is None,
+        not result.finished,
+        0 if result.finished else -result.at_step,
         sort_key(mean, maximize=maximize),
-        one.trial,
+        result.trial,
     )
 
 

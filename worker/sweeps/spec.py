@@ -117,70 +117,74 @@ def read_sweep(path: Path) -> SweepSpec:
 
 def _problem(detail: Any) -> Problem:
     """The first two places of a pydantic error: pydantic names each member of a union that was tried below them."""
-    place = ".".join(str(part) for part in detail["loc"][:2])
+    field = ".".join(str(part) for part in detail["loc"][:2])
     name = str(detail["loc"][0])
-    given = (
+    value = (
         detail["input"]
         if isinstance(detail["input"], (str, int, float, bool))
         else json.dumps(detail["input"], default=str)[:120]
     )
     if detail["type"] == "extra_forbidden" and len(detail["loc"]) == 1:
-        return Problem(place, given, "is not a field of a sweep.", f"Use {', '.join(SweepSpec.model_fields)}.")
+        return Problem(field, value, "is not a field of a sweep.", f"Use {', '.join(SweepSpec.model_fields)}.")
     if detail["type"] == "missing" and len(detail["loc"]) == 1:
-        return Problem(place, None, "is missing.", SweepSpec.model_fields[name].description or "")
+        return Problem(field, None, "is missing.", SweepSpec.model_fields[name].description or "")
     if name == "space":
-        return Problem(place, given, "is neither a list of values nor a range.", _EXAMPLE)
+        return Problem(field, value, "is neither a list of values nor a range.", _EXAMPLE)
     return Problem(
-        place, given, f"{detail['msg'][0].lower()}{detail['msg'][1:]}.", SweepSpec.model_fields[name].description or ""
+        field, value, f"{detail['msg'][0].lower()}{detail['msg'][1:]}.", SweepSpec.model_fields[name].description or ""
     )
 
 
 def _problems(spec: SweepSpec) -> list[Problem]:
-    found = [problem for name, values in spec.space.items() if (problem := _of_setting(spec, name, values))]
+    problems = [problem for name, values in spec.space.items() if (problem := _of_setting(spec, name, values))]
     if not spec.space:
-        found.append(Problem("space", None, "names no setting.", "Name a setting that varies, with its values."))
+        problems.append(Problem("space", None, "names no setting.", "Name a setting that varies, with its values."))
     if spec.method is SearchMethod.RANDOM and spec.trials is None:
-        found.append(Problem("trials", None, "is missing.", "Give the number of configurations to draw, such as 12."))
+        problems.append(
+            Problem("trials", None, "is missing.", "Give the number of configurations to draw, such as 12.")
+        )
     if spec.method is SearchMethod.GRID and spec.trials is not None:
         fix = "Leave trials out, or set method to random."
-        found.append(Problem("trials", spec.trials, "does not apply to a grid, which trains every combination.", fix))
+        problems.append(
+            Problem("trials", spec.trials, "does not apply to a grid, which trains every combination.", fix)
+        )
     if spec.seeds > 1 and "seed" in spec.space:
         fix = "Leave seed out of space, or set seeds to 1."
-        found.append(Problem("seeds", spec.seeds, "varies the seed, which space varies too.", fix))
-    return found
+        problems.append(Problem("seeds", spec.seeds, "varies the seed, which space varies too.", fix))
+    return problems
 
 
 def _of_setting(spec: SweepSpec, name: str, values: list[Any] | ValueRange) -> Problem | None:
-    place = f"space.{name}"
+    field = f"space.{name}"
     if name in _FIXED:
-        return Problem(place, None, "cannot vary.", _FIXED[name])
+        return Problem(field, None, "cannot vary.", _FIXED[name])
     if name not in settings():
         from difflib import get_close_matches
 
         near = get_close_matches(name, settings(), n=1)
         fix = f"Did you mean {near[0]}?" if near else "docs/configuration.md lists every setting."
-        return Problem(place, None, "is not a setting.", fix)
+        return Problem(field, None, "is not a setting.", fix)
     if isinstance(values, ValueRange):
-        return _of_range(spec, place, settings()[name], values)
+        return _of_range(spec, field, settings()[name], values)
     if not values:
-        return Problem(place, "[]", "has no values.", _EXAMPLE)
+        return Problem(field, "[]", "has no values.", _EXAMPLE)
     if len({json.dumps(value, default=str) for value in values}) < len(values):
-        return Problem(place, json.dumps(values, default=str), "has a value twice.", "List each value once.")
+        return Problem(field, json.dumps(values, default=str), "has a value twice.", "List each value once.")
     return None
 
 
-def _of_range(spec: SweepSpec, place: str, setting: Setting, values: ValueRange) -> Problem | None:
-    given = f"{values.low:g} to {values.high:g}"
+def _of_range(spec: SweepSpec, field: str, setting: Setting, values: ValueRange) -> Problem | None:
+    bounds = f"{values.low:g} to {values.high:g}"
     if setting.kind in _UNORDERED:
-        return Problem(place, given, "is a range, and the setting is not a number.", "Give a list of values.")
+        return Problem(field, bounds, "is a range, and the setting is not a number.", "Give a list of values.")
     if values.low >= values.high:
-        return Problem(place, given, "is empty: low must be below high.", "Give a lower low or a higher high.")
+        return Problem(field, bounds, "is empty: low must be below high.", "Give a lower low or a higher high.")
     if values.log and (values.low <= 0 or values.step):
         fix = "Give a low above 0 and no step, or leave log out."
-        return Problem(place, given, "cannot be logarithmic from 0 or in equal steps.", fix)
+        return Problem(field, bounds, "cannot be logarithmic from 0 or in equal steps.", fix)
     if not spec.draws and not values.step:
         fix = f"{'Set trials, add' if spec.halves else 'Add'} step, or give a list of values."
-        return Problem(place, given, "has infinitely many values for a grid.", fix)
+        return Problem(field, bounds, "has infinitely many values for a grid.", fix)
     if values.step and math.floor((values.high - values.low) / values.step) >= MOST_RUNS:
-        return Problem(place, values.step, f"makes more than {MOST_RUNS} values.", "Give a larger step.")
+        return Problem(field, values.step, f"makes more than {MOST_RUNS} values.", "Give a larger step.")
     return None

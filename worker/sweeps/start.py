@@ -29,13 +29,13 @@ def start(
         ConfigError: no run can start, or one is refused now; nothing is queued.
         KeyReused: the submission's key was sent with another body.
     """
-    if submission and (known := _known(submission)):
-        return known
+    if submission and (earlier := _first(submission)):
+        return earlier
     try:
         return _started(spec, allowed, owner, submission)
     except ConfigError:
-        if submission and (known := _known(submission)):  # stored meanwhile, perhaps in the last places of the quota
-            return known
+        if submission and (earlier := _first(submission)):  # stored meanwhile, perhaps in the last places of the quota
+            return earlier
         raise
 
 
@@ -86,7 +86,7 @@ def _prepared(stack: ExitStack, plan: Plan, allowed: AllowedPaths, owner: str) -
         yield run.candidate.trial, ready
 
 
-def _known(submission: Submission) -> Sweep | None:
+def _first(submission: Submission) -> Sweep | None:
     with database.read() as session:
         sweep_id = submissions.find(session=session, submission=submission)
         return sweeps.get(session=session, sweep_id=sweep_id) if sweep_id else None
