@@ -18,7 +18,7 @@ def test_steps_link_to_the_runs_and_are_done_once_they_were_used(home):
 
 
 def test_the_sample_run_is_queued(home):
-    started = client().post("/api/tour/run")
+    started = client().post("/api/runs/sample")
     assert started.status_code == 201
     assert client().get(f"/api/runs/{started.json()['id']}").json()["status"] == "queued"
     assert client().put("/api/tour/another").status_code == 422
