@@ -6,7 +6,7 @@
   const TYPING_MS = 250;
   const main = document.querySelector("main[data-live]");
   const ask = document.getElementById("ask");
-  let shown = main.dataset.shown;
+  let shown = document.getElementById("shown").dataset.version;
   let source = null;
   let filling = false;
 

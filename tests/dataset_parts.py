@@ -43,7 +43,7 @@ def parts(view: ViewState, *, document: dict[str, Any] | None = None, **values: 
         "row_words": row_words,
         "tokenized": TokenCount("done", store=page.__file__),  # type: ignore[arg-type]
     }
-    return page.view._rendered(usual | values)
+    return page.view.parts(usual | values)
 
 
 def body(view: ViewState, **values: Any) -> str:

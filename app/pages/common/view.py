@@ -13,12 +13,13 @@ import asyncio
 import hashlib
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from html import unescape
 from typing import Annotated, Any
 from urllib.parse import unquote, urlencode
 
+import jinja2.runtime
 from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import HTMLResponse
 from fastapi.sse import EventSourceResponse, format_sse_event
@@ -49,6 +50,9 @@ Now = tuple[Parts | None, float]
 LIVE = "/api/pages"
 """The changes of a page are at this, followed by the page's address."""
 _MAIN = "main"
+Block = Callable[[jinja2.runtime.Context], Iterator[str]]
+# What stands around the parts, where only they are sent.
+_NO_FRAME: Context = {"head": "", "header": "", "colors": "", "name": "", "live": "", "unreachable": False}
 # Where rows of tables begin, and the last one ends.
 _ROWS, _KEY = re.compile(r"(?=<tr data-key=|</tbody>)"), re.compile(r'<tr data-key="([^"]*)"')
 _PING_SECONDS, _RETRY_MS = 15.0, 2000
@@ -120,26 +124,21 @@ class View:
 
     def whole(self, request: Request, context: Callable[[], Context]) -> Response:
         """The whole page with this context, as after a form was posted."""
-        values: Context = {
+        frame: Context = {
             "head": assets.view_head(self.path),
             "header": header(self.path),
             "colors": chosen(request.cookies),
             "name": next(address.name for address in PAGES if address.path == self.path),
             "live": f"{LIVE}{self.path}",
-            "version": "",
             "unreachable": False,
         }
-        template, status = self.template, 200
+        status = 200
         try:
-            shown = {"query": self._query(request), **context()}
+            text, _ = _rendered(self.template, frame | {"query": self._query(request), **context()})
         except UNREACHABLE:
-            template, values["unreachable"] = "page.html", True
+            text, _ = _rendered("page.html", frame | {"unreachable": True})
         except MissingError as missing:
-            template, status, values["missing"] = "missing.html", 404, missing
-        else:
-            values["version"] = _version(self._rendered(shown))
-            values |= shown
-        text = TEMPLATES.get_template(template).render(values)
+            status, (text, _) = 404, _rendered("missing.html", frame | {"missing": missing})
         return HTMLResponse(text, status, headers={"Content-Security-Policy": _POLICY})
 
     async def changes(
@@ -188,18 +187,34 @@ class View:
                 context = {"query": query, **self.context(query)}
             except UNREACHABLE:
                 return None, self.seconds
-            return self._rendered(context), float(context.get("seconds", self.seconds))
+            return self.parts(context), float(context.get("seconds", self.seconds))
 
         key = callers.current(), str(query)
         if fresh:
             self._latest.put(key, made())
         return self._latest.get(key, made)
 
-    def _rendered(self, context: Context) -> Parts:
-        template = TEMPLATES.get_template(self.template)
-        values = template.new_context(context)
-        next(template.root_render_func(values))  # defines what the blocks use: the template's macros and imports
-        return {name: "".join(block(values)) for name, block in template.blocks.items() if name != _MAIN}
+    def parts(self, context: Context) -> Parts:
+        """The HTML of the parts by name."""
+        return _rendered(self.template, _NO_FRAME | context)[1]
+
+
+def _rendered(name: str, values: Context) -> tuple[str, Parts]:
+    """The page of a template, and the HTML of its parts by name."""
+    template = TEMPLATES.get_template(name)
+    parts: Parts = {}
+    context = template.new_context({**values, "version": lambda: _version(parts) if parts else ""})
+
+    def kept(part: str, block: Block) -> Block:
+        def render(of: jinja2.runtime.Context) -> Iterator[str]:
+            parts[part] = "".join(block(of))
+            yield parts[part]
+
+        return render
+
+    for part in template.blocks.keys() - {_MAIN}:
+        context.blocks[part][0] = kept(part, context.blocks[part][0])
+    return "".join(template.root_render_func(context)), parts
 
 
 def _changed(before: str | None, now: str) -> str | dict[str, str]:

@@ -131,6 +131,7 @@ def test_the_tour_starts_the_sample_run_and_diagnoses_a_pasted_log(page):
     page.locator(".empty a", has_text="Take the tour").click()
     says(page, "section.step", "Start a run", "after step 1", "after a run has finished")
     page.get_by_role("link", name="Diagnose an example").click()
+    page.get_by_role("button", name="Diagnose", exact=True).click()
     says(page, ".diagnosis", "memory")
     page.goto("/start")
     says(page, "section.step.done", "Find out why a run failed")

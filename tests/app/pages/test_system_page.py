@@ -39,7 +39,7 @@ def measured():
 
 def parts():
     """The parts of the page, as they are sent when they change."""
-    return system_page.view._rendered(system_page.installation(QueryParams()))
+    return system_page.view.parts(system_page.installation(QueryParams()))
 
 
 def test_without_a_worker_the_page_says_how_to_start_one(shown):

@@ -86,7 +86,7 @@ def test_a_page_without_a_database_says_so_and_has_no_parts() -> None:
     application.include_router(sweeps_of(GONE).router())
     answer = TestClient(application).get("/sweeps")
     assert answer.status_code == 200 and "data-part" not in answer.text
-    assert 'role="alert"><b>The database is unreachable.' in answer.text and 'data-shown=""' in answer.text
+    assert 'role="alert"><b>The database is unreachable.' in answer.text and 'data-version=""' in answer.text
 
 
 def test_only_changes_are_sent_and_trouble_once() -> None:
