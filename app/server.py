@@ -85,7 +85,6 @@ def _mount(app: FastAPI, settings: Settings) -> FastAPI:
 
     from app import pages
     from app.web import gradio_calls
-    from app.web.first_drawing.drawing import FirstDrawings
     from app.web.theme import theme
 
     blocks = pages.build()
@@ -111,7 +110,6 @@ def _mount(app: FastAPI, settings: Settings) -> FastAPI:
         mcp_server=False,
         theme=theme(),
     )
-    app.state.first_drawings = FirstDrawings(blocks)
     return mounted
 
 

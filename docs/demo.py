@@ -152,7 +152,7 @@ def play(film: Film, address: str) -> None:
         return page.locator(SELECTORS[name]).first
 
     page.goto(f"{address}/new?{urlencode(settings())}")
-    page.wait_for_selector("#first-drawing", state="detached")
+    page.wait_for_selector("#skeleton", state="detached")
     at("start").wait_for()
     settle(page)
     film.caption = "Upload a data set"

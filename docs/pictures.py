@@ -41,7 +41,7 @@ class Studio:
 
     def open(self, path: str, **query: object) -> None:
         self.page.goto(f"{self.address}{path}?{urlencode(query)}")
-        self.page.wait_for_selector("#first-drawing", state="detached")
+        self.page.wait_for_selector("#skeleton", state="detached")
 
     def dataset(self, name: str, tab: str, **query: object) -> None:
         self.open("/dataset", id=self.ids[name], tab=tab, **query)
@@ -93,7 +93,7 @@ def add(page: Page, address: str, files: list[Path]) -> dict[str, str]:
     """Uploads the files on the page Data sets; their ids by name."""
     for file in files:
         page.goto(f"{address}/new-dataset")
-        page.wait_for_selector("#first-drawing", state="detached")
+        page.wait_for_selector("#skeleton", state="detached")
         page.locator(SELECTORS["upload"]).set_input_files(file)
         page.locator("a[href*='/dataset?id=']", has_text=file.name).first.wait_for()
         settle(page)

@@ -104,34 +104,16 @@
     });
   }
 
-  // The server's drawing of the page (app/web/first_drawing/), in place until the live page is complete. What it shows of a
-  // form that this browser keeps comes from a cookie; without the cookie it would show another form.
-  let pressed = false;
+  // Called after each of the handlers that fill a page of Gradio; after the last one, the page takes the place of its skeleton.
   let filled = 0;
-  function firstDrawing() {
-    const first = document.getElementById("first-drawing");
-    if (!first) return;
-    const unknown = localStorage.getItem("lathe-draft") && !document.cookie.includes("lathe-draft=");
-    const earlier = new URLSearchParams(location.search).has("earlier");
-    if (["/new", "/new-sweep"].includes(location.pathname) && (unknown || earlier)) first.style.visibility = "hidden";
-    first.addEventListener("pointerdown", () => (pressed = true));
-    for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end, () => setTimeout(() => (pressed = false)));
-    updateTimes();
-  }
-
-  // Called after each of the handlers that fill the page; after the last one, the live page takes the place of the first drawing.
   function live(handlers) {
     filled += 1;
     if (filled < handlers) return;
     window.lathe.loaded?.(); // static/loading.js
-    requestAnimationFrame(replace);
-  }
-
-  function replace() {
-    const first = document.getElementById("first-drawing");
-    if (pressed) return void requestAnimationFrame(replace); // a click that has begun in it ends in it
-    first?.remove();
-    performance.mark("lathe-live");
+    requestAnimationFrame(() => {
+      document.getElementById("skeleton")?.remove();
+      performance.mark("lathe-live");
+    });
   }
 
   setInterval(updateTimes, 1000);
@@ -182,5 +164,5 @@
     });
   }
 
-  window.lathe = Object.assign(window.lathe ?? {}, { color, copies, firstDrawing, live, mixture, problems, request, sendClicks, updateTimes });
+  window.lathe = Object.assign(window.lathe ?? {}, { color, copies, live, mixture, problems, request, sendClicks, updateTimes });
 })();

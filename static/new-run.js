@@ -2,7 +2,6 @@
 (() => {
   "use strict";
   const SHOWN = 3; // settings without effect that the search names
-  const LONGEST_DRAFT = 3500; // characters; browsers keep cookies of 4,096 bytes
   let index = {};
   let find = null;
 
@@ -92,14 +91,6 @@
     else if (event.key === "Enter") column().querySelector(".setting[data-hit] :is(input, textarea)")?.focus();
   }
 
-  // The draft in a cookie, for the server's first drawing; without one, the browser waits for the live page.
-  function keep(draft) {
-    const seconds = draft.length <= LONGEST_DRAFT ? 31536000 : 0;
-    for (const path of ["/new", "/new-sweep"]) {
-      document.cookie = `lathe-draft=${seconds ? draft : ""};path=${path};max-age=${seconds};SameSite=Lax`;
-    }
-  }
-
   // Wires the form. `element` has the lines of the folded groups, new after each change.
   function newRun(element, watch) {
     find = document.getElementById("find-setting");
@@ -125,8 +116,6 @@
       for (const line of element.querySelectorAll("[data-group]")) {
         setText(document.querySelector(`#${line.dataset.group} .differs`), line.textContent);
       }
-      const draft = element.querySelector("[data-draft]")?.dataset.draft;
-      if (draft) keep(encodeURIComponent(draft));
       describeAll();
     }
     watch("value", show);

@@ -58,7 +58,7 @@
     close.addEventListener("click", () => dialog.close());
     dialog.addEventListener("close", () => dialog.remove());
     window.lathe.copies(dialog);
-    document.body.append(dialog); // the first drawing of a page is replaced
+    document.body.append(dialog);
     dialog.showModal();
     act(() => lathe.request(address), "").then(() => users.focus());
   }

@@ -14,12 +14,6 @@ from patience import LOOK_SECONDS, QUIET_SECONDS, Progress
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--renderer-process-limit=1"]
-LIVE_ONLY = """new MutationObserver((_, observer) => {
-  const first = document.getElementById("first-drawing");
-  if (document.readyState !== "loading") observer.disconnect();
-  first?.remove();
-}).observe(document, { childList: true, subtree: true })"""
-"""Removes the first drawing of a page (tests/app/web/test_first_drawing.py), so that a test finds each element once."""
 SHOWN = "document.body.innerText + '\\nhidden: ' + document.body.textContent.slice(0, 3000)"
 ROUND_MS, MOST_REQUESTS = 1000, 300  # a page that repeats its requests sends the next before
 MOST_LOOKS = 80  # without a request, 1.5 s each; a page that waits for an animation is not idle
@@ -46,7 +40,7 @@ def opened(config: pytest.Config, address: str) -> Iterator[Any]:
     outside: list[str] = []
     errors: list[str] = []
     inside = (address, "data:", "blob:")
-    with chromium(config, address).page(LIVE_ONLY) as page:
+    with chromium(config, address).page() as page:
         page.on("request", lambda request: None if request.url.startswith(inside) else outside.append(request.url))
         page.on("pageerror", lambda error: errors.append(str(error)))
         yield page
@@ -97,7 +91,7 @@ class Chromium:
 
 
 def becomes_live(page: Any) -> None:
-    """Waits until all handlers that fill the page have ended. A user cannot click before, since the first drawing is in its place;
+    """Waits until all handlers that fill the page have ended. A user cannot click before, since the skeleton is in its place;
     a test could, and the last handler would undo what it did."""
     page.wait_for_function("() => performance.getEntriesByName('lathe-live').length > 0")
 

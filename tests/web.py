@@ -63,13 +63,6 @@ def account(name: str, *, admin: bool = False) -> dict[str, str]:
         return {"Authorization": f"Bearer {accounts.add(session=session, name=name, admin=admin)}"}
 
 
-def html(browser: TestClient, path: str) -> str:
-    """The first drawing of a page: the server's own HTML (app/web/first_drawing/)."""
-    _, mark, after = browser.get(path).text.partition('<div id="first-drawing">')
-    assert mark
-    return after.partition("lathe.firstDrawing()")[0]
-
-
 def server_variables(data_dir: Path, port: int, settings: dict[str, str]) -> dict[str, str]:
     """This process's environment, with only these LATHE_ variables."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("LATHE_")}

@@ -91,7 +91,7 @@ def _configured_once(demo: gr.Blocks) -> Iterator[None]:
 def _tell_when_live(demo: gr.Blocks, own: set[int]) -> None:
     """Calls `lathe.live` in the browser after each handler that fills the page when it opens, and `lathe.failed` if it failed.
 
-    After the last of them the first drawing (app/web/first_drawing/) gives way to the live page.
+    After the last of them the skeleton of the page (app/web/theme.py) gives way to it.
     """
     filling: list[int] = []
     for number in sorted(own):

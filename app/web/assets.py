@@ -67,20 +67,13 @@ SERVED = {
 def scripts(path: str, nonce: str) -> Markup:
     """A page's scripts, with the `nonce` that the CSP requires.
 
-    They belong before Gradio's, which call them: deferred scripts run in the order of the document. The first file runs at
-    once, because the first drawing calls it. Before it, static/loading.js is in the page itself: it notices missing files.
+    They belong before Gradio's, which call them: deferred scripts run in the order of the document. Before them,
+    static/loading.js is in the page itself: it notices missing files.
     """
-    first, *others = (*_COMMON.scripts, *_BY_PAGE.get(path, Files()).scripts)
-    at_once, script = (
-        Markup('<script nonce="{}" src="{}"></script>'),
-        Markup('<script nonce="{}" src="{}" defer></script>'),
-    )
+    files = (*_COMMON.scripts, *_BY_PAGE.get(path, Files()).scripts)
+    script = Markup('<script nonce="{}" src="{}" defer></script>')
     loading = Markup('<script nonce="{}">{}</script>').format(nonce, _loading())
-    return (
-        loading
-        + at_once.format(nonce, static_url(first))
-        + Markup("").join(script.format(nonce, static_url(name)) for name in others)
-    )
+    return loading + Markup("").join(script.format(nonce, static_url(name)) for name in files)
 
 
 def head(path: str) -> Markup:

@@ -2,12 +2,10 @@
 
 import secrets
 
-from anyio import to_thread
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.web.first_drawing.drawing import FirstDrawings
 from app.web.security import HEADERS, without_header
 from app.web.theme import chosen, frame
 
@@ -61,10 +59,8 @@ class _Framing:
         if message.get("more_body"):
             return
         if b"<gradio-app" in self.body:
-            drawings: FirstDrawings = self.scope["app"].state.first_drawings
-            request = Request(self.scope)
-            first, links = await to_thread.run_sync(drawings.draw, request), drawings.links(self.path)
-            self.body = frame(self.body.decode(), self.path, self.nonce, first, links, chosen(request.cookies)).encode()
+            colors = chosen(Request(self.scope).cookies)
+            self.body = frame(self.body.decode(), self.path, self.nonce, colors).encode()
             MutableHeaders(scope=start)["Content-Length"] = str(len(self.body))
         await self.send(start)
         await self.send({"type": "http.response.body", "body": self.body})

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from app.access import callers
 from app.web import assets
 from app.web.addresses import PAGES
+from app.web.templating import TEMPLATES
 
 _BOTH_SCHEMES = {
     "body_background_fill": "var(--page)",
@@ -162,24 +163,17 @@ def chosen(cookies: Mapping[str, str]) -> str:
     return theme if theme in _THEMES else ""
 
 
-def frame(html: str, path: str, nonce: str, first: Markup, links: Markup, colors: str) -> str:
-    """A Gradio page with our head, header and first drawing, and with `nonce` on every script, as the CSP requires.
-
-    The first drawing follows Gradio's element, so that scripts find the live page's elements before its own.
-    """
+def frame(html: str, path: str, nonce: str, colors: str) -> str:
+    """A Gradio page with our head, header and skeleton, and with `nonce` on every script, as the CSP requires."""
     html = re.sub(r"<script(?=[\s>])", f'<script nonce="{nonce}"', html)
     html = html.replace("<html", f'<html data-theme="{colors}"', 1)
     html = re.sub(r"<head(?:\s[^>]*)?>", lambda tag: f"{tag[0]}{assets.scripts(path, nonce)}", html, count=1)
-    html = html.replace("</head>", f"{assets.head(path)}{links}</head>", 1)
+    html = html.replace("</head>", f"{assets.head(path)}</head>", 1)
     before, element, after = html.partition("<gradio-app")
-    if not first:
-        return f"{before}{header(path)}{element}{after}"
-    script = Markup('<script nonce="{}">{}</script>')
-    inside, end, rest = after.partition("</gradio-app>")
-    drawn = Markup('<div id="first-drawing">{}</div>{}').format(
-        first, script.format(nonce, Markup("lathe.firstDrawing()"))
-    )
-    return f"{before}{script.format(nonce, _DARK)}{header(path)}{element}{inside}{end}{drawn}{rest}"
+    dark = Markup('<script nonce="{}">{}</script>').format(nonce, _DARK)
+    name = next((page.name for page in PAGES if page.path == path), "")
+    skeleton = TEMPLATES.get_template("skeleton.html").render(name=name)
+    return f"{before}{dark}{header(path)}{skeleton}{element}{after}"
 
 
 def header(path: str) -> Markup:

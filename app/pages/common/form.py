@@ -13,7 +13,6 @@ import gradio as gr
 from markupsafe import Markup
 
 from app.access import callers
-from app.web.first_drawing.drawing import FIRST
 from training.config.applies import APPLIES, Values, applies
 from training.config.choices import EngineName
 from training.config.fields import ConfigError, Setting, parse, settings
@@ -146,9 +145,7 @@ def component(setting: Setting) -> Component:
         return gr.Checkbox(**shared)
     if setting.kind == "choice":
         choices = list(zip(setting.choice_labels, setting.choices, strict=True))
-        part = (gr.Radio if _side_by_side(setting) else gr.Dropdown)(choices=choices, **shared)
-        setattr(part, FIRST, lambda value: {"info": _explained(setting, value)})  # static/new-run.js explains it later
-        return part
+        return (gr.Radio if _side_by_side(setting) else gr.Dropdown)(choices=choices, **shared)
     lines = _PASTED_LINES if setting.name in _PASTED else 1
     return gr.Textbox(placeholder="none" if setting.optional else None, lines=lines, **shared)
 
@@ -157,15 +154,16 @@ def attributes(setting: Setting) -> dict[str, Any]:
     """What the component of every setting gets: label, help, id, style classes and visibility."""
     return {
         "label": setting.label,
-        "info": re.sub(r"([*\\])", r"\\\1", _explained(setting, setting.default)),  # Gradio renders it as Markdown
+        "info": re.sub(r"([*\\])", r"\\\1", _explained(setting)),  # Gradio renders it as Markdown
         "elem_id": f"setting-{setting.name}",
         "elem_classes": ["setting", *_width(setting).split()],
         "visible": applies(setting.name, defaults()) and _is_offered(setting.name),
     }
 
 
-def _explained(setting: Setting, value: Any) -> str:
-    """The line of help below a setting: on the chosen option if it has options."""
+def _explained(setting: Setting) -> str:
+    """The line of help below a setting: on its default if it has choices; static/new-run.js explains the chosen one."""
+    value = setting.default
     return setting.choice_sentences[setting.choices.index(value)] if value in setting.choices else in_short(setting)
 
 

@@ -67,12 +67,8 @@ def changes_box() -> gr.HTML:
     return html(changes_html(form.defaults()), script="lathe.newRun(element, watch)", classes="changes")
 
 
-def changes_html(values: Values, parent: str | None = None) -> Markup:
-    """For each group how many of its settings differ from their defaults, and which.
-
-    With `parent`, the run that the form was cloned from or "", also what the script puts into a cookie, from which the server
-    makes the first drawing of the draft.
-    """
+def changes_html(values: Values) -> Markup:
+    """For each group how many of its settings differ from their defaults, and which."""
     changed = form.changed(values)
     lines = []
     for group in Group:
@@ -81,8 +77,7 @@ def changes_html(values: Values, parent: str | None = None) -> Markup:
         more = [f"{len(words) - _NAMED} more"] if len(words) > _NAMED else []
         line = f"{numbers.count(len(words))} changed: {', '.join([*words[:_NAMED], *more])}" if words else ""
         lines.append((_id(group), line))
-    kept = [] if parent is None else [(json.dumps({"values": changed, "parent": parent}, separators=(",", ":")),)]
-    return each('<p data-group="{}">{}</p>', lines) + each('<p hidden data-draft="{}"></p>', kept)
+    return each('<p data-group="{}">{}</p>', lines)
 
 
 def index() -> dict[str, dict[str, object]]:

@@ -162,7 +162,7 @@ def refreshed(*inputs: Any) -> list[Any]:
     return [
         {"values": values, "parent": parent},
         visible,
-        folds.changes_html(values, parent or ""),
+        folds.changes_html(values),
         summary_html(checked),
         problems_html(checked),
         gr.update(interactive=checked.ready),

@@ -384,7 +384,8 @@ def events(prepared, ids):
 
 def takes_event(web, number):
     """True if a page's handler reads what the page sends with a click."""
-    handler = web.app.state.first_drawings._pages["/new"][0]._blocks.fns[number].fn
+    gradio = next(route.app for route in web.app.routes if hasattr(getattr(route, "app", None), "blocks"))
+    handler = gradio.blocks.fns[number].fn
     return any(one.annotation is gr.EventData for one in inspect.signature(handler).parameters.values())
 
 
