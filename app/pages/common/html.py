@@ -19,6 +19,7 @@ class Handled(TypedDict):
     show_progress: Literal["hidden"]
 
 
+HTML = gr.HTML
 QUIET: Handled = {"queue": False, "api_visibility": "private", "show_progress": "hidden"}
 
 
@@ -28,14 +29,14 @@ def html(
     script: str | None = None,
     classes: str = "",
     visible: bool = True,
-) -> gr.HTML:
+) -> HTML:
     """A component of our own escaped HTML; `script` runs once with `element`, `trigger`, `props` and `watch`."""
-    return gr.HTML(
+    return HTML(
         value, js_on_load=script, elem_classes=classes or None, visible=visible, apply_default_css=False, padding=False
     )
 
 
-def title(heading: str, aside: Markup | str = "") -> gr.HTML:
+def title(heading: str, aside: Markup | str = "") -> HTML:
     """The page's heading, with `aside` at its right."""
     return html(Markup('<div class="title"><h1>{}</h1><div class="aside">{}</div></div>').format(heading, aside))
 

@@ -11,7 +11,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from app.pages.common import form
-from app.pages.common.html import each, html
+from app.pages.common.html import HTML, each, html
 from app.words import numbers
 from training.config.applies import APPLIES, Values
 from training.config.choices import Group
@@ -62,7 +62,7 @@ def search_box() -> Markup:
     return box.format(json.dumps(index(), ensure_ascii=False, separators=(",", ":")), len(settings()))
 
 
-def changes_box() -> gr.HTML:
+def changes_box() -> HTML:
     """The lines of the folded groups, which the script moves to their headings."""
     return html(changes_html(form.defaults()), script="lathe.newRun(element, watch)", classes="changes")
 

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from app.access import callers
 from app.pages.common import form
 from app.pages.common.cache import TimedCache
-from app.pages.common.html import QUIET, each, html, note_html, table
+from app.pages.common.html import HTML, QUIET, each, html, note_html, table
 from app.pages.new_run import review
 from app.pages.new_run.memory_html import (
     cell_html,
@@ -54,11 +54,11 @@ class MemoryPanel:
 
     card: gr.Dropdown
     count: gr.Radio
-    answer: gr.HTML
+    answer: HTML
     ask: gr.Button
-    most: gr.HTML
+    most: HTML
     simulate: gr.Button
-    step: gr.HTML
+    step: HTML
 
 
 def build() -> MemoryPanel:

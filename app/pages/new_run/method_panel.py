@@ -11,7 +11,7 @@ from app.access import callers
 from app.pages.common import form
 from app.pages.common.cache import TimedCache
 from app.pages.common.form import local_model
-from app.pages.common.html import QUIET, bar, each, html, table
+from app.pages.common.html import HTML, QUIET, bar, each, html, table
 from app.words import numbers
 from training.config.applies import Values
 from training.config.choices import Group
@@ -32,9 +32,9 @@ _answers: TimedCache[str, targeting.Answer] = TimedCache(seconds=3600)
 class MethodPanel:
     """The components below the method's settings."""
 
-    options: gr.HTML
+    options: HTML
     show_targets: gr.Button
-    targets: gr.HTML
+    targets: HTML
 
 
 def build() -> MethodPanel:

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from app.access import callers
 from app.pages.common import form, upload_box
 from app.pages.common.form import Draft
-from app.pages.common.html import QUIET, database_unreachable, html, title
+from app.pages.common.html import HTML, QUIET, database_unreachable, html, title
 from app.pages.new_run import data_chooser, data_mix, folds, memory_panel, method_panel, rows_panel
 from app.pages.new_run.memory_panel import MemoryPanel
 from app.pages.new_run.method_panel import MethodPanel
@@ -55,11 +55,11 @@ class Page:
     fields: dict[str, Any]  # Gradio adds the events (change, input) at run time; a type checker does not know them
     upload: gr.File
     method: MethodPanel
-    dataset: gr.HTML
-    changes: gr.HTML
-    banner: gr.HTML
-    summary: gr.HTML
-    problems: gr.HTML
+    dataset: HTML
+    changes: HTML
+    banner: HTML
+    summary: HTML
+    problems: HTML
     start: gr.Button
     memory: MemoryPanel
     rows: RowsPanel
@@ -302,7 +302,7 @@ def _components() -> Page:
     return Page(fields, upload, method, dataset, changes, banner, summary, problems, start, memory, rows, previews)
 
 
-def _form() -> tuple[dict[str, Component], gr.File, MethodPanel, gr.HTML, gr.HTML]:
+def _form() -> tuple[dict[str, Component], gr.File, MethodPanel, HTML, HTML]:
     choosers = {"model": _model_chooser, "data": _data_chooser, "validation_data": _data_chooser}
     data, *others = folds.basic()
     with gr.Column(elem_classes="card group", elem_id="basic"):

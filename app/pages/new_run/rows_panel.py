@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from app.access import callers
 from app.pages.common import form
-from app.pages.common.html import QUIET, each, html, note_html
+from app.pages.common.html import HTML, QUIET, each, html, note_html
 from app.web.templating import filled
 from app.words.templates import heading
 from training.config.applies import Values
@@ -27,7 +27,7 @@ class RowsPanel:
     """The button and the rendered rows."""
 
     show: gr.Button
-    rows: gr.HTML
+    rows: HTML
 
 
 def build() -> RowsPanel:
