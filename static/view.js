@@ -78,7 +78,8 @@
   function follow() {
     source?.close();
     source = null;
-    const isStill = shown && !main.querySelector("[data-part]"); // a page without parts, that is not one without a database
+    // A page that has nothing to follow: one without parts, unless the database was unreachable, or of what does not exist.
+    const isStill = !main.dataset.live || (shown && !main.querySelector("[data-part]"));
     if (document.hidden || isStill) return;
     source = new EventSource(address());
     source.addEventListener("message", (event) => {

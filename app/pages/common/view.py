@@ -138,7 +138,7 @@ class View:
         except UNREACHABLE:
             text, _ = _rendered("page.html", frame | {"unreachable": True})
         except MissingError as missing:
-            status, (text, _) = 404, _rendered("missing.html", frame | {"missing": missing})
+            status, (text, _) = 404, _rendered("missing.html", frame | {"missing": missing, "live": ""})
         return HTMLResponse(text, status, headers={"Content-Security-Policy": _POLICY})
 
     async def changes(

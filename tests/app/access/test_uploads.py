@@ -58,7 +58,7 @@ def names(tmp_path, upload):
 @pytest.mark.parametrize("route", [PREDICT, JOIN])
 def test_no_handler_takes_a_file_that_was_not_uploaded(home, names, route):
     web, result = client(), list(handlers())
-    assert len(result) == 4
+    assert len(result) == 3  # New run, Add data, Import
     for number, inputs, places in result:
         for name in names:
             for several in (False, True):
@@ -124,14 +124,12 @@ def test_the_server_does_not_fetch_urls_in_files(home, upload):
 
 
 def test_an_uploaded_file_reaches_its_handler(home, upload):
-    number = max(
-        number for number, inputs, _ in handlers() if inputs == 3
-    )  # Diagnose, added after New run: the file, model and micro batch
-    upload.write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 12.43 GiB.\n")
-    body = {"fn_index": number, "data": [{"path": str(upload), "meta": FILE}, "", ""]}
+    number = next(number for number, inputs, _ in handlers() if inputs == 1)  # Import
+    upload.write_text("stage: sft\nmodel_name_or_path: org/model\nfinetuning_type: lora\n")
+    body = {"fn_index": number, "data": [[{"path": str(upload), "meta": FILE}]]}
     response = client().post(PREDICT, json=body)
     assert response.status_code == 200
-    assert "memory" in json.dumps(response.json()["data"])
+    assert "org/model" in json.dumps(response.json()["data"])
 
 
 @pytest.mark.parametrize("asked", [9999, -1, None, "0", True, 1.0])

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from browser import IN_BROWSER, says
+from browser import IN_BROWSER, becomes_quiet, says
 from fastapi import FastAPI
 from patience import eventually
 from prepared import STARTER
 from sqlalchemy.exc import OperationalError
-from sqlmodel import col, select, update
+from sqlmodel import col, delete, select, update
 from starlette.datastructures import QueryParams
 from starlette.testclient import TestClient
 from web import account, client
@@ -173,6 +173,25 @@ class TestInChromium:
         put(page, '<button type="button" data-do="POST /api/sweeps/lost/stop">At once</button>')
         page.get_by_role("button", name="At once").click()
         says(page, "#said", "lost")
+
+    def test_a_page_of_what_does_not_exist_asks_for_nothing_more(self, page: Any) -> None:
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto("/run?id=gone")
+        says(page, ".empty", "Run not found")
+        becomes_quiet(page)
+        assert (
+            not any("/api/pages/" in address for address in asked) and sum("/run?id=gone" in url for url in asked) == 1
+        )
+
+    def test_a_page_of_what_is_deleted_says_so(self, page: Any) -> None:
+        sweep = new_sweep()
+        page.goto(f"/sweep?id={sweep.id}")
+        says(page, "h1", sweep.name)
+        with database.write() as session:
+            session.exec(delete(Sweep).where(col(Sweep.id) == sweep.id))
+        says(page, ".empty", "No such sweep")
+        assert page.locator("main[data-live='']").count() == 1
 
     def test_on_a_phone_the_pages_are_in_a_menu_that_closes(self, page: Any) -> None:
         page.set_viewport_size({"width": 390, "height": 844})
