@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import CHROMIUM, LIVE_ONLY, chromium, reveal, says
+from browser import CHROMIUM, chromium, reveal, says
 from paths import ROOT
 from patience import ended, run
 from playwright.sync_api import Locator, Page
@@ -70,7 +70,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
 def page(installation: Installation, request: pytest.FixtureRequest) -> Iterator[Page]:
     if CHROMIUM is None:
         pytest.skip("no Chromium on the PATH; on Debian: apt-get install chromium")
-    with chromium(request.config, installation.address).page(LIVE_ONLY) as page:
+    with chromium(request.config, installation.address).page() as page:
         yield page
 
 

@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from browser import CHROMIUM, LIVE_ONLY, chromium, says
+from browser import CHROMIUM, chromium, says
 from commands import lathe
 from paths import ROOT, TESTS
 from patience import eventually
@@ -72,7 +72,7 @@ def test_its_pages_show_its_runs_and_data(old_home):
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: apt-get install chromium)")
 def test_its_pages_open(old_home, request):
     finished = run_named("Finished")
-    with server(old_home) as served, chromium(request.config, served.address).page(LIVE_ONLY) as page:
+    with server(old_home) as served, chromium(request.config, served.address).page() as page:
         page.goto("/")
         says(page, "table", "Finished", "Stopped")
         page.goto(f"/run?id={finished.id}")

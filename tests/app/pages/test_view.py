@@ -204,7 +204,7 @@ class TestInChromium:
         menu.click()
         page.set_viewport_size({"width": 1280, "height": 844})
         menu.wait_for(state="hidden")
-        assert page.locator("header nav:popover-open").count() == 0
+        page.locator("header nav:popover-open").wait_for(state="detached")
         assert link.is_visible()
 
     def test_links_and_forms_change_the_address_and_the_parts_without_loading_the_page(self, page: Any) -> None:

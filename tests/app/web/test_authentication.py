@@ -190,24 +190,10 @@ def test_everybody_sees_every_run_with_its_owner(served):
 
 
 def test_only_owner_and_admins_remove_and_map_a_data_set(served):
-    """Calls the pages' handlers like a browser."""
-    config = one(served, "GET", "/config", bearer(served[2]["bob"]))[1]
-    numbers = {}
-    for item in config["dependencies"]:
-        numbers.setdefault(item["api_name"], item)
-    headers = bearer(served[2]["bob"])
-    pressed = {
-        "fn_index": numbers["pressed"]["id"],
-        "data": ["", None],
-        "event_data": {"remove": served[3]},
-        "session_hash": "b",
-    }
-    assert one(served, "POST", "/gradio_api/run/predict", headers, pressed)[0] == 200
-    removed = {"fn_index": numbers["removed"]["id"], "data": ["", None], "session_hash": "b"}
-    status, body = one(served, "POST", "/gradio_api/run/predict", headers, removed)
+    headers, path = bearer(served[2]["bob"]), f"/api/datasets/{served[3]}"
+    status, body = one(served, "DELETE", path, headers)
     assert (status, body["error"]["field"], body["error"]["value"]) == (403, "dataset", served[3])
-    save = {"fn_index": numbers["chosen"]["id"], "data": [], "event_data": {"save": True}, "session_hash": "c"}
-    status, body = one(served, "POST", f"/gradio_api/run/predict?id={served[3]}", headers, save)
+    status, body = one(served, "PATCH", path, headers, {"columns": "prompt=prompt, completion=completion"})
     assert (status, body["error"]["field"]) == (403, "dataset")
     with database.read() as session:
         row = session.get(Dataset, served[3])

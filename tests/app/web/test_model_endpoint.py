@@ -128,7 +128,17 @@ def test_held_out_rows_are_suggested_with_their_messages(api, home):
     run = stopped_run()
     folder = home / "runs" / run.id / PARITY_FOLDER
     folder.mkdir()
-    rows = [{"row": 4, "text": "", "expected": "2", "messages": ASKED["messages"], "tools": None, "prompt_ids": []}]
+    rows = [
+        {
+            "row": 4,
+            "text": "",
+            "expected": [17],
+            "expected_text": "2",
+            "messages": ASKED["messages"],
+            "tools": None,
+            "prompt_ids": [],
+        }
+    ]
     (folder / "rows.json").write_text(json.dumps({"prompts": rows}))
     (shown,) = api.get(f"/api/runs/{run.id}/prompts").json()["suggestions"]
     assert shown == {"messages": ASKED["messages"], "prompt": None, "expected": "2", "label": "row 5"}
