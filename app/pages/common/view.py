@@ -218,9 +218,9 @@ def _rendered(name: str, values: Context) -> tuple[str, Parts]:
 
 
 def _changed(before: str | None, now: str) -> str | dict[str, str]:
-    """The rows that changed by their `data-key`, if nothing else did; else the whole part."""
+    """The rows that changed by their `data-key`, if nothing else did; else the whole part, also one that was not sent before."""
     old, new = _ROWS.split(before or ""), _ROWS.split(now)
-    if [_key(piece) for piece in old] != [_key(piece) for piece in new]:
+    if before is None or [_key(piece) for piece in old] != [_key(piece) for piece in new]:
         return now
     changed = {_key(piece): piece for piece, shown in zip(new, old, strict=True) if piece != shown}
     return now if "" in changed else changed

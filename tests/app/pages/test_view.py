@@ -122,6 +122,13 @@ def test_what_a_browser_remembers_counts_where_the_address_says_nothing() -> Non
     assert asked == [["by name"], ["id"], ["by name"]]
 
 
+def test_a_part_that_becomes_empty_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = sweeps_of({"sweeps": []})
+    monkeypatch.setattr(View, "parts", lambda *_: {"list": ""})
+    [message] = messages(view, "another", 1)
+    assert message == {"parts": {"list": ""}}
+
+
 def test_the_list_is_that_of_the_viewer(home: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LATHE_VISIBILITY", "own")
     get_settings.cache_clear()
