@@ -132,4 +132,4 @@ def test_sets_are_mixed_and_the_run_has_their_weights(page, tmp_path):
     says(page, ".start-card", "Ready to start")
     page.locator("#start").click()
     page.wait_for_url("**/run?id=*")
-    says(page, ".two-columns", "first.jsonl (weight 1) + second.jsonl (weight 3)")
+    says(page, "main", "first.jsonl (weight 1) + second.jsonl (weight 3)")
