@@ -4,6 +4,7 @@
   "use strict";
   const CONTROLS = "a, button, input, select, textarea, summary";
   const TYPING_MS = 250;
+  const AGAIN_MS = 2000;
   const main = document.querySelector("main[data-live]");
   const ask = document.getElementById("ask");
   let shown = document.getElementById("shown").dataset.version;
@@ -86,6 +87,10 @@
       shown = event.lastEventId;
       main.removeAttribute("aria-busy");
       show(JSON.parse(event.data));
+    });
+    // After a lost connection the browser connects again itself; after a refusal, as of a proxy while the server starts, it does not.
+    source.addEventListener("error", ({ target }) => {
+      if (target.readyState === EventSource.CLOSED) setTimeout(() => target === source && follow(), AGAIN_MS);
     });
   }
 

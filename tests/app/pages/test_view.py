@@ -154,6 +154,11 @@ class TestInChromium:
         assert page.title() == "Sweeps - Lathe"
         assert page.evaluate("document.activeElement.getAttribute('href')") == f"/sweep?id={sweep.id}"
 
+    def test_a_page_whose_changes_are_refused_asks_for_them_again(self, page: Any) -> None:
+        page.route("**/api/pages/sweeps?*", lambda route: route.fulfill(status=502), times=1)
+        page.goto("/sweeps")
+        says(page, "table.sets td.name a", new_sweep().name)
+
     def test_a_button_asks_sends_its_request_and_shows_what_is_new(self, page: Any) -> None:
         sweep = new_sweep()
         page.goto("/sweeps")
