@@ -152,7 +152,7 @@
       named(ended),
     ];
     lathe.view.question({ heading: `Delete ${count(ended.length)}?`, text: text.filter(Boolean).join("\n"), label: "Delete" },
-      (tell) => perform("delete", runs, tell));
+      (tell) => perform("delete", ended, tell));
   }
 
   function size(bytes) {
@@ -251,7 +251,9 @@
   const queue = document.querySelector('[data-part="queue"]');
   let dragged = null;
   const row = (event) => event.target.closest?.("tr[data-key]");
-  queue.addEventListener("filled", () => (dragged = null));
+  queue.addEventListener("filled", ({ target }) => {
+    if (target === queue) dragged = null; // not after a change inside of rows, which stay
+  });
   queue.addEventListener("dragstart", (event) => {
     dragged = row(event);
     event.dataTransfer.effectAllowed = "move";
