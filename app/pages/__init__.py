@@ -1,12 +1,10 @@
 """The pages. One that is filled in has a `build(demo)`, one that is read a `view`; each is below and in app/web/addresses.py."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import gradio as gr
 from gradio.components import Navbar
 from gradio.events import Dependency
-from gradio.routes import App
 
 from app.pages import (
     compare,
@@ -61,31 +59,13 @@ def build() -> gr.Blocks:
     demo = gr.Blocks(
         title="Lathe", fill_width=True, analytics_enabled=False, delete_cache=(_CLEANUP_SECONDS, _UPLOAD_SECONDS)
     )
-    with _configured_once(demo):
-        for page in (page for page in PAGES if not page.is_read):
-            with demo.route(page.name, page.path):  # its root stays empty: the page Runs is read
-                Navbar(visible=False)  # our own is in the frame (app/web/theme.py)
-                before = set(demo.fns)
-                BUILDERS[page.path](demo)
-                _tell_when_live(demo, set(demo.fns) - before)
-    demo.app = App.create_app(demo, mcp_server=False)
+    for page in (page for page in PAGES if not page.is_read):
+        with demo.route(page.name, page.path):  # its root stays empty: the page Runs is read
+            Navbar(visible=False)  # our own is in the frame (app/web/theme.py)
+            before = set(demo.fns)
+            BUILDERS[page.path](demo)
+            _tell_when_live(demo, set(demo.fns) - before)
     return demo
-
-
-@contextmanager
-def _configured_once(demo: gr.Blocks) -> Iterator[None]:
-    """Skips what Gradio does at the end of each of 15 pages: it describes all pages so far and makes an application for them.
-
-    That takes a third of the server's start.
-    """
-    create = App.__dict__["create_app"]
-    setattr(App, "create_app", staticmethod(lambda *_, **__: None))  # noqa: B010 mypy refuses the assignment
-    setattr(demo, "get_config_file", dict)  # noqa: B010
-    try:
-        yield
-    finally:
-        setattr(App, "create_app", create)  # noqa: B010
-        delattr(demo, "get_config_file")
 
 
 def _tell_when_live(demo: gr.Blocks, own: set[int]) -> None:
