@@ -19,8 +19,8 @@ def document(session: Session) -> dict[str, Any]:
     """The waiting runs in their order, and whether the queue is paused.
 
     `starts_in` is in seconds, null if the run is held, its owner's quota keeps it from starting, which `quota` then says, or the
-    time of a run ahead of it is unknown. Other times are seconds since the epoch. Of runs that the session's user does not see,
-    only their places are told.
+    time of a run ahead of it is unknown. Other times are seconds since the epoch. Runs that the session's user does not see have
+    neither their id and name nor their owner and quota.
     """
     with database.read_everything() as whole:
         queued = waiting.waiting(session=whole)
@@ -58,8 +58,8 @@ def _waiting(run: Run, quotas: DeviceQuotas) -> dict[str, Any]:
 
 def _hidden(run: dict[str, Any], place: int) -> dict[str, Any]:
     """What a user who does not see the run may know of it."""
-    told = {"id": f"{sight.HIDDEN}{place}", "name": sight.ANOTHER_RUN, "owner": sight.ANOTHER}
-    return run | told | {"at_rung": None, "quota": ""}
+    anonymous = {"id": f"{sight.HIDDEN}{place}", "name": sight.ANOTHER_RUN, "owner": sight.ANOTHER}
+    return run | anonymous | {"at_rung": None, "quota": ""}
 
 
 def _starts(session: Session, queued: list[Run]) -> dict[str, float | None]:

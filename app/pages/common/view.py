@@ -5,8 +5,7 @@ the block's name as `data-part`, which static/view.js fills again with what the 
 links like `?sort=name` and forms with `data-live` change the address and the parts, without loading the page again. Buttons call
 REST (`action` in app/pages/templates/parts.html), and so do forms with `data-do` ("POST /api/..."): their fields are the values of
 the request's body, or with `data-query` of its query (`written` in static/view.js). A button with `data-open` opens the dialog of
-this id, which stands outside of the parts. Of a table whose
-rows have a `data-key`, only the rows that changed are sent.
+this id, which stands outside of the parts. Of a table whose rows have a `data-key`, only the rows that changed are sent.
 """
 
 import asyncio

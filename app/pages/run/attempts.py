@@ -53,15 +53,16 @@ def proposal(run: Run) -> str:
 
 def timelines(attempts: Sequence[Attempt], events: Sequence[RunEvent], now: float) -> list[tuple[int, list[Phase]]]:
     """The number and the phases of each attempt that has begun one, the latest attempt first."""
-    found = []
-    for attempt in reversed(attempts):
-        if own := [event for event in events if event.attempt == attempt.number]:
-            found.append((attempt.number, _phases(own, attempt.ended_at, now)))
-    return found
+    begun = {event.attempt for event in events}
+    return [
+        (attempt.number, _phases([event for event in events if event.attempt == attempt.number], attempt.ended_at, now))
+        for attempt in reversed(attempts)
+        if attempt.number in begun
+    ]
 
 
 def _phases(events: Sequence[RunEvent], ended: float | None, now: float) -> list[Phase]:
-    """In the order in which they first began; `ended` is None while the last of them goes on."""
+    """The phases of an attempt by their first start; `ended` is when the attempt ended, None while it runs."""
     seconds: dict[str, float] = {}
     for event, end in zip(events, [*(later.time for later in events[1:]), ended or now], strict=True):
         seconds[event.message] = seconds.get(event.message, 0.0) + max(end - event.time, 0.0)

@@ -15,7 +15,6 @@ from app.words import runs as words
 from training.config.choice_texts import choice_label
 from training.config.choices import Strategy
 from training.run_folder.paths import GGUF_FILE, MERGED_FILE
-from worker.settings import get_settings
 from worker.store.jobs import submitted_id
 from worker.store.runs import RunNotFound
 from worker.store.tables import Request, Run
@@ -42,7 +41,7 @@ def shown(query: QueryParams) -> Context:
 
 
 def _heading(run: Run) -> Context:
-    allowed, noun = callers.current().may_change(run.owner), words.result_noun(run.config)
+    caller, noun = callers.current(), words.result_noun(run.config)
     downloads = [
         (file, label) for file, label in ((MERGED_FILE, "Merged model"), (GGUF_FILE, "GGUF")) if adapter_path(run, file)
     ]
@@ -51,8 +50,8 @@ def _heading(run: Run) -> Context:
         "run": run,
         "status": words.status(run),
         "job_id": submitted_id(run) if run.job else "",
-        "allowed": allowed,
-        "can_share": allowed and get_settings().visibility != "all",
+        "allowed": caller.may_change(run.owner),
+        "can_share": caller.may_share(run.owner),
         "stopping": run.request is Request.STOP,
         "noun": noun,
         "has_archive": adapter_path(run) is not None,

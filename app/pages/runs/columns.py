@@ -34,7 +34,6 @@ DEFAULT = (
     "owner", "queued_at",
 )  # fmt: skip
 SORTED_UPWARDS = ("name", "model", "data", "method", "status", "owner")
-_WITHOUT_COLUMN = ("name", "data")
 
 
 @cache
@@ -65,7 +64,7 @@ def columns() -> dict[str, Column]:
         "notes": Column("Notes", lambda run, _: run.notes, kind="clip"),
         "id": Column("Id", lambda run, _: run.id, kind="code"),
     }
-    return own | {name: _of_setting(one) for name, one in settings().items() if name not in (*own, *_WITHOUT_COLUMN)}
+    return own | {name: _of_setting(one) for name, one in settings().items() if name not in own}
 
 
 def _number(label: str, text: Callable[[Run], str], order: str = "") -> Column:

@@ -1,4 +1,4 @@
-"""What the page Runs lists: filter, order, grouping, columns and place in the list, as the query of its address."""
+"""What the page Runs lists, as the query of its address: filter, order, grouping, columns and page."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -16,7 +16,7 @@ _MOST_COLUMNS = 24
 
 @dataclass(frozen=True)
 class Listing:
-    """The state of the list. `status` is empty for all; `page` counts from 1."""
+    """One page of the list. `status` is empty for runs of any status, `group` for no grouping; `page` counts from 1."""
 
     search: str = ""
     status: str = ""

@@ -43,7 +43,7 @@ def listed(query: QueryParams) -> Context:
             "damaged": damaged,
             "words": words,
             "may_change": caller.may_change,
-            "is_admin": caller.is_local or caller.admin,
+            "is_admin": caller.administers,
             "has_shares": get_settings().visibility == "own",
             "listing": listing,
             "page_size": PAGE,
