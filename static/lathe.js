@@ -1,4 +1,4 @@
-// Scripts that need no server: relative times, marks on invalid fields. Components call them from `js_on_load`.
+// What the scripts of all pages share: relative times, colors, requests, copies; and what components of Gradio call from `js_on_load`.
 (() => {
   "use strict";
   const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
@@ -152,7 +152,7 @@
       if (navigator.clipboard) await navigator.clipboard.writeText(button.dataset.copy);
       else {
         const box = Object.assign(document.createElement("textarea"), { value: button.dataset.copy });
-        element.append(box);
+        button.after(box); // in the button's dialog: what is outside of an open one cannot be selected
         box.select();
         document.execCommand("copy");
         box.remove();

@@ -57,7 +57,6 @@
     users.addEventListener("keydown", (event) => { if (event.key === "Enter") save.click(); });
     close.addEventListener("click", () => dialog.close());
     dialog.addEventListener("close", () => dialog.remove());
-    window.lathe.copies(dialog);
     document.body.append(dialog);
     dialog.showModal();
     act(() => lathe.request(address), "").then(() => users.focus());

@@ -9,6 +9,10 @@ from worker.store import database, shares
 
 pytestmark = IN_BROWSER
 
+WITHOUT_CLIPBOARD = """Object.defineProperty(navigator, "clipboard", { value: undefined });
+addEventListener("copy", () => { window.copied = document.activeElement.value })"""
+"""As in a page without HTTPS."""
+
 
 def users(kind, object_id):
     with database.read() as session:
@@ -33,5 +37,8 @@ def test_a_run_a_sweep_and_a_data_set_are_shared_with_accounts_and_by_link(reque
             says(page, "dialog#share code", f"{served.address}/shared/")
             named = users(kind, object_id)
             assert named[:2] == ["alice", "bob"] and page.locator("#share-users").input_value() == ", ".join(named)
+            page.evaluate(WITHOUT_CLIPBOARD)
+            page.locator("dialog#share").get_by_role("button", name="Copy").click()
+            page.wait_for_function(f"() => window.copied?.startsWith('{served.address}/shared/')")
             page.keyboard.press("Escape")
             page.locator("dialog#share").wait_for(state="detached")
