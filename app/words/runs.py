@@ -13,12 +13,10 @@ from training.scoring.words import in_words
 from training.units import NONE
 from worker.store.tables import Request, Run, Status
 
-_END = 12
+_END = 12  # characters of a name that stay where space is short
+_SHORT_ID = 8  # ids begin with the time
 DIFFERS = "result differs"
 """Beside the status of a run whose result does not compute what was trained."""
-
-
-_SHORT_ID = 8  # ids begin with the time
 
 
 def result_noun(config: Mapping[str, Any]) -> str:
