@@ -19,8 +19,8 @@ def document(session: Session) -> dict[str, Any]:
     """The waiting runs in their order, and whether the queue is paused.
 
     `starts_in` is in seconds, null if the run is held, its owner's quota keeps it from starting, which `quota` then says, or the
-    time of a run ahead of it is unknown. Other times are seconds since the epoch. Runs that the session's user does not see have
-    neither their id and name nor their owner and quota.
+    time of a run ahead of it is unknown. Other times are seconds since the epoch. The id, name, owner and quota of runs
+    that the session's user does not see are hidden.
     """
     with database.read_everything() as whole:
         queued = waiting.waiting(session=whole)
