@@ -17,9 +17,9 @@ from worker.datasets import datasets, previewing, row_pages, row_search, token_c
 from worker.datasets.row_search import Search
 from worker.datasets.token_counts import TokenCount
 from worker.settings import ROOT
-from worker.store import database, runs
+from worker.store import database
 from worker.store.listed import run_list
-from worker.store.tables import Dataset
+from worker.store.tables import Dataset, Run
 
 STARTER = "static/starter"
 PAGE_ROWS = 25
@@ -44,7 +44,8 @@ def models() -> list[tuple[str, str]]:
 def usual_model(users: list[dict[str, Any]]) -> str:
     """The model of the last run of those that use a data set, else the starter model."""
     with database.read() as session:
-        return next((runs.get(session=session, run_id=user["id"]).config["model"] for user in users), STARTER)
+        seen = (session.get(Run, user["id"]) for user in users)
+        return next((run.config["model"] for run in seen if run), STARTER)
 
 
 def mapping_of(view: ViewState, item: Dataset) -> dict[str, str]:

@@ -201,6 +201,24 @@ def test_what_is_shared_is_seen_but_not_changed(api, prepared, own):
     assert api.get(run, headers=bob).status_code == 404
 
 
+def test_a_shared_data_set_does_not_name_the_runs_that_are_not_shared(api, prepared, own):
+    alice, bob = as_(prepared, "alice"), as_(prepared, "bob")
+    data = own["dataset_id"]
+    api.put(f"/api/datasets/{data}/shares", json={"users": ["bob"]}, headers=alice)
+    with database.read_everything() as session:
+        names = {run.id: run.name for run in session.exec(select(Run).where(Run.dataset_id == data))}
+    assert {use["id"] for use in api.get(f"/api/datasets/{data}", headers=alice).json()["runs"]} >= names.keys()
+    for path in (f"/dataset?id={data}", "/datasets", f"/api/datasets/{data}"):
+        answer = api.get(path, headers=bob)
+        assert answer.status_code == 200, answer.text
+        assert not [word for word in (*names, *names.values()) if word in answer.text]
+    page = api.get(f"/dataset?id={data}", headers=bob).text
+    assert "used by a run of another user" in page and 'href="/run?id=hidden' not in page
+    shared = next(iter(names))
+    api.put(f"/api/runs/{shared}/shares", json={"users": ["bob"]}, headers=alice)
+    assert shared in {use["id"] for use in api.get(f"/api/datasets/{data}", headers=bob).json()["runs"]}
+
+
 def test_the_archive_of_a_shared_run_opens_no_data_set_that_is_not_shared(api, prepared, own):
     alice, bob, carol = (as_(prepared, name) for name in ("alice", "bob", "carol"))
     api.put(f"/api/runs/{own['run_id']}/shares", json={"users": ["bob"]}, headers=alice)
