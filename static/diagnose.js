@@ -2,7 +2,7 @@
 (() => {
   "use strict";
   const form = document.getElementById("diagnose-form");
-  if (!form) return; // the diagnosis or the database is missing
+  if (!form) return; // there is no such diagnosis
   const answer = document.getElementById("answer");
   const { log, file } = form.elements;
 

@@ -16,6 +16,7 @@ from starlette.datastructures import FormData, QueryParams, UploadFile
 
 from app.access import callers, notify
 from app.documents import diagnoses
+from app.documents.diagnoses import Recent
 from app.documents.tour import Step
 from app.pages.common import diagnosis  # noqa: F401 what the template calls
 from app.pages.common.view import Context, MissingError, View
@@ -55,8 +56,15 @@ def opened(query: QueryParams) -> Context:
         "shared": shared,
         "may_delete": shared is not None and callers.current().may_change(shared.owner),
         "deleted": query.get("deleted") == "1",
-        "recent": diagnoses.recent(),
+        "recent": _recent(),
     }
+
+
+def _recent() -> list[Recent] | None:
+    """The latest diagnoses; None if the database is unreachable, which a log of the form does not need."""
+    with suppress(*UNREACHABLE):
+        return diagnoses.recent()
+    return None
 
 
 def answered(form: FormData) -> Context:

@@ -2,9 +2,11 @@
 
 from browser import IN_BROWSER, field, says
 from played_run import PlayedRun
+from sqlalchemy import text
 from web import client
 
 from worker.diagnosis.diagnosis import diagnose
+from worker.store import database
 from worker.store.tables import Status
 
 pytestmark = IN_BROWSER
@@ -44,18 +46,25 @@ def test_an_invalid_field_beside_the_log_is_named_and_what_was_typed_stays(home)
         ("micro_batch", "many", "micro_batch"),
         ("model", "/no/such", "config.json not found"),
     ):
-        text = posted({"log": ERROR, name: value}).text
-        assert f"<b>{name}</b>" in text and message in text and f'value="{value}"' in text and ERROR in text
+        html = posted({"log": ERROR, name: value}).text
+        assert f"<b>{name}</b>" in html and message in html and f'value="{value}"' in html and ERROR in html
 
 
 def test_without_a_script_the_form_is_answered_by_the_page(home):
-    text = posted({"log": f"{ERROR}\n{HARM}"}).text
-    assert "cuda_out_of_memory" in text and "[rank1]: torch.OutOfMemoryError" in text and HARM not in text
+    html = posted({"log": f"{ERROR}\n{HARM}"}).text
+    assert "cuda_out_of_memory" in html and "[rank1]: torch.OutOfMemoryError" in html and HARM not in html
     assert "<b>log</b> is empty." in posted({"log": " "}).text
     shared = posted({"log": ERROR, "share": "1"})
     assert shared.status_code == 303
     assert "Shared by <b>local</b>" in client().get(shared.headers["location"]).text
     assert client().get("/diagnose?id=none").status_code == 404
+
+
+def test_without_a_database_a_log_is_diagnosed(home):
+    with database.write() as session:
+        session.execute(text("DROP TABLE run"))
+    assert "Logs can be diagnosed meanwhile." in client().get("/diagnose").text
+    assert "cuda_out_of_memory" in posted({"log": ERROR}).text
 
 
 def test_a_batch_size_is_proposed_only_if_it_is_known(home):
