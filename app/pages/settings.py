@@ -15,17 +15,17 @@ from worker.settings import get_settings
 def settings(_: QueryParams) -> Context:
     """What the caller may see and change; `users` is None for callers who are no admins."""
     caller, here = callers.current(), get_settings()
-    admin = caller.is_local or caller.admin
-    known = document(notify.listing(), notify.history())
-    channels = [channel for channel in known["channels"] if channel["kind"] != "browser"]
+    admin = caller.administers
+    notifications = document(notify.listing(), notify.history())
+    channels, messages = notifications["channels"], notifications["messages"]
     return {
         "caller": caller,
         "admin": admin,
         "account": account.document(),
-        "channels": channels,
-        "browser_events": _browser_events(known["channels"], caller.name),
-        "tests": {message["channel"]: message for message in reversed(known["messages"]) if message["event"] == "test"},
-        "messages": known["messages"],
+        "channels": [channel for channel in channels if channel["kind"] != "browser"],
+        "browser_events": _browser_events(channels, caller.name),
+        "tests": {message["channel"]: message for message in reversed(messages) if message["event"] == "test"},
+        "messages": messages,
         "preferences": notify.current_preferences(),
         "users": users.listing(usage=False) if admin else None,
         "folders": {
