@@ -99,7 +99,7 @@ def comparison(query: QueryParams) -> Context:
         "names": names(compared.runs),
         "methods": [method(run.config | run.stepped_down) for run in compared.runs],
         "status": status,
-        "place_of": {run.id: place for place, run in enumerate(compared.runs)},
+        "place_by_id": {run.id: place for place, run in enumerate(compared.runs)},
         "places": _places(selection, compared, lines),
         "first_columns": _FIRST,
         "groups": [(group, list(members)) for group, members in groupby(lines, key=lambda line: line.group)],

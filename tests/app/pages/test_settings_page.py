@@ -102,7 +102,7 @@ def test_a_new_form_begins_with_the_default_model(page):
     says(page, "table.folders", "Data folder")
     page.locator("#default-model").fill("org/my-model")
     page.locator("#default-model").press("Enter")
-    says(page, "#told", "New forms begin with it.")
+    says(page, "#told", "Saved.")
     page.goto("/new")
     page.wait_for_function("document.querySelector('#setting-model input')?.value === 'org/my-model'")
     assert field(page, "model").input_value() == "org/my-model"
