@@ -15,7 +15,6 @@ from app.pages.dataset.state import ViewState
 from app.web.templating import macros
 from app.words.datasets import share
 from app.words.rows import visible
-from worker.store.tables import Dataset
 
 SCRIPT = "<script>alert(1)</script>"
 
@@ -27,12 +26,6 @@ class Piece:
     trained: bool = False
     cut: bool = False
     special: bool = False
-
-
-def dataset(**values):
-    usual = {"id": "0" * 16, "sha256": "0" * 64, "name": "rows.jsonl", "format": "jsonl", "shape": "prompt/completion"}
-    counts = {"rows": 20, "bytes": 1000, "created_at": 0.0, "columns": ["prompt", "completion"], "reason": "it is so"}
-    return Dataset(**usual | counts | values)
 
 
 def batch(**values):

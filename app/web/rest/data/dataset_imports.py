@@ -1,4 +1,4 @@
-"""REST routes that import data sets from the hub and from the server's folders, in the background."""
+"""REST routes that import data sets from the hub, the server's folders and the sample, in the background."""
 
 from typing import Annotated, Any, Literal
 
@@ -85,10 +85,10 @@ def list_files() -> dict[str, Any]:
 
 @router.post("/imports", status_code=202, **answers(ImportAnswer, 202))
 def start_import(wanted: Annotated[NewImport, Body()]) -> dict[str, Any]:
-    """Starts to import a data set from the hub or from a folder of the server; read its state at `/api/datasets/imports/ID`.
+    """Starts to import a data set from the hub, a folder of the server or the sample; read its state at `/api/datasets/imports/ID`.
 
     Raises:
-        ConfigError: the body names neither or both, or this server works offline; answered with 422.
+        ConfigError: the body names none or several, or this server works offline; answered with 422.
         DataError: the file is in no data folder; answered with 422.
     """
     if (wanted.hub is not None) + (wanted.file is not None) + wanted.sample != 1:
