@@ -38,7 +38,7 @@ class DatasetList(Answer):
 
 
 class User(Answer):
-    """A run that uses a data set."""
+    """A run that uses a data set; of a run that the caller does not see, only its status."""
 
     id: str
     name: str
