@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-import psutil
-
 from training.config.choices import Strategy, Task
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
@@ -42,6 +40,8 @@ def shape_at(model: str, revision: str | None = None, task: Task = Task.SFT) -> 
 
 def host_memory() -> int:
     """The memory of this machine in bytes."""
+    import psutil  # every command would wait for it
+
     return int(psutil.virtual_memory().total)
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import psutil
 import pynvml
 
 from training.units import byte_size
@@ -119,6 +118,8 @@ def _processes(handle: Any) -> list[Any]:
 
 def _process(pid: int) -> str:
     """A process by its name, id and user, as far as they can be read; in a container NVML's ids mean nothing."""
+    import psutil
+
     try:
         process = psutil.Process(pid)
         return f"{process.name()} (process {pid} of {process.username()})"
@@ -168,6 +169,8 @@ def _memory_bytes(handle: Any) -> int:
     try:
         return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
     except pynvml.NVMLError_NotSupported:  # the GPU shares the host's memory
+        import psutil
+
         return psutil.virtual_memory().total
 
 

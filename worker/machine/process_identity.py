@@ -1,4 +1,7 @@
-"""Identifies a process across PID reuse, clock changes and reboots."""
+"""Identifies a process across PID reuse, clock changes and reboots.
+
+psutil is imported where it is used: every command would wait for it.
+"""
 
 import os
 import socket
@@ -7,8 +10,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Self
-
-import psutil
 
 LINUX = sys.platform == "linux"
 
@@ -51,6 +52,8 @@ class Identity:
     @property
     def alive(self) -> bool:
         """True if it is running; valid only if `here`."""
+        import psutil
+
         try:
             process = psutil.Process(self.pid)
             return Identity.of(self.pid) == self and process.status() != psutil.STATUS_ZOMBIE
@@ -97,6 +100,8 @@ def _place() -> str:
 
 
 def _start(pid: int) -> str:
+    import psutil
+
     if not LINUX:
         return f"{psutil.Process(pid).create_time():.6f}"
     try:
