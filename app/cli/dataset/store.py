@@ -124,7 +124,7 @@ def rows(dataset_id: str, offset: int, limit: int, search: str, *, as_json: bool
     """
     client, path = connect(), path_of("datasets", dataset_id, "/rows")
     answer = client.get(path, offset=offset, limit=limit, search=search)
-    while not answer.get("complete", True):  # a long search, of which each answer tells more
+    while answer.get("complete") is False and answer["next"] is None:  # a long search: each answer waits for more rows
         answer = client.get(path, offset=offset, limit=limit, search=search)
     click.echo(json.dumps(answer) if as_json else rows_page(answer, search))
 
@@ -135,7 +135,8 @@ def rows_page(answer: dict[str, Any], search: str) -> str:
         return "No row contains the text." if search else "No rows there."
     lines = [line for row in answer["rows"] for line in _row_lines(row)]
     more = f" and more (--offset {answer['next']})" if answer["next"] is not None else ""
-    of = f"of {'more than ' if answer.get('more') else ''}{answer['total']:,} {'found' if search else 'rows'}"
+    what = "rows" if not search else "found" if answer["complete"] else "found so far"
+    of = f"of {'more than ' if answer.get('more') else ''}{answer['total']:,} {what}"
     return "\n".join([*lines, "", f"{numbers.plural(len(answer['rows']), 'row')} {of}{more}."])
 
 

@@ -1,11 +1,14 @@
 """`lathe dataset`: checks files without server or database, and manages stored data sets."""
 
 import json
+import threading
 
 import pytest
 from commands import answer, lathe
 from environment import use
 from prepared import STARTER
+
+from worker.datasets import row_search
 
 KEYS = {
     "format", "reason", "rows", "tokens", "truncated_rows", "untrained_rows", "duplicate_rows", "longest_rows", "padding_waste",
@@ -123,6 +126,23 @@ def test_rows_are_printed_from_any_number_on_and_searched(home, rows):
     found = answer("dataset", "rows", added["id"], "--search", words)
     assert 39 in [row["row"] for row in found["rows"]] and found["complete"]
     assert lathe("dataset", "rows", added["id"], "--search", "no such text").stdout == "No row contains the text.\n"
+
+
+def test_a_page_of_a_search_that_is_full_is_printed_before_the_search_ends(home, rows, monkeypatch):
+    ended = threading.Event()
+
+    def unfinished(search):
+        for number in (1, 2, 3):
+            search._take({"row": number, "values": {"text": "five"}})
+        ended.wait()
+
+    monkeypatch.setattr(row_search.Search, "run", unfinished)
+    data = answer("dataset", "add", rows)["id"]
+    try:
+        printed = lathe("dataset", "rows", data, "--search", "five", "--limit", "2").stdout
+    finally:
+        ended.set()
+    assert printed.splitlines()[-1] == "2 rows of 3 found so far and more (--offset 2)."
 
 
 def test_several_files_become_one_data_set(home, tmp_path):
