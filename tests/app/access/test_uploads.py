@@ -163,7 +163,7 @@ def test_an_incomplete_upload_is_not_an_upload(tmp_path):
         uploaded_file(str(tmp_path / "tmpabc"), tmp_path)
 
 
-def test_a_value_without_paths_is_unchanged(tmp_path):
+def test_a_text_that_is_no_path_of_a_file_is_accepted(tmp_path):
     check_paths({"data": ["/etc/passwd", None, 3, {"name": "/etc/passwd"}]}, tmp_path)
 
 
