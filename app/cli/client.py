@@ -228,9 +228,9 @@ def path_of(kind: str, name: str, rest: str = "") -> str:
     Raises:
         NotFound: it cannot be an id or name, and would be another path.
     """
-    if not name or ("/" in name and kind != MACHINES):
+    if name in ("", ".", "..") or ("/" in name and kind != MACHINES):
         raise NotFound(kind.removesuffix("s"), name, "does not exist.", "Give its id, or the first characters of it.")
-    return f"/api/{kind}/{quote(name, safe='')}{rest}"
+    return f"/api/{kind}/{quote(name, safe='', errors='replace')}{rest}"
 
 
 def _prepare(*, changes: bool) -> None:

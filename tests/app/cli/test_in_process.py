@@ -38,7 +38,7 @@ def test_what_a_route_raises_keeps_its_class(home):
     assert raised.value.problem.value == "zzzz?"
 
 
-@table("name", ["", "a/b", "../queue"])
+@table("name", ["", "..", "a/b", "../queue", "\udcff"])
 def test_what_cannot_be_an_id_is_no_other_path(home, name):
     for command in (["show", name], ["stop", name], ["sweep", "show", name], ["dataset", "show", name]):
         assert "does not exist" in answer(*command, exit_code=1)["error"][0]["message"]
