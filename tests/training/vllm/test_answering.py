@@ -132,11 +132,16 @@ def test_a_process_that_is_given_up_while_it_loads_ends_with_its_own_processes(m
 
     script = tmp_path / "vllm"
     script.write_text(
-        f'#!/bin/sh\nsleep 1000 &\necho $! "$VLLM_NO_USAGE_STATS" "$LATHE_TOKEN" > {tmp_path}/child\nwait\n'
+        "#!/bin/sh\nsleep 1000 &\n"
+        'echo $! "$VLLM_NO_USAGE_STATS" "$LATHE_RUN" "$LATHE_TOKEN" "$TORCHELASTIC_USE_AGENT_STORE" "$LOCAL_RANK" '
+        f"> {tmp_path}/child\nwait\n"
     )
     script.chmod(0o700)
     monkeypatch.setenv("LATHE_VLLM_COMMAND", str(script))
     monkeypatch.setenv("LATHE_TOKEN", "secret")
+    monkeypatch.setenv("LATHE_RUN", "marked")
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")  # as torchrun does
+    monkeypatch.setenv("LOCAL_RANK", "0")
 
     def waiting():
         if (tmp_path / "child").exists() and (tmp_path / "child").read_text():
@@ -145,7 +150,7 @@ def test_a_process_that_is_given_up_while_it_loads_ends_with_its_own_processes(m
     with pytest.raises(UserError, match="is stopped"), serving(Models("m"), 8, waiting):
         pass
     pid, *given = (tmp_path / "child").read_text().split()
-    assert given == ["1"]  # it gets no secret of Lathe's
+    assert given == ["1", "marked"]  # it gets no secret of Lathe's, and no store of torchrun's
     eventually(lambda: not psutil.pid_exists(int(pid)) or psutil.Process(int(pid)).status() == psutil.STATUS_ZOMBIE)
 
 
