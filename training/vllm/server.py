@@ -123,8 +123,13 @@ class Server:
         return VllmError(503, self._value, f"ended: {self._reason()}")
 
     def context(self) -> int:
-        """The most tokens of prompt and answer."""
-        return int(self._client.get("/v1/models").json()["data"][0]["max_model_len"])
+        """The most tokens of prompt and answer.
+
+        Raises:
+            VllmError: as `complete`.
+        """
+        with self._explained():
+            return int(self._client.get("/v1/models").json()["data"][0]["max_model_len"])
 
     def complete(self, body: dict[str, Any]) -> list[list[int]]:
         """The tokens of the answer to each prompt of a request.
