@@ -67,7 +67,7 @@ def recover() -> None:
     """Ends the rows of processes whose worker is gone, and frees their devices."""
     for served in holders.lost(SERVED, _poll):
         if holders.host_of(served) == hostname():
-            _end_left_behind(served)
+            end_left_behind(_mark(served))
         _finish(served.id, f"Its worker on {holders.host_of(served)} ended.")
 
 
@@ -148,7 +148,7 @@ def _attend(served: ServedModel, planned: models.Plan, device: str | None) -> No
         log.exception("served model %s cannot be started", served.id)
         reason = f"It could not be started: {error}"
     finally:
-        _end_left_behind(served)
+        end_left_behind(_mark(served))  # vLLM's own processes, before its device is free
         _finish(served.id, reason)
         with _lock:
             _threads.pop(served.id, None)
@@ -157,12 +157,6 @@ def _attend(served: ServedModel, planned: models.Plan, device: str | None) -> No
 
 def _mark(served: ServedModel) -> str:
     return f"served-{served.id}"
-
-
-def _end_left_behind(served: ServedModel) -> None:
-    """The processes of vLLM, which has some of its own, end with the process that serves, and before its device is free."""
-    if get_settings().vllm_command:
-        end_left_behind(_mark(served))
 
 
 def _started(

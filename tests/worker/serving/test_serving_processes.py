@@ -126,6 +126,8 @@ def test_the_command_of_vllm_reaches_the_program_whose_note_is_shown_and_whose_o
     ready = served("models/note")
     assert ready.reason == "transformers answers: vllm vllm"
     (child,) = psutil.Process(ready.pid).children()
+    monkeypatch.delenv("LATHE_VLLM_COMMAND")
+    get_settings.cache_clear()
     os.kill(ready.pid, signal.SIGKILL)
     is_in(ServedState.ENDED, ready.id)
     assert is_gone(child)
