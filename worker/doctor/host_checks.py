@@ -31,6 +31,7 @@ _SHARED = "/dev/shm"  # noqa: S108 only its size is asked for
 _SHARED_BYTES, _OPEN_FILES, _ROOM_BYTES = _GIB, 4096, 20 * _GIB
 _WRITTEN_BYTES, _SLOW_BYTES = 64 * _MIB, 50 * _MIB
 _CLOCK_SECONDS, _HUB_SECONDS = 5.0, 5.0
+_VLLM_SECONDS = 300.0  # it imports torch, perhaps from a slow disk
 _OPTIONAL = ("flash_attn", "bitsandbytes", "torchao")  # packages that runs use if they are there
 _FLASH_CAPABILITY = (8, 0)
 
@@ -72,11 +73,16 @@ def vllm() -> Iterator[Finding]:
     if not (words := shlex.split(get_settings().vllm_command)):
         return
     argv = [sys.executable, "-m", programs.VLLM, *words, "--version"]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
-    lines = (done.stderr if done.returncode else done.stdout).strip().splitlines() or ["it printed nothing"]
-    said = f"{words[0]} does not start: {lines[-1]}" if done.returncode else lines[-1]
+    try:
+        done = subprocess.run(
+            argv, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, timeout=_VLLM_SECONDS, text=True, check=False
+        )
+        failed, output = bool(done.returncode), done.stderr if done.returncode else done.stdout
+    except subprocess.TimeoutExpired:
+        failed, output = True, f"no answer within {_VLLM_SECONDS:g} s"
+    last = (output.strip().splitlines() or ["it printed nothing"])[-1]
     cure = "Install vLLM in an environment of its own and give its path in LATHE_VLLM_COMMAND. Until then transformers answers."
-    yield judged("vLLM", said, warned=bool(done.returncode), cure=cure)
+    yield judged("vLLM", f"{words[0]} does not start: {last}" if failed else last, warned=failed, cure=cure)
 
 
 def memory() -> Iterator[Finding]:

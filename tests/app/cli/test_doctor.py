@@ -136,3 +136,7 @@ def test_the_program_of_vllm_is_tried(home, tmp_path, monkeypatch):
     assert (
         missing.state is State.WARNING and "/no/vllm does not start: FileNotFoundError" in missing.said and missing.cure
     )
+    monkeypatch.setattr(host_checks, "_VLLM_SECONDS", 0.1)
+    script.write_text("#!/bin/sh\nexec sleep 1000\n")
+    (slow,) = found(str(script))
+    assert slow.state is State.WARNING and "does not start: no answer within 0.1 s" in slow.said and slow.cure
