@@ -1,7 +1,8 @@
 """Stands in for vLLM's program: `stand_in_vllm.py serve MODEL ...` speaks its HTTP API and answers by `generate` of transformers.
 
-Unlike vLLM it refuses options and parameters that it does not know, so that a misspelt one is seen. STAND_IN_VLLM has what goes
-wrong: "memory" and "rank" end it at its start, "dies" at the first answer, "context" refuses every answer.
+Unlike vLLM it refuses options and parameters that it does not know, and values that vLLM would convert, so that a wrong one is
+seen. STAND_IN_VLLM has what goes wrong: "memory" and "rank" end it at its start, "dies" at the first answer, "context" refuses
+every answer.
 """
 
 import argparse
@@ -13,10 +14,14 @@ import sys
 from pathlib import Path
 
 WRONG = os.environ.get("STAND_IN_VLLM", "")
+NUMBER, NONE = (int, float), type(None)
 PARAMETERS = {
-    "model", "prompt", "max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed",
-    "ignore_eos", "stop_token_ids", "logprobs", "return_tokens_as_token_ids", "return_token_ids", "stream",
+    "model": str, "prompt": list, "max_tokens": int, "min_tokens": int, "temperature": NUMBER, "top_p": NUMBER, "top_k": int,
+    "min_p": NUMBER, "repetition_penalty": NUMBER, "seed": (int, NONE), "ignore_eos": bool, "stop_token_ids": list,
+    "logprobs": (int, NONE), "return_tokens_as_token_ids": bool, "return_token_ids": bool, "stream": bool,
 }  # fmt: skip
+NEEDED = {"model", "prompt", "max_tokens", "temperature", "ignore_eos", "stop_token_ids", "return_token_ids"}
+"""vLLM has other defaults for these than Lathe means."""
 
 
 def options(arguments):
@@ -85,7 +90,8 @@ class Engine:
         if body.get("seed") is not None:
             torch.manual_seed(body["seed"])
         heat = body.get("temperature", 1)
-        sampled = {"temperature": heat, "top_p": body.get("top_p", 1), "top_k": body.get("top_k", 0)} if heat else {}
+        names = ("top_p", "top_k", "min_p")
+        sampled = {"temperature": heat} | {name: body[name] for name in names if name in body} if heat else {}
         config = GenerationConfig(
             max_new_tokens=body.get("max_tokens", 16), min_new_tokens=body.get("min_tokens"), do_sample=heat > 0,
             eos_token_id=ends or None, pad_token_id=0, repetition_penalty=body.get("repetition_penalty", 1.0),
@@ -107,9 +113,20 @@ class Engine:
         return nullcontext()
 
 
+def fits(name, value):
+    kind = PARAMETERS.get(name, ())
+    if name in ("prompt", "stop_token_ids"):
+        lists = value if name == "prompt" and value and isinstance(value[0], list) else [value]
+        return all(isinstance(ids, list) and all(type(token) is int for token in ids) for ids in lists)
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
 def check(engine, body, prompts):
-    if unknown := body.keys() - PARAMETERS:
-        raise RefusedError(400, "BadRequestError", f"unknown parameters {sorted(unknown)}")
+    wrong = [name for name, value in body.items() if not fits(name, value)]
+    if wrong or (wrong := sorted(NEEDED - body.keys())):
+        raise RefusedError(400, "BadRequestError", f"unknown, missing or wrong parameters {wrong}")
+    if body.get("logprobs") is not None and not body.get("return_tokens_as_token_ids"):
+        raise RefusedError(400, "BadRequestError", "the tokens of logprobs would be texts")
     if body["model"] not in (engine.name, *engine.adapters):
         raise RefusedError(404, "NotFoundError", f"The model `{body['model']}` does not exist.")
     for prompt in prompts:
