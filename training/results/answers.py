@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
-from itertools import chain
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -24,30 +24,33 @@ from training.vllm.server import VllmError, command
 _BATCH_ROWS = 32
 
 
+@dataclass(frozen=True)
+class Compared:
+    """The questions, and the run whose base model and whose fine-tuned weights (from the folder `tuned`) answer them."""
+
+    asked: list[Question]
+    config: RunConfig
+    tuned: Path
+    tokenizer: PreTrainedTokenizerBase
+    dtype: torch.dtype
+
+
 def compare(
-    asked: list[Question],
-    config: RunConfig,
-    tuned: Path,
-    tokenizer: PreTrainedTokenizerBase,
-    dtype: torch.dtype,
-    device: torch.device,
-    progress: Callable[[int, int], None],
-    warn: Callable[[str], None],
+    item: Compared, device: torch.device, progress: Callable[[int, int], None], warn: Callable[[str], None]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Generates greedy answers before and after fine-tuning. Returns the mean scores (0 to 1) and one record per row.
 
-    It loads the fine-tuned weights from the folder `tuned`, so that the scores are those of the files users download.
-    `warn` is told why transformers answers in place of vLLM.
+    The scores are those of the files users download. If transformers answers in place of vLLM, it calls `warn` with the reason.
     """
-    done = 0
+    done, total = 0, 2 * len(item.asked)
 
     def step(count: int) -> None:
         nonlocal done
         done += count
-        progress(min(done, 2 * len(asked)), 2 * len(asked))
+        progress(min(done, total), total)
 
-    before, after = _before_and_after(asked, config, tuned, tokenizer, dtype, device, step, warn)
-    rows = [_record(*row) for row in zip(asked, before, after, strict=True)]
+    before, after = _by_vllm(item, step, warn) or _by_transformers(item, device, step)
+    rows = [_record(*row) for row in zip(item.asked, before, after, strict=True)]
     summary = {
         "rows": len(rows),
         "exact_match_before": sum(row["match_before"] for row in rows) / len(rows),
@@ -59,48 +62,34 @@ def compare(
     return summary, rows
 
 
-def _before_and_after(
-    asked: list[Question],
-    config: RunConfig,
-    tuned: Path,
-    tokenizer: PreTrainedTokenizerBase,
-    dtype: torch.dtype,
-    device: torch.device,
-    step: Callable[[int], None],
-    warn: Callable[[str], None],
-) -> list[list[str]]:
-    if command():
-        try:
-            return _by_vllm(asked, config, tuned, tokenizer, dtype, step)
-        except (NotLoaded, VllmError) as reason:  # the run has its result, and must not fail for this
-            warn(f"transformers answers the held-out rows: {reason}")
-    model = load_model(config, dtype, len(tokenizer)).to(device).eval()
+def _by_transformers(item: Compared, device: torch.device, step: Callable[[int], None]) -> list[list[str]]:
+    config, tokenizer = item.config, item.tokenizer
+    model = load_model(config, item.dtype, len(tokenizer)).to(device).eval()
     if config.method.adapts:
-        model = PeftModel.from_pretrained(model, str(tuned)).eval()
+        model = PeftModel.from_pretrained(model, str(item.tuned)).eval()
     with model.disable_adapter() if config.method.adapts else nullcontext():
-        before = answer_all(model, asked, tokenizer, config.max_new_tokens, step)
+        before = answer_all(model, item.asked, tokenizer, config.max_new_tokens, step)
     if not config.method.adapts:
         del model
-        model = model_class(config.task).from_pretrained(str(tuned), dtype=dtype).to(device).eval()
-    return [before, answer_all(model, asked, tokenizer, config.max_new_tokens, step)]
+        model = model_class(config.task).from_pretrained(str(item.tuned), dtype=item.dtype).to(device).eval()
+    return [before, answer_all(model, item.asked, tokenizer, config.max_new_tokens, step)]
 
 
-def _by_vllm(
-    asked: list[Question],
-    config: RunConfig,
-    tuned: Path,
-    tokenizer: PreTrainedTokenizerBase,
-    dtype: torch.dtype,
-    step: Callable[[int], None],
-) -> list[list[str]]:
-    """One process answers with and without an adapter; of two whole models, one after the other."""
-    after = models_of(config, tuned, dtype)
-    processes = [after] if after.adapters else [models_of(config, None, dtype), after]
-    names = [[models.name, *models.adapters] for models in processes]
-    found = [
-        vllm_answers(*one, asked, tokenizer, config.max_new_tokens, step) for one in zip(processes, names, strict=True)
-    ]
-    return list(chain.from_iterable(found))
+def _by_vllm(item: Compared, step: Callable[[int], None], warn: Callable[[str], None]) -> list[list[str]]:
+    """Empty if vLLM does not answer. One process answers with and without an adapter; of two whole models, one after the other."""
+    if not command():
+        return []
+    after = models_of(item.config, item.tuned, item.dtype)
+    processes = [after] if after.adapters else [models_of(item.config, None, item.dtype), after]
+    answers: list[list[str]] = []
+    try:
+        for models in processes:
+            names, longest = [models.name, *models.adapters], item.config.max_new_tokens
+            answers += vllm_answers(models, names, item.asked, item.tokenizer, longest, step)
+    except (NotLoaded, VllmError) as reason:  # the run has its result, and must not fail for this
+        warn(f"transformers answers the held-out rows: {reason}")
+        return []
+    return answers
 
 
 def write_records(rows: list[dict[str, Any]], path: Path) -> None:

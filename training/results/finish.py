@@ -21,7 +21,7 @@ from training.ranks import sequence_parallel
 from training.ranks.distributed import local_machine, main_rank_works
 from training.ranks.stopping import StopSignal
 from training.reports.report import Report, peak_bytes, used_bytes
-from training.results.answers import compare, write_records
+from training.results.answers import Compared, compare, write_records
 from training.results.merging import merge
 from training.results.parity.recording import by_all_ranks, fits_here, record, verified, write_generation_config
 from training.results.parity.reference import Reference
@@ -95,11 +95,15 @@ def answer_held_out(
     summary: dict[str, Any],
 ) -> None:
     """Answers `answer_rows` held-out rows and adds the scores to `summary`. Only rank 0 calls it."""
+    answered = 0
 
     def progress(done: int, total: int) -> None:
+        nonlocal answered
         if stop.requested:
             raise StopRequested
-        report.progress(done, total)
+        if done > answered:  # none are while vLLM loads
+            answered = done
+            report.progress(done, total)
 
     def warn(message: str) -> None:
         report.for_run(Note(message=message, level="warning"))
@@ -107,8 +111,8 @@ def answer_held_out(
     selected = questions(data.held_out_examples(), config, tokenizer, config.answer_rows) if config.answer_rows else []
     if selected:
         report.enter("answering")
-        dtype = DTYPES[precision]
-        summary["answers"], rows = compare(selected, config, result, tokenizer, dtype, device, progress, warn)
+        item = Compared(selected, config, result, tokenizer, DTYPES[precision])
+        summary["answers"], rows = compare(item, device, progress, warn)
         write_records(rows, run_dir / ANSWERS_FILE)
 
 

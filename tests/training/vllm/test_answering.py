@@ -55,13 +55,12 @@ def compared(folders, name, asked, tokenizer):
     """The summary and rows of a finished run's held-out answers, and the warnings."""
     import torch
 
-    from training.results.answers import compare
+    from training.results.answers import Compared, compare
 
     method = "full" if name == "full" else "lora"
     config = RunConfig(model=str(folders / "base"), data="d", method=method, max_new_tokens=LONGEST)
-    told, device = [], torch.device("cpu")
-    arguments = asked, config, folders / name, tokenizer, torch.float32, device
-    return *compare(*arguments, lambda done, total: None, told.append), told
+    told, item = [], Compared(asked, config, folders / name, tokenizer, torch.float32)
+    return *compare(item, torch.device("cpu"), lambda done, total: None, told.append), told
 
 
 @pytest.mark.parametrize("name", ["lora", "full"])
