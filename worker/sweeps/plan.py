@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlmodel import Session
 
+from training.chat.settings import ChatSettings
 from training.config.fields import ConfigError
 from training.config.run_config import RunConfig
 from training.errors import Problem
@@ -156,7 +157,8 @@ class _Look:
             shape = self._shape(config.model, config.revision, config.task)
         except ModelError:
             return replace(run, reason="The memory is unknown: the model's config.json is not on this machine.")
-        key = (config.data, config.model, config.columns, config.train_on_prompt)
+        chat = ChatSettings.of(config).key
+        key = config.data, config.model, config.revision, config.columns, config.train_on_prompt, chat
         if key not in self._rows:
             self._rows[key] = worst_batch.counted(config)
         setup = Setup(config, shape, self._card, self._rows[key], forecasting.host_memory(), self._calibration)
