@@ -119,7 +119,9 @@ def test_no_page_has_a_serious_fault_in_light_or_dark(filled, rare):
             for node in fault["nodes"][:3]:
                 faults.setdefault(f"{name}: {fault['id']}", []).append(node["html"][:160])
     assert faults == {}
-    missing = ["Failed to load resource: the server responded with a status of 404 (Not Found)"]  # the unknown run's page
+    missing = [
+        "Failed to load resource: the server responded with a status of 404 (Not Found)"
+    ]  # the unknown run's page
     assert messages == (missing if rare else [])
 
 
