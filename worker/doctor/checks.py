@@ -9,6 +9,7 @@ CHECKS: tuple[Check, ...] = (
     host_checks.packages,
     device_checks.driver,
     device_checks.gpus,
+    device_checks.kernel_log,
     device_checks.kernels,
     host_checks.processors,
     host_checks.optional_packages,
@@ -20,6 +21,7 @@ CHECKS: tuple[Check, ...] = (
     host_checks.disk,
     host_checks.services,
     host_checks.hub,
+    host_checks.trackers,
 )
 
 AT_START: tuple[Check, ...] = (

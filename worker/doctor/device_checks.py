@@ -1,5 +1,6 @@
 """Checks of the driver and the GPUs, and of what torch does with them."""
 
+import re
 import statistics
 import subprocess
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from worker.machine.gpus import Gpu, driver_problem, handle_of, used_by_others
 from worker.settings import SettingsError
 
 _SLOW_FACTOR = 3.0
+_XID = re.compile(r"NVRM: Xid \((?P<gpu>[^)]+)\): (?P<number>\d+),(?P<words>.*)")
 _NOT_USED = {
     "rocm": "AMD GPUs (ROCm): untested, and Lathe finds GPUs by NVIDIA's driver",
     "mps": "Apple's GPU (MPS): neither DeepSpeed nor NCCL runs there",
@@ -77,6 +79,23 @@ def _memory_errors(gpu: Gpu) -> int:
         finally:
             pynvml.nvmlShutdown()
     return 0
+
+
+def kernel_log() -> Iterator[Finding]:
+    """The errors of GPUs (Xid) in the kernel's log since the machine started, the latest of each GPU."""
+    if not devices.usable_gpus():
+        return
+    try:
+        log = subprocess.run(["dmesg"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        yield Finding("Xid", State.OK, "unknown: only root may read the kernel's log here (sudo dmesg | grep Xid)")
+        return
+    latest = {match["gpu"]: match for match in _XID.finditer(log)}
+    cure = "NVIDIA's list of Xid errors says what the number means. If it comes back, reset or replace the card."
+    for gpu, match in latest.items():
+        yield Finding(f"Xid {match['number']}", State.WARNING, f"GPU at {gpu}: {match['words'].strip()}", cure)
+    if not latest:
+        yield Finding("Xid", State.OK, "none since the machine started")
 
 
 def kernels() -> Iterator[Finding]:

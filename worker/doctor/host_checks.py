@@ -34,6 +34,11 @@ _CLOCK_SECONDS, _HUB_SECONDS = 5.0, 5.0
 _VLLM_SECONDS = 300.0  # it imports torch, perhaps from a slow disk
 _OPTIONAL = ("flash_attn", "bitsandbytes", "torchao")  # packages that runs use if they are there
 _FLASH_CAPABILITY = (8, 0)
+_VLLM_CAPABILITY = (7, 5)  # vLLM's requirements since 0.21
+_TRACKERS = {  # the variable with a tracker's address, that which says that it is used, and the usual address
+    "W&B": ("WANDB_BASE_URL", "WANDB_API_KEY", "https://api.wandb.ai"),
+    "MLflow": ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_URI", ""),
+}
 
 
 def packages() -> Iterator[Finding]:
@@ -69,7 +74,7 @@ def optional_packages() -> Iterator[Finding]:
 
 
 def vllm() -> Iterator[Finding]:
-    """Whether the program of LATHE_VLLM_COMMAND starts, and its version."""
+    """Whether the program of LATHE_VLLM_COMMAND starts, its version, and whether it fits the cards."""
     if not (words := shlex.split(get_settings().vllm_command)):
         return
     argv = [sys.executable, "-m", programs.VLLM, *words, "--version"]
@@ -82,6 +87,11 @@ def vllm() -> Iterator[Finding]:
         failed, output = True, f"no answer within {_VLLM_SECONDS:g} s"
     last = (output.strip().splitlines() or ["it printed nothing"])[-1]
     cure = "Install vLLM in an environment of its own and give its path in LATHE_VLLM_COMMAND. Until then transformers answers."
+    least = min((gpu.capability for gpu in _usable()), default=_VLLM_CAPABILITY)
+    if not failed and least < _VLLM_CAPABILITY:
+        said = f"{last} needs compute capability 7.5, a card has {least[0]}.{least[1]}"
+        yield Finding("vLLM", State.WARNING, said, "Remove LATHE_VLLM_COMMAND: transformers answers there.")
+        return
     yield judged("vLLM", f"{words[0]} does not start: {last}" if failed else last, warned=failed, cure=cure)
 
 
@@ -171,14 +181,24 @@ def hub() -> Iterator[Finding]:
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
         yield Finding("hub", State.OK, "HF_HUB_OFFLINE is set: only models on this machine are used")
         return
-    address = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    cure = "Set HTTPS_PROXY or HF_ENDPOINT, or use models in a folder and set HF_HUB_OFFLINE=1."
+    yield _reached("hub", os.environ.get("HF_ENDPOINT", "https://huggingface.co"), cure)
+
+
+def trackers() -> Iterator[Finding]:
+    """Whether the trackers answer to which this environment sends metrics."""
+    for name, (variable, used, usual) in _TRACKERS.items():
+        address = os.environ.get(variable, usual)
+        if os.environ.get(used) and address.startswith("http"):
+            yield _reached(name, address, f"Set HTTPS_PROXY, or correct {variable}. Runs train without it and say so.")
+
+
+def _reached(subject: str, address: str, cure: str) -> Finding:
     try:
         httpx.head(address, timeout=_HUB_SECONDS, follow_redirects=True)
-    except httpx.HTTPError as error:
-        cure = "Set HTTPS_PROXY or HF_ENDPOINT, or use models in a folder and set HF_HUB_OFFLINE=1."
-        yield Finding("hub", State.WARNING, f"{address} does not answer: {error}", cure)
-        return
-    yield Finding("hub", State.OK, f"{address} answers")
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return Finding(subject, State.WARNING, f"{address} does not answer: {error}", cure)
+    return Finding(subject, State.OK, f"{address} answers")
 
 
 def _usable() -> list[Gpu]:

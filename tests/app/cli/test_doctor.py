@@ -3,12 +3,14 @@
 import nvml
 import pytest
 from commands import answer, lathe
+from receivers import hooks
 from subtest_table import table
 
 from worker.doctor import device_checks, host_checks
 from worker.doctor.finding import State
 from worker.machine import device_trial, gpus, overload
 from worker.queue.reaper import try_devices
+from worker.settings import get_settings
 from worker.store import database
 from worker.store.system import aside
 
@@ -140,3 +142,48 @@ def test_the_program_of_vllm_is_tried(home, tmp_path, monkeypatch):
     script.write_text("#!/bin/sh\nexec sleep 1000\n")
     (slow,) = found(str(script))
     assert slow.state is State.WARNING and "does not start: no answer within 0.1 s" in slow.said and slow.cure
+
+
+@nvml.needs_compiler
+def test_the_latest_xid_of_each_gpu_is_named_from_the_kernel_log(four_gpus, tmp_path, monkeypatch):
+    four_gpus()
+    log = tmp_path / "dmesg"
+    log.write_text(
+        "#!/bin/sh\ncat <<'END'\n"
+        "[  10.1] NVRM: Xid (PCI:0000:65:00): 13, pid=7, Graphics Exception\n"
+        "[  99.2] NVRM: Xid (PCI:0000:65:00): 79, pid=7, GPU has fallen off the bus.\n"
+        "[  99.3] usb 1-1: new device\nEND\n"
+    )
+    log.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    [found] = device_checks.kernel_log()
+    assert (found.subject, found.state) == ("Xid 79", State.WARNING) and found.cure
+    assert "PCI:0000:65:00" in found.said and "fallen off the bus" in found.said
+    log.write_text("#!/bin/sh\nexit 1\n")
+    [unknown] = device_checks.kernel_log()
+    assert unknown.state is State.OK and "only root" in unknown.said
+
+
+def test_trackers_that_are_used_are_asked(monkeypatch):
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert list(host_checks.trackers()) == []
+    with hooks() as receiver:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", receiver.url)
+        [answers] = host_checks.trackers()
+    assert (answers.subject, answers.state) == ("MLflow", State.OK)
+    [silent] = host_checks.trackers()  # the server has ended
+    assert silent.state is State.WARNING and "MLFLOW_TRACKING_URI" in silent.cure and receiver.url in silent.said
+
+
+@nvml.needs_compiler
+def test_a_card_that_is_too_old_for_vllm_is_named(home, tmp_path, monkeypatch):
+    nvml.install(monkeypatch, tmp_path / "nvml", nvml.gpu(0, capability="7 0"))
+    program = tmp_path / "vllm"
+    program.write_text("#!/bin/sh\necho 0.32.0\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("LATHE_VLLM_COMMAND", str(program))
+    get_settings.cache_clear()
+    [found] = host_checks.vllm()
+    gpus._listed.cache_clear()
+    assert found.state is State.WARNING and "a card has 7.0" in found.said and "transformers" in found.cure
