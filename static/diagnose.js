@@ -34,6 +34,5 @@
   });
   file.addEventListener("change", () => file.value && ask());
   log.addEventListener("input", () => (file.value = "")); // what was typed last counts
-  lathe.copies(answer);
   shows();
 })();

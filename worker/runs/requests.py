@@ -87,7 +87,7 @@ def _sharding_changes(session: Session, run_id: str, strategy: Strategy | None, 
     if rows and before.global_batch_size % rows == 0:
         changes["gradient_accumulation_steps"] = before.global_batch_size // rows
         after = stepped_down(before, changes)
-    if conflicts := rules.problems(after, machine_of()):
+    if conflicts := rules.problems(after, machine_of(after.engine)):
         raise ConfigError(conflicts[:1])
     checkpoint = next(iter(checkpoints.sealed(get_settings().runs_dir / run.id)), None)
     if checkpoint and (layout := Layout.read(checkpoint)):

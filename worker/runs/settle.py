@@ -226,8 +226,8 @@ def _stored_path(session: Session, field: str, dataset_id: str, problems: list[P
 
 def _visible_adapter(name: str) -> dict[str, Any] | None:
     """The adapter_config.json of an adapter, if it is a path or of a run that the user sees."""
-    folder = _adapter_folder(name)
-    if folder is None or (find_path(name) is None and not _sees_run(name)):
+    folder, path = _adapter_folder(name), find_path(name)
+    if folder is None or (folder != (path and path.absolute()) and not _sees_run(name)):
         return None
     try:
         values = json.loads(read_regular(folder / ADAPTER_CONFIG, _MOST_ADAPTER_BYTES))
