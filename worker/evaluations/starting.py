@@ -1,27 +1,17 @@
 """Starts queued evaluations on free devices of this machine, and finds lost ones. The worker calls it at each round."""
 
-import logging
-import sys
-from typing import Any
-
-from sqlmodel import Session
-
 from worker.evaluations.submit import folder_of
 from worker.machine import devices, free_devices, overload
-from worker.machine.process_identity import hostname, me
+from worker.machine.process_identity import me
 from worker.settings import get_settings
 from worker.store import database, evaluations
 from worker.store.playground import serving
-from worker.store.tables import Evaluation, Status
+from worker.store.tables import Evaluation
 from worker.store.work import EVALUATION
-from worker.supervision import holders
-from worker.supervision.holders import Holder, Supervisors
-from worker.supervision.training_process import end_left_behind
+from worker.supervision.queued_work import Queue
 
-log = logging.getLogger(__name__)
-
-SUPERVISOR_LOG = "supervisor.log"
-supervisors = Supervisors(EVALUATION)
+_queue = Queue(EVALUATION, "worker.evaluations.supervisor", folder_of)
+recover, supervisors = _queue.recover, _queue.supervisors
 
 
 def start_waiting() -> list[Evaluation]:
@@ -31,16 +21,10 @@ def start_waiting() -> list[Evaluation]:
         return started
     with supervisors.lock:
         while item := _claimed():
-            _supervise(item)
+            _queue.supervise(item)
             started.append(item)
         _end_served_for_next()
     return started
-
-
-def recover() -> list[Evaluation]:
-    """Requeues the evaluations whose supervisor is gone; after too many attempts they fail. Returns them."""
-    how = supervisors.poll, _end_left_behind, _close
-    return [item for item in holders.lost(EVALUATION, supervisors.poll) if holders.recover(EVALUATION, item, *how)]
 
 
 def _claimed() -> Evaluation | None:
@@ -67,25 +51,3 @@ def _end_served_for_next() -> None:
         reason = f"An evaluation of run {queued[0].run_id} needs its device."
         with database.write() as session:
             serving.request_devices(session=session, devices=[min(held)], reason=reason)
-
-
-def _supervise(item: Evaluation) -> None:
-    command = [sys.executable, "-m", "worker.evaluations.supervisor", item.id, str(item.attempt)]
-    supervisors.start(item, command, folder_of(item) / SUPERVISOR_LOG)
-
-
-def _end_left_behind(item: Evaluation) -> None:
-    if item.device.partition("/")[0] == hostname():
-        holders.end_holder(item)
-        end_left_behind(f"evaluation-{item.id}")
-
-
-def _close(session: Session, item: Evaluation, _: Holder) -> bool:
-    reason = f"Its supervisor on {item.device.partition('/')[0]} ended unexpectedly."
-    if item.attempt < get_settings().max_attempts:
-        log.warning("evaluation %s, attempt %d, is lost; it is queued again", item.id, item.attempt)
-        return evaluations.requeue(session=session, item=item, reason=reason)
-    message, fix = f"{reason} It was tried {item.attempt} times.", f"Its folder has {SUPERVISOR_LOG}."
-    error = {"field": "evaluation", "value": item.id, "message": message, "fix": fix}
-    ended: dict[str, Any] = {"evaluation_id": item.id, "attempt": item.attempt, "error": error}
-    return evaluations.finish(session=session, status=Status.FAILED, **ended)

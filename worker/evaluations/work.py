@@ -3,9 +3,7 @@
 import contextlib
 import json
 import subprocess
-from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 from training.config.data_sets import sources
@@ -28,6 +26,7 @@ from worker.settings import ROOT
 from worker.store import database
 from worker.store.playground import prompt_sets
 from worker.supervision.launcher import Launch
+from worker.supervision.queued_work import State
 
 _OVERLAP_BYTES, _OVERLAP_SECONDS = 4 * 2**30, 600
 _LOOK_SECONDS = 0.5
@@ -37,26 +36,6 @@ _KEPT_LINES = 3
 
 class EvaluationFailed(UserError):  # noqa: N818
     """The program that answers the rows failed."""
-
-
-@dataclass
-class State:
-    """The progress of an evaluation, which its supervisor stores; setting `stopping` ends the evaluation."""
-
-    phase: str = "starting"
-    done: int = 0
-    total: int = 0
-    overlap: dict[str, Any] | None = None
-    stopping: Event = field(default_factory=Event)
-
-    def progress(self, phase: str, done: int, total: int) -> None:
-        self.phase, self.done, self.total = phase, done, total
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """The columns of the evaluation's row."""
-        found = {"phase": self.phase, "done": self.done, "total": self.total}
-        return found | ({"overlap": self.overlap} if self.overlap else {})
 
 
 def work(
@@ -82,7 +61,7 @@ def work(
         raise EvaluationFailed("run", run_dir.name, "has no folder on this machine.", fix)
     if request.path:
         state.progress("comparing with the training rows", 0, 0)
-        state.overlap = _overlap(config, request)
+        state.more = {"overlap": _overlap(config, request)}
     state.progress("loading model", 0, 0)
     _answer(folder, launch, env, state)
     if state.stopping.is_set():

@@ -9,12 +9,9 @@ from sqlalchemy import or_
 from sqlmodel import Session, col, delete, select
 
 from training.errors import Conflict, NotFound
-from training.redaction import redact_all
 from worker.store import database, quotas, runs, waiting
 from worker.store.tables import Evaluation, Run, Status
 from worker.store.work import EVALUATION
-
-_FREE: dict[str, Any] = {"device": "", "stopping": False, "phase": "", "done": 0, "total": 0}
 
 
 class EvaluationNotFound(NotFound):
@@ -83,15 +80,8 @@ def claim(*, session: Session, evaluation_id: str, owner: str, device: str, leas
     """Claims a queued evaluation and its device, both or neither; None if it is not queued, its owner may use no more devices, or
     the device is in use.
     """
-    queued = col(Evaluation.id) == evaluation_id, col(Evaluation.status) == Status.QUEUED
-    taken: dict[str, Any] = {
-        "status": Status.RUNNING,
-        "attempt": Evaluation.attempt + 1,
-        "device": device,
-        "error": None,
-    }
-    taken |= {"started_at": database.clock(), "phase": "starting"}
-    return EVALUATION.claim(session, *queued, holder=owner, lease_seconds=lease_seconds, leased=[device], **taken)
+    row = col(Evaluation.id) == evaluation_id
+    return EVALUATION.take(session, row, holder=owner, lease_seconds=lease_seconds, leased=[device], device=device)
 
 
 def finish(
@@ -104,16 +94,7 @@ def finish(
     error: dict[str, Any] | None = None,
 ) -> bool:
     """Ends an evaluation and frees its device. False if the attempt is not current."""
-    values = _FREE | {"status": status, "finished_at": database.clock(), "summary": summary}
-    values |= {"error": redact_all(error) if error else None}
-    return EVALUATION.end(session, (evaluation_id, attempt), **values) is not None
-
-
-def requeue(*, session: Session, item: Evaluation, reason: str) -> bool:
-    """Returns a lost evaluation to the queue; a stopping one is stopped. False if the attempt is not current."""
-    stopped = {"status": Status.STOPPED, "finished_at": database.clock()}
-    after = stopped if item.stopping else {"status": Status.QUEUED, "reason": reason}
-    return EVALUATION.end(session, EVALUATION.key_of(item), **_FREE | after) is not None
+    return EVALUATION.finish(session, (evaluation_id, attempt), status, summary=summary, error=error)
 
 
 def request_stop(*, session: Session, evaluation_id: str) -> Evaluation:
@@ -123,12 +104,7 @@ def request_stop(*, session: Session, evaluation_id: str) -> Evaluation:
         EvaluationEnded: it has ended.
     """
     item = get(session=session, evaluation_id=evaluation_id)
-    same = col(Evaluation.id) == item.id
-    if item.status is Status.QUEUED:
-        ended = {"status": Status.STOPPED, "finished_at": database.clock()}
-        if EVALUATION.change(session, same, col(Evaluation.status) == Status.QUEUED, **ended):
-            return item
-    if EVALUATION.change(session, same, col(Evaluation.status) == Status.RUNNING, stopping=True):
+    if EVALUATION.request_stop(session, item):
         return item
     raise EvaluationEnded("evaluation", item.id, f"is {item.status.value}.", "Only a queued or running one is stopped.")
 

@@ -11,11 +11,14 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import ColumnElement, and_, exists
 from sqlmodel import Session, col, delete, select
 
+from training.redaction import redact_all
 from worker.store import database, quotas
 from worker.store.tables import DeviceLease, Evaluation, Run, RunNode, ServedModel, ServedState, Status
 from worker.store.tables.held import Held
+from worker.store.tables.queued import QueuedWork
 
 T = TypeVar("T", bound=Held)
+Q = TypeVar("Q", bound=QueuedWork)
 Key = tuple[Any, ...]
 """Names a row and its attempt."""
 
@@ -155,6 +158,46 @@ class Kind(Generic[T]):
         return [getattr(DeviceLease, name) == subject.get(name) for name in _SUBJECTS]
 
 
+class QueuedKind(Kind[Q]):
+    """Work on an ended run that waits for a worker. `noun` is what one is called."""
+
+    def __init__(self, table: type[Q], key: tuple[Any, ...], subject: Callable[[Any], dict[str, Any]]) -> None:
+        self.noun = table.__name__.lower()
+        title = f"{table.__name__} {'{} ' * (len(key) - 1)}".strip() + ", attempt {},"
+        super().__init__(table, title, key, col(table.status) == Status.RUNNING, subject)
+        names = ("device", "stopping", "phase", "done", "total")
+        fields = table.model_fields
+        self._free = {name: fields[name].default for name in names if name in fields}
+
+    def take(self, session: Session, *row: ColumnElement[bool], **values: Any) -> Q | None:
+        """Claims a queued row as `claim` does."""
+        taken = {"status": Status.RUNNING, "attempt": self._table.attempt + 1, "error": None, "phase": "starting"}
+        taken |= {"started_at": database.clock()}
+        return self.claim(session, *row, self._table.status == Status.QUEUED, **taken | values)
+
+    def finish(
+        self, session: Session, key: Key, status: Status, *, error: dict[str, Any] | None = None, **values: Any
+    ) -> bool:
+        """Ends the attempt and frees its device. False if it is not current."""
+        values |= {"status": status, "finished_at": database.clock(), "error": redact_all(error) if error else None}
+        return self.end(session, key, **self._free | values) is not None
+
+    def requeue(self, session: Session, row: Q, reason: str) -> bool:
+        """Returns lost work to the queue; stopping work is stopped. False if the attempt is not current."""
+        stopped = {"status": Status.STOPPED, "finished_at": database.clock()}
+        after = stopped if row.stopping else {"status": Status.QUEUED, "reason": reason}
+        return self.end(session, self.key_of(row), **self._free | after) is not None
+
+    def request_stop(self, session: Session, row: Q) -> bool:
+        """Stops queued work, and asks a running holder to stop. False if it has ended."""
+        same, status = self.named(self.key_of(row))[:-1], self._table.status
+        stopped = {"status": Status.STOPPED, "finished_at": database.clock()}
+        return bool(
+            self.change(session, *same, status == Status.QUEUED, **stopped)
+            or self.change(session, *same, status == Status.RUNNING, stopping=True)
+        )
+
+
 def _lease(holder: str, seconds: float) -> dict[str, Any]:
     return {"holder": holder, "expires_at": database.clock() + seconds}
 
@@ -166,11 +209,9 @@ RUN = Kind(
     col(Run.status) == Status.RUNNING,
     lambda run: {"run_id": run.id},
 )
-EVALUATION = Kind(
+EVALUATION = QueuedKind(
     Evaluation,
-    "Evaluation {}, attempt {},",
     (Evaluation.id, Evaluation.attempt),
-    col(Evaluation.status) == Status.RUNNING,
     lambda item: {"run_id": item.run_id, "evaluation_id": item.id},
 )
 NODE = Kind(

@@ -137,7 +137,7 @@ def test_a_lost_evaluation_is_queued_again_and_its_old_holder_refused(home, rows
     item = submit(ended(), {}, data=rows)
     running = claimed(item)
     with database.write() as session:
-        assert evaluations.requeue(session=session, item=running, reason="lost")
+        assert EVALUATION.requeue(session, running, "lost")
     assert (get(item).status, get(item).reason, leases()) == (Status.QUEUED, "lost", [])
     assert claimed(item).attempt == 2
     with database.write() as session:
