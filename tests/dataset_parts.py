@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from app.format import datasets as words
+from app.format import rows as row_words
 from app.pages.dataset import page
 from app.pages.dataset.state import MEASURED, TABS, ViewState
-from app.words import datasets as words
-from app.words import rows as row_words
 from worker.datasets.token_counts import TokenCount
 
 DOCUMENT = {

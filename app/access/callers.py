@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from app.access.peers import is_loopback
 from training.config.run_config import RunConfig
 from training.errors import Problem
-from worker.allowed_paths import EVERYTHING, AllowedPaths, allowed
+from worker import allowed_paths
+from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.runs.settle import Settled, settle
 from worker.settings import get_settings
 from worker.store import sight
@@ -31,10 +32,10 @@ class Caller:
         return self.name == LOCAL
 
     @property
-    def reach(self) -> AllowedPaths:
+    def allowed(self) -> AllowedPaths:
         """The files that the caller may name: all for the server's user, unless a token over a network identified them."""
         trusted = self.is_local and (self.here or is_loopback(get_settings().host))
-        return EVERYTHING if trusted else allowed(pushes=self.is_local)
+        return EVERYTHING if trusted else allowed_paths.allowed(pushes=self.is_local)
 
     @property
     def administers(self) -> bool:
@@ -83,7 +84,7 @@ def current() -> Caller:
 def settled(config: RunConfig) -> Settled:
     """What the names in a configuration stand for, as far as the caller of this request may name them."""
     caller = current()
-    return settle(config, caller.reach, caller.name)
+    return settle(config, caller.allowed, caller.name)
 
 
 def refuse(problem: Problem, status: int = 403) -> None:

@@ -40,7 +40,7 @@ def resume(
         Forbidden: another user owns it.
         UserError: its checkpoint cannot be divided so.
     """
-    own, allowed = own_run(run_id), callers.current().reach
+    own, allowed = own_run(run_id), callers.current().allowed
     requests.resume(own, step_down=step_down, strategy=strategy, num_processes=num_processes, allowed=allowed)
 
 
@@ -53,7 +53,7 @@ def start_sweep(spec: "SweepSpec", submission: Submission | None = None) -> str:
     from worker.sweeps import start
 
     caller = callers.current()
-    return start.start(spec, allowed=caller.reach, owner=caller.name, submission=submission).id
+    return start.start(spec, allowed=caller.allowed, owner=caller.name, submission=submission).id
 
 
 def stop_sweep(sweep_id: str) -> None:
@@ -142,7 +142,7 @@ def evaluate(run_id: str, data: str, values: dict[str, Any]) -> Evaluation:
     from worker.evaluations import submit as evaluating
 
     caller = callers.current()
-    return evaluating.submit(own_run(run_id), values, data=data, allowed=caller.reach, owner=caller.name)
+    return evaluating.submit(own_run(run_id), values, data=data, allowed=caller.allowed, owner=caller.name)
 
 
 def stop_evaluation(evaluation_id: str) -> None:

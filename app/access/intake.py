@@ -14,7 +14,7 @@ from typing import Any
 
 from app.access.permissions import check_change
 from app.errors import storage_problem
-from app.words.datasets import problems_of
+from app.format.datasets import problems_of
 from training.errors import DataError, NotFound
 from worker.store import sight
 from worker.store.tables import LOCAL, Dataset

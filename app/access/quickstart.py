@@ -26,4 +26,4 @@ def start() -> Run:
         if (path := getattr(config, name))
     }
     config = config.model_copy(update={**stored, "model": str(ROOT / config.model)})
-    return submit.submit(config, allowed=caller.reach, owner=caller.name)
+    return submit.submit(config, allowed=caller.allowed, owner=caller.name)

@@ -9,7 +9,7 @@ import click
 
 from app.cli.client import connect, path_of
 from app.cli.errors import CommandError
-from app.words import numbers
+from app.format import numbers
 from training.model_info.dimensions import read_dimensions
 from worker.diagnosis.diagnosis import Diagnosis, diagnose
 from worker.diagnosis.log_file import Excerpt, read_log

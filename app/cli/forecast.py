@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from app.cli.client import connect
-from app.words import numbers
+from app.format import numbers
 from training.config.fields import parse
 from training.config.yaml_file import read_config
 from worker.datasets import run_data

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from app.words import numbers
+from app.format import numbers
 from training.config.yaml_file import to_yaml
 from training.errors import UserError
 from training.foreign.entries import Entry, Outcome

@@ -27,7 +27,7 @@ def notify() -> None:
 @json_option
 def listing(as_json: bool) -> None:
     """List your channels, and the latest messages with their outcome."""
-    from app.words import numbers
+    from app.format import numbers
 
     found = connect().get(_PATH)
     if as_json:

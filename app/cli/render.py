@@ -11,7 +11,7 @@ from app.cli import sent_files
 from app.cli.client import connect
 from app.cli.runs.run import configuration
 from app.cli.terminal import unchanged
-from app.words import templates
+from app.format import templates
 from worker.runs import rows_check
 
 _SECONDS = 120.0

@@ -9,7 +9,7 @@ from typing import Any
 
 from app.cli.client import Client
 from app.cli.terminal import clear_line
-from app.words import numbers
+from app.format import numbers
 from training.config.data_sets import FIELDS, Source, canonical, sources, written
 from training.config.run_config import RunConfig
 from training.units import byte_size

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from app.cli.errors import Command
-from app.words.numbers import plain
+from app.format.numbers import plain
 
 
 class RunCommand(Command):

@@ -7,8 +7,8 @@ import click
 
 from app.cli.client import MACHINES, connect, path_of
 from app.cli.errors import CommandError
-from app.words import numbers
-from app.words.system import (
+from app.format import numbers
+from app.format.system import (
     FREEABLE,
     KINDS,
     NO_WORKER,

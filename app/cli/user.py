@@ -9,7 +9,7 @@ import click
 from app.cli.client import connect, path_of
 from app.cli.errors import Command, CommandError, LocalCommand
 from app.cli.options import Group, json_option
-from app.words.numbers import table
+from app.format.numbers import table
 from training.units import parse_size
 
 name_argument = click.argument("name", metavar="NAME")
@@ -141,7 +141,7 @@ def _limit(name: str, option: str, value: str) -> int | None:
 
 
 def _page(listed: list[dict[str, Any]]) -> str:
-    from app.words.system import account_cells
+    from app.format.system import account_cells
 
     rows = [[account["name"], "admin" if account["admin"] else "user", *account_cells(account)] for account in listed]
     return table([["NAME", "ROLE", "DEVICES", "WAITING", "DISK"], *rows])

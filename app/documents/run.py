@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 from sqlmodel import Session
 
-from app.words.forecast import misfit
+from app.format.forecast import misfit
 from training.config.choices import EngineName
 from training.config.run_config import RunConfig
 from training.errors import UserError

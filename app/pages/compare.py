@@ -11,11 +11,11 @@ from starlette.datastructures import QueryParams
 from app.documents.comparison.document import MOST_RUNS, Comparison, compare, split_ids
 from app.documents.comparison.line import Line
 from app.documents.comparison.results import same_data
+from app.format import numbers
+from app.format.evaluations import label
+from app.format.runs import method, names, status
 from app.pages.common.run_plots import plotted
 from app.pages.common.view import Context, View
-from app.words import numbers
-from app.words.evaluations import label
-from app.words.runs import method, names, status
 from training.scoring.paired import Verdict
 from training.scoring.words import in_words
 from worker.store import database

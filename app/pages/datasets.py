@@ -5,8 +5,8 @@ from starlette.datastructures import QueryParams
 from app.access import callers
 from app.access.intake import intakes
 from app.documents.dataset import matches
+from app.format import datasets as words
 from app.pages.common.view import Context, View
-from app.words import datasets as words
 from training.data.row_formats import UNKNOWN
 from worker.datasets import datasets
 from worker.store import database, dataset_uses

@@ -7,8 +7,8 @@ from starlette.datastructures import QueryParams
 from app.access import account, callers, notify, users
 from app.documents import installation
 from app.documents.notifications import document
+from app.format import settings as words
 from app.pages.common.view import Context, View
-from app.words import settings as words
 from worker.settings import get_settings
 
 

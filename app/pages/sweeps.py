@@ -3,8 +3,8 @@
 from starlette.datastructures import QueryParams
 
 from app.documents.sweep import brief
+from app.format import sweeps as words
 from app.pages.common.view import Context, View
-from app.words import sweeps as words
 from worker.store import database, sweeps
 
 

@@ -7,9 +7,9 @@ from starlette.datastructures import QueryParams
 
 from app.access import callers
 from app.documents import services, system
+from app.format import system as words
 from app.pages.common.cache import TimedCache
 from app.pages.common.view import Context, View
-from app.words import system as words
 from worker.disk.offers import Freeable
 from worker.store.system.machines import SERVING
 

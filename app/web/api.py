@@ -11,11 +11,11 @@ from starlette.exceptions import HTTPException
 from app.access import callers, changes, quickstart
 from app.documents.run import brief, document
 from app.errors import is_full, storage_problem
+from app.format.datasets import data_problems
 from app.web.rest.openapi import RUN_BODY, methods_of
 from app.web.rest.routing import Answer, JsonRouter, Key, Limit, Offset, Step, answers, malformed, settings_object
 from app.web.rest.run_answers import RunAnswer, RunList, SeriesList
 from app.web.security import HEADERS, ErrorResponse, error
-from app.words.datasets import data_problems
 from training.config.choices import Strategy
 from training.config.fields import parse
 from training.errors import DataError, UserError
@@ -80,7 +80,7 @@ def create_run(
     body = {"parent": origin, "settings": values} if origin else values
     submission = Submission.of(key, caller.name, body) if key else None
     return _document(
-        submit.submit(config, allowed=caller.reach, owner=caller.name, parent_id=origin, submission=submission).id
+        submit.submit(config, allowed=caller.allowed, owner=caller.name, parent_id=origin, submission=submission).id
     )
 
 

@@ -8,11 +8,11 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import FileResponse, StreamingResponse
 
 from app.documents.results import outputs as output_documents
+from app.format.runs import result_noun
 from app.web.assets import SERVED, STATIC_PATH
 from app.web.rest.routing import answers, sends
 from app.web.rest.run_answers import Outputs
 from app.web.security import error
-from app.words.runs import result_noun
 from training.config.fields import parse
 from training.config.yaml_file import to_yaml
 from training.run_folder.gguf_types import ADAPTER_GGUF_FILE, GgufType

@@ -34,5 +34,5 @@ def dimensions(model: str | None) -> Dimensions | None:
     """
     if not model:
         return None
-    find_model(model, callers.current().reach)
+    find_model(model, callers.current().allowed)
     return read_dimensions(model)

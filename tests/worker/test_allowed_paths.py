@@ -54,25 +54,25 @@ def config(**settings):
 
 
 def test_an_account_can_use_allowed_paths(folders):
-    reach = allowed()
-    assert reach.find(str(folders / "shared/rows.jsonl")) == folders / "shared/rows.jsonl"
-    assert reach.model(str(folders / "shared")) is None
+    paths = allowed()
+    assert paths.find(str(folders / "shared/rows.jsonl")) == folders / "shared/rows.jsonl"
+    assert paths.model(str(folders / "shared")) is None
 
 
 @pytest.mark.parametrize(
     "path", ["private", "shared/link", "shared/../private", "shared/..", "nowhere", "shared/link/../private"]
 )
 def test_an_account_cannot_use_other_paths(folders, path):
-    reach = allowed()
-    assert reach.find(str(folders / path)) is None
-    assert reach.model(str(folders / path)).field == "model"
+    paths = allowed()
+    assert paths.find(str(folders / path)) is None
+    assert paths.model(str(folders / path)).field == "model"
 
 
 def test_every_account_can_use_the_starter_model_and_hub_ids(folders):
-    reach = allowed()
+    paths = allowed()
     for model in ("static/starter", str(ROOT / "static/starter"), "gpt2", "Qwen/Qwen3-0.6B"):
-        assert reach.model(model) is None
-    assert reach.find("static/starter/train.jsonl")
+        assert paths.model(model) is None
+    assert paths.find("static/starter/train.jsonl")
 
 
 @pytest.mark.parametrize("model", ["~", "~root", "/", ".", "..", "a/../..", "a/b/c", "", " /etc", "x\0", "../x"])
@@ -114,10 +114,10 @@ def test_an_account_s_run_cannot_push_with_the_server_s_hub_token(folders):
 def test_the_server_s_user_can_push_on_a_network_address_too(folders, monkeypatch):
     monkeypatch.setenv("LATHE_HOST", "0.0.0.0")
     get_settings.cache_clear()
-    reach = Caller(here=False).reach
-    assert reach.problems(config(push_to_hub="me/model")) == []
-    assert reach.model(str(folders / "private")) is not None
-    assert Caller("bob", here=False).reach.problems(config(push_to_hub="bob/model"))
+    paths = Caller(here=False).allowed
+    assert paths.problems(config(push_to_hub="me/model")) == []
+    assert paths.model(str(folders / "private")) is not None
+    assert Caller("bob", here=False).allowed.problems(config(push_to_hub="bob/model"))
 
 
 def test_an_account_can_use_a_deepspeed_json_without_paths(folders):

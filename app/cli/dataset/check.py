@@ -10,8 +10,8 @@ import click
 
 from app.cli.errors import CommandError
 from app.documents import dataset
-from app.words import numbers
-from app.words.datasets import issue_lines
+from app.format import numbers
+from app.format.datasets import issue_lines
 from training.config.choices import Task
 from training.data.inspection import Inspection
 from training.data.issues import ERROR, WARNING, Issue

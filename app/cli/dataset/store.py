@@ -8,8 +8,8 @@ import click
 
 from app.cli import sent_files
 from app.cli.client import connect, path_of
-from app.words import numbers
-from app.words.datasets import issue_lines
+from app.format import numbers
+from app.format.datasets import issue_lines
 from training.data.row_formats import UNKNOWN
 from training.units import byte_size
 

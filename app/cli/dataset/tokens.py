@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from app.cli.terminal import clear_line
-from app.words import numbers
+from app.format import numbers
 from training.errors import DataError
 from training.tokens.duplicates import shared_rows
 from training.tokens.make_store import failure_file, read_progress

@@ -14,8 +14,8 @@ from app.cli.errors import CommandError
 from app.cli.runs.follow import POLL_SECONDS, QUIET_SECONDS
 from app.cli.runs.run import EXIT
 from app.cli.runs.screen import Screen, screen_for
-from app.words import evaluations as words
-from app.words import numbers
+from app.format import evaluations as words
+from app.format import numbers
 from worker.store.tables import Status
 
 

@@ -77,7 +77,7 @@ def _ask(run_ids: tuple[str, ...]) -> None:
 def _each(run_ids: tuple[str, ...], change: Callable[[str], object], done: str, *, as_json: bool) -> int:
     """Changes the runs and prints the outcome; the exit code is 1 if one of them was refused."""
     from app.access import bulk
-    from app.words.numbers import plural
+    from app.format.numbers import plural
 
     outcome = bulk.each(run_ids, change)
     if as_json:

@@ -7,8 +7,8 @@ from typing import Any
 
 from app.cli.client import Unreachable, connect, path_of
 from app.cli.runs.screen import Screen
-from app.words import numbers as text
-from app.words.runs import eta
+from app.format import numbers as text
+from app.format.runs import eta
 from training.units import NONE, byte_size
 from worker.store.database import UNREACHABLE
 from worker.store.tables import Status

@@ -14,8 +14,8 @@ from app.cli.options import ready
 from app.cli.runs.follow import follow
 from app.cli.runs.screen import screen_for
 from app.cli.runs.show import failure, results
-from app.words import numbers
-from app.words.runs import DIFFERS, result_noun, took
+from app.format import numbers
+from app.format.runs import DIFFERS, result_noun, took
 from training.config.choices import Method
 from training.config.fields import parse
 from training.config.run_config import RunConfig

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol, TextIO
 
 from app.cli.terminal import clear_line
-from app.words.numbers import shorten
+from app.format.numbers import shorten
 
 EVERY_SECONDS = 5.0
 

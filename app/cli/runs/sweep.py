@@ -41,7 +41,7 @@ def sweep() -> None:
 @json_option
 def start(file: Path, dry_run: bool, as_json: bool) -> None:
     """Queue the runs of a sweep. Runs that do not fit are left out."""
-    from app.words import sweeps as words
+    from app.format import sweeps as words
     from worker.sweeps.spec import read_sweep
 
     client, spec = connect(), read_sweep(file)
@@ -62,8 +62,8 @@ def start(file: Path, dry_run: bool, as_json: bool) -> None:
 @json_option
 def list_(limit: int, as_json: bool) -> None:
     """List the sweeps, newest first."""
-    from app.words import numbers
-    from app.words import sweeps as words
+    from app.format import numbers
+    from app.format import sweeps as words
 
     found = connect().listed("/api/sweeps", "sweeps", limit)
     if as_json:
@@ -114,7 +114,7 @@ def delete(sweep_id: str, yes: bool, as_json: bool) -> None:
 
     All runs must have ended; `lathe sweep stop SWEEP` stops them.
     """
-    from app.words import sweeps as words
+    from app.format import sweeps as words
 
     client = connect()
     found = client.get(path_of("sweeps", sweep_id))
@@ -125,15 +125,15 @@ def delete(sweep_id: str, yes: bool, as_json: bool) -> None:
 
 
 def _commands(sweep_id: str) -> str:
-    from app.words import numbers
+    from app.format import numbers
 
     facts = [("Show", f"lathe sweep show {sweep_id}"), ("Runs", f"lathe runs --search sweep:{sweep_id}")]
     return numbers.pairs([*facts, ("Stop", f"lathe sweep stop {sweep_id}")])
 
 
 def _plan(plan: dict[str, Any]) -> str:
-    from app.words import numbers
-    from app.words import sweeps as words
+    from app.format import numbers
+    from app.format import sweeps as words
 
     rows = [["TRIAL", "VALUES", "MEMORY", "STEPS", "STARTS", "REASON"]]
     for run in plan["runs"]:
@@ -146,8 +146,8 @@ def _plan(plan: dict[str, Any]) -> str:
 
 
 def _page(values: dict[str, Any]) -> str:
-    from app.words import numbers
-    from app.words import sweeps as words
+    from app.format import numbers
+    from app.format import sweeps as words
 
     facts = [
         ("Method", words.METHODS[values["method"]]),

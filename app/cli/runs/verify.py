@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from app.cli.errors import CommandError
-from app.words.runs import difference, figures
+from app.format.runs import difference, figures
 from worker.runs import verification
 from worker.runs.results import NoResult
 from worker.store import database, runs

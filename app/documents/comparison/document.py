@@ -10,9 +10,9 @@ from app.documents.comparison.line import Line, texts
 from app.documents.comparison.paired import Against, against_first, held_out, marked
 from app.documents.comparison.results import Devices, device_kind, results
 from app.documents.results.evaluations import of_results
-from app.words.datasets import data_words, digest_label
-from app.words.numbers import count
-from app.words.runs import method
+from app.format.datasets import data_words, digest_label
+from app.format.numbers import count
+from app.format.runs import method
 from training.config.applies import Values, applies
 from training.config.data_sets import FIELDS
 from training.config.fields import Setting, settings

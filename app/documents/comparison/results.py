@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.documents.comparison.line import Line, best_of, texts
-from app.words import numbers
-from app.words.evaluations import label
+from app.format import numbers
+from app.format.evaluations import label
 from training.units import byte_size
 from worker.store.tables import Run, Status
 

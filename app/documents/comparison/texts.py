@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from app.documents.comparison.document import Comparison
 from app.documents.comparison.line import Line
-from app.words import numbers
-from app.words.evaluations import label
-from app.words.numbers import csv_cell
-from app.words.runs import method
+from app.format import numbers
+from app.format.evaluations import label
+from app.format.numbers import csv_cell
+from app.format.runs import method
 from training.printable import markdown_text, one_line
 from training.scoring.words import in_words
 from training.units import NONE

@@ -3,8 +3,8 @@
 import time
 from typing import Any
 
-from app.words import numbers
-from app.words.runs import eta
+from app.format import numbers
+from app.format.runs import eta
 from training.units import NONE, byte_size
 from worker.store.tables import Run, Status
 

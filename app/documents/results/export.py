@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.documents.run import brief
-from app.words import numbers
-from app.words.numbers import csv_cell
+from app.format import numbers
+from app.format.numbers import csv_cell
 from training.config.fields import settings
 from training.printable import markdown_text
 from training.units import NONE, byte_size

@@ -8,7 +8,7 @@ from typing import Any
 from sqlmodel import Session
 
 from app.documents.results.snippets import Used, snippets
-from app.words.runs import result_noun
+from app.format.runs import result_noun
 from training.config.fields import parse
 from training.config.run_config import RunConfig
 from training.config.yaml_file import to_yaml

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
+from app.format import numbers
 from app.pages.common import form
 from app.web.templating import TEMPLATES
-from app.words import numbers
 from training.config.fields import settings
 from worker.diagnosis.diagnosis import NO_FAILURE, UNKNOWN
 

@@ -113,7 +113,7 @@ def check(values: Values) -> RunConfig | list[Problem]:
         config = parse(changed(values))
     except ConfigError as error:
         return error.problems
-    return callers.current().reach.problems(config) or config
+    return callers.current().allowed.problems(config) or config
 
 
 def fix_button(changes: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> Markup:

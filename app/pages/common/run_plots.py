@@ -3,9 +3,9 @@
 import json
 from collections.abc import Sequence
 
+from app.format.runs import names
 from app.web.assets import plotly_url
 from app.web.templating import TEMPLATES
-from app.words.runs import names
 from worker.store.tables import Run
 
 

@@ -27,15 +27,15 @@ from starlette.datastructures import QueryParams
 
 from app.access import callers
 from app.access.callers import Caller
+from app.format import numbers
+from app.format.datasets import where
+from app.format.rows import CONTINUED, token_signs, visible
 from app.pages.common.cache import TimedCache
 from app.pages.common.html import ago
 from app.web import assets
 from app.web.addresses import PAGES
 from app.web.templating import TEMPLATES
 from app.web.theme import chosen, header
-from app.words import numbers
-from app.words.datasets import where
-from app.words.rows import CONTINUED, token_signs, visible
 from training.units import NONE, byte_size
 from worker.store.database import UNREACHABLE
 from worker.store.sight import HIDDEN

@@ -9,12 +9,12 @@ from app.access import callers
 from app.documents import dataset as documents
 from app.documents import mapping as mappings
 from app.documents import row_tokens
+from app.format import datasets as words
+from app.format import rows as row_words
 from app.pages.common.view import Context, MissingError, View
 from app.pages.dataset import snapshot
 from app.pages.dataset.snapshot import PAGE_ROWS, STARTER
 from app.pages.dataset.state import MEASURED, TABS, ViewState
-from app.words import datasets as words
-from app.words import rows as row_words
 from training.data.mapping import write_mapping
 from training.data.row_formats import UNKNOWN
 from training.errors import DataError
@@ -67,7 +67,7 @@ def _read(dataset_id: str) -> tuple[Dataset, dict[str, Any]]:
 def _complete(view: ViewState, document: dict[str, Any]) -> ViewState:
     """The view with a row that exists, and a model that the caller may read: by default the last one trained on this data set."""
     model = view.model or snapshot.usual_model(document["runs"])
-    readable = STARTER if callers.current().reach.model(model) else model
+    readable = STARTER if callers.current().allowed.model(model) else model
     return replace(view, row=min(view.row, max(document["rows"], 1)), model=readable)
 
 

@@ -8,11 +8,11 @@ from markupsafe import Markup
 
 from app.access import callers
 from app.access.dataset_imports import samples
+from app.format import numbers
+from app.format import rows as row_words
+from app.format.datasets import problems_of
 from app.pages.new_run import data_cost, data_mix
 from app.web.templating import filled, macros
-from app.words import numbers
-from app.words import rows as row_words
-from app.words.datasets import problems_of
 from training.config.data_sets import FIELDS, Source, entries, sources, written
 from training.config.run_config import RunConfig
 from training.errors import DataError

@@ -7,10 +7,10 @@ from urllib.parse import urlencode
 
 from markupsafe import Markup
 
+from app.format import numbers
 from app.pages.common.cache import TimedCache
 from app.pages.common.form import local_model
 from app.pages.common.html import bar, each
-from app.words import numbers
 from training.data.row_formats import UNKNOWN
 from training.model_info.folder import has_tokenizer
 from training.tokens.duplicates import count_shared

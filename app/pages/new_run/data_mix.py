@@ -6,8 +6,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from app.format import numbers
 from app.pages.common.html import each, table
-from app.words import numbers
 from training.config.data_sets import entries, last_part
 from training.units import NONE
 from worker.store.tables import Dataset

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import gradio as gr
 from markupsafe import Markup
 
+from app.format import numbers
 from app.pages.common import form
 from app.pages.common.html import HTML, each, html
-from app.words import numbers
 from training.config.applies import APPLIES, Values
 from training.config.choices import Group
 from training.config.data_sets import FIELDS

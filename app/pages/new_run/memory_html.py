@@ -7,10 +7,10 @@ from typing import Any
 
 from markupsafe import Markup
 
+from app.format import forecast as words
+from app.format.forecast import QUESTIONS, memory_text, speed_rows, value_text
 from app.pages.common import form
 from app.pages.common.html import each
-from app.words import forecast as words
-from app.words.forecast import QUESTIONS, memory_text, speed_rows, value_text
 from training.forecast.advice import Advice
 from training.forecast.forecast import Forecast
 from training.forecast.formula.host import HOST_MOMENTS

@@ -10,6 +10,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from app.access import callers
+from app.format.forecast import nothing_fits
 from app.pages.common import form
 from app.pages.common.cache import TimedCache
 from app.pages.common.html import HTML, QUIET, each, html, note_html, table
@@ -23,7 +24,6 @@ from app.pages.new_run.memory_html import (
     speed_html,
     verdict_html,
 )
-from app.words.forecast import nothing_fits
 from training.config.applies import Values
 from training.config.choices import Task
 from training.config.run_config import RunConfig

@@ -8,11 +8,11 @@ import gradio as gr
 from markupsafe import Markup
 
 from app.access import callers
+from app.format import numbers
 from app.pages.common import form
 from app.pages.common.cache import TimedCache
 from app.pages.common.form import local_model
 from app.pages.common.html import HTML, QUIET, bar, each, html, table
-from app.words import numbers
 from training.config.applies import Values
 from training.config.choices import Group
 from training.config.fields import ConfigError, settings

@@ -181,7 +181,7 @@ def start_line(*typed: Any) -> Markup:
 def described(data: Any, model: Any, max_length: Any, columns: Any, validation: Any = "") -> list[Any]:
     """The chosen data sets, with the rows that the maximum length truncates; the timer runs while they are tokenized."""
     texts = [str(value or "").strip() for value in (data, model, max_length, columns, validation)]
-    if texts[1] and callers.current().reach.model(texts[1]):
+    if texts[1] and callers.current().allowed.model(texts[1]):
         texts[1] = ""  # the caller may not read this model; the list of problems says why
     description, waits = data_chooser.describe(*texts)
     return [description, gr.Timer(active=waits)]
@@ -262,7 +262,7 @@ def start(*inputs: Any) -> list[Any]:
     try:
         config = data_chooser.with_samples_stored(checked.config)
         caller = callers.current()
-        run = submit.submit(config, parent_id=parent or None, allowed=caller.reach, owner=caller.name)
+        run = submit.submit(config, parent_id=parent or None, allowed=caller.allowed, owner=caller.name)
     except ConfigError as error:
         return ["", problems_html(checked, error.problems), gr.skip()]
     except DataError as error:

@@ -7,11 +7,11 @@ from typing import Any
 from markupsafe import Markup
 
 from app.access import callers
+from app.format import forecast as words
+from app.format import numbers
 from app.pages.common import form
 from app.pages.common.cache import TimedCache
 from app.pages.common.html import each, facts
-from app.words import forecast as words
-from app.words import numbers
 from training import rules
 from training.config.applies import Values
 from training.config.choices import EngineName, Precision

@@ -7,10 +7,10 @@ import gradio as gr
 from markupsafe import Markup
 
 from app.access import callers
+from app.format.templates import heading
 from app.pages.common import form
 from app.pages.common.html import HTML, QUIET, each, html, note_html
 from app.web.templating import filled
-from app.words.templates import heading
 from training.config.applies import Values
 from training.config.fields import ConfigError
 from worker.runs.rows_check import check_rows
@@ -56,7 +56,7 @@ def rows_html(values: Values) -> Markup:
     if isinstance(config, list):
         return note_html("Fix the problems above to see rendered rows.")
     try:
-        checked = check_rows(config, callers.current().reach)
+        checked = check_rows(config, callers.current().allowed)
     except ConfigError as error:
         items = [(form.label(one.field), one.message, one.fix) for one in error.problems]
         return each('<p class="note"><b>{}</b> {} <em>{}</em></p>', items)

@@ -5,10 +5,10 @@ from typing import Any
 
 from markupsafe import Markup
 
+from app.format import numbers
+from app.format import sweeps as words
 from app.pages.common.form import label
 from app.pages.common.html import each, panel, table
-from app.words import numbers
-from app.words import sweeps as words
 from training.config import yaml_text
 from training.config.fields import ConfigError, settings
 from training.errors import Problem

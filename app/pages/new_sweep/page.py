@@ -120,7 +120,7 @@ def sweep_planned(*typed: Any) -> list[Any]:
             gr.update(interactive=False),
         ]
     try:
-        found = plan.make_plan(_spec(typed), callers.current().reach, callers.current().name)
+        found = plan.make_plan(_spec(typed), callers.current().allowed, callers.current().name)
     except UserError as error:
         return [user_error_html(error), NO_PLAN, gr.update(interactive=False)]
     except UNREACHABLE:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.words import numbers
+from app.format import numbers
 from training.config.fields import in_words
 from training.run_folder.events import OutOfMemory
 from worker.store.memory_words import facts

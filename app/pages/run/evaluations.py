@@ -6,8 +6,8 @@ from starlette.datastructures import QueryParams
 
 from app.access.dataset_imports import samples
 from app.documents.results import evaluations as document
+from app.format import evaluations as words
 from app.pages.run.answers import paged
-from app.words import evaluations as words
 from training.evaluation.request import ACCURACY, BASE, BUILT_IN, RESULT
 from training.run_folder import checkpoints
 from training.run_folder.paths import checkpoints_dir, saved_result

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.format import numbers
 from app.pages.run.attempts import proposal
-from app.words import numbers
 from worker.store.tables import Attempt, Run, Status, damaged
 from worker.supervision.failure_cause import DIVERGED, failure_cause
 

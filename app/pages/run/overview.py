@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from app.format import numbers
+from app.format.datasets import data_words, digest_label
+from app.format.runs import change, exact_match, result_noun, scores, strategy
 from app.pages.common.form import applying, from_config
-from app.words import numbers
-from app.words.datasets import data_words, digest_label
-from app.words.runs import change, exact_match, result_noun, scores, strategy
 from training.config.data_sets import FIELDS
 from training.config.fields import settings
 from training.run_folder.events import LOSS_OF

@@ -5,13 +5,13 @@ import time
 from starlette.datastructures import QueryParams
 
 from app.access import callers
+from app.format import runs as words
 from app.pages.common import diagnosis  # noqa: F401 what its template needs
 from app.pages.common.view import Context, MissingError, View
 from app.pages.run import answers, attempts, evaluations, overview, snapshot, take_away
 from app.pages.run.failure import failure
 from app.pages.run.snapshot import Snapshot
 from app.web.downloads import adapter_path
-from app.words import runs as words
 from training.config.choice_texts import choice_label
 from training.config.choices import Strategy
 from training.run_folder.paths import GGUF_FILE, MERGED_FILE

@@ -7,8 +7,8 @@ from starlette.datastructures import QueryParams
 
 from app.documents.results.outputs import Output, outputs, used_by_snippets
 from app.documents.results.snippets import Snippet, snippets
+from app.format.runs import difference, figures, result_noun, verdict
 from app.pages.common.cache import TimedCache
-from app.words.runs import difference, figures, result_noun, verdict
 from worker.runs.verification import latest
 from worker.serving.models import offered
 from worker.store import database

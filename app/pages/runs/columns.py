@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from app.words import numbers
-from app.words.datasets import data_names
+from app.format import numbers
+from app.format.datasets import data_names
 from training.config.fields import Setting, settings
 from training.units import NONE, byte_size
 from worker.store.tables import Run

@@ -8,12 +8,12 @@ from starlette.datastructures import QueryParams
 
 from app.access import callers
 from app.documents import queue
+from app.format import queue as queue_words
+from app.format import runs as words
+from app.format.datasets import data_names
 from app.pages.common.view import Context, View
 from app.pages.runs.columns import DEFAULT, Names, columns
 from app.pages.runs.listing import PAGE, Listing
-from app.words import queue as queue_words
-from app.words import runs as words
-from app.words.datasets import data_names
 from training.config.fields import settings
 from worker.datasets import datasets
 from worker.settings import get_settings

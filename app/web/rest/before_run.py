@@ -9,10 +9,10 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from app.access import callers
+from app.format import forecast as forecast_words
+from app.format import templates as template_words
 from app.web.rest.openapi import RUN_BODY, ErrorEntry, raw_body
 from app.web.rest.routing import Answer, JsonRouter, answers, settings_object
-from app.words import forecast as forecast_words
-from app.words import templates as template_words
 from training import rules
 from training.config.fields import parse
 from training.config.yaml_file import to_yaml
@@ -228,7 +228,7 @@ def render_rows(
     Raises:
         ConfigError: settings are invalid, or the rows of this run cannot be checked; answered with 422.
     """
-    checked = rows_check.check_rows(parse(settings_object(values)), callers.current().reach)
+    checked = rows_check.check_rows(parse(settings_object(values)), callers.current().allowed)
     return PlainTextResponse(template_words.page(checked)) if form == "text" else rows_check.as_document(checked)
 
 

@@ -160,7 +160,7 @@ def plan_sweep(values: Annotated[Any, Body()]) -> dict[str, Any]:
         ConfigError: the sweep is invalid; answered with 422.
     """
     caller = callers.current()
-    return plan.as_document(plan.make_plan(parse_sweep(values), caller.reach, caller.name))
+    return plan.as_document(plan.make_plan(parse_sweep(values), caller.allowed, caller.name))
 
 
 @router.get("/api/sweeps/{sweep_id}", **answers(SweepAnswer))

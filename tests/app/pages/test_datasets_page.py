@@ -9,7 +9,7 @@ from played_run import PlayedRun
 from web import client
 
 from app.access.intake import Intake, intakes
-from app.words.datasets import removal
+from app.format.datasets import removal
 from worker.datasets import datasets
 from worker.store import database, runs
 from worker.store.dataset_uses import DatasetUse

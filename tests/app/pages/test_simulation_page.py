@@ -5,8 +5,8 @@ import json
 import pytest
 from commands import answer, lathe
 
+from app.format.forecast import simulation_page
 from app.pages.new_run.memory_html import simulation_html
-from app.words.forecast import simulation_page
 
 TINY = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 128,

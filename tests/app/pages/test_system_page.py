@@ -10,8 +10,8 @@ from sqlmodel import update
 from starlette.datastructures import QueryParams
 from web import account, client
 
+from app.format.system import account_cells, device_names, used_of
 from app.pages import system as system_page
-from app.words.system import account_cells, device_names, used_of
 from worker.disk import background, usage
 from worker.settings import get_settings
 from worker.store import accounts, database

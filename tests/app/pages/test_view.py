@@ -17,9 +17,9 @@ from starlette.testclient import TestClient
 from web import account, client
 
 from app.documents.sweep import brief
+from app.format import sweeps as words
 from app.pages.common.view import View
 from app.web.templating import TEMPLATES
-from app.words import sweeps as words
 from worker.settings import get_settings
 from worker.store import database
 from worker.store.tables import Run, Sweep

@@ -82,14 +82,14 @@ def test_a_run_without_a_result_is_refused_unless_a_checkpoint_is_named(home, ro
 
 def test_accounts_may_neither_run_code_nor_call_other_addresses(home, rows):
     run, own = ended(), {"metrics": ["own.py:score"], "own": {"own.py": CODE}}
-    reach = allowed()
-    assert refused(run, own, data=rows, allowed=reach) == [
+    paths = allowed()
+    assert refused(run, own, data=rows, allowed=paths) == [
         ("metrics", "is code, which only the user who runs the server may run.")
     ]
     judge = {"metrics": ["judge"], "judge": {"url": "http://169.254.169.254/v1", "model": "m"}}
-    assert refused(run, judge, data=rows, allowed=reach) == [("judge_url", "is not a judge of this server.")]
+    assert refused(run, judge, data=rows, allowed=paths) == [("judge_url", "is not a judge of this server.")]
     task = {"lm_eval": ["folder/task.yaml"]}
-    assert refused(run, task, allowed=reach)[0][1].startswith("is not the name of a task")
+    assert refused(run, task, allowed=paths)[0][1].startswith("is not the name of a task")
     both = own | judge | {"metrics": ["own.py:score", "judge"]}
     assert submit(run, both, data=rows).request["own"] == {"own.py": CODE}  # the user who runs the server
 

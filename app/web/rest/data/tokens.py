@@ -173,7 +173,7 @@ def _item(dataset_id: str) -> Dataset:
 
 def _folder(model: str) -> str:
     """The model's folder or hub id, if the caller may read it."""
-    return str(find_model(model, callers.current().reach) or model)
+    return str(find_model(model, callers.current().allowed) or model)
 
 
 def _state(item: Dataset, model: str, *, retry: bool) -> TokenCount:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from app.words import numbers
+from app.format import numbers
 from training.units import byte_size, parse_size
 
 

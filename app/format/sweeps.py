@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.words import numbers
+from app.format import numbers
 from training.units import NONE, byte_size
 from worker.store.tables import Status
 from worker.sweeps.expand import words as values_in_words

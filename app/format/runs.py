@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from app.words import numbers
+from app.format import numbers
 from training.config.choices import Method
 from training.config.fields import settings
 from training.run_folder.model_card import quality_loss

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.words.numbers import coarse, plural
+from app.format.numbers import coarse, plural
 from training.units import NONE
 
 

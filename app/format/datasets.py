@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from app.words import numbers
+from app.format import numbers
 from training.config.data_sets import Source, sources
 from training.data.issues import Issue
 from training.data.row_formats import UNKNOWN

@@ -1,6 +1,6 @@
 """Rendered rows and their faults as text for people."""
 
-from app.words import numbers
+from app.format import numbers
 from training.printable import printable
 from training.template_check.findings import Finding, Report, ShownRow, ShownToken
 from worker.runs.rows_check import CheckedSet

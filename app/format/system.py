@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from app.words import numbers
+from app.format import numbers
 from training.units import NONE, byte_size
 from worker.disk.offers import Freeable
 from worker.disk.usage import Kind

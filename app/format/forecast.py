@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.words import numbers
+from app.format import numbers
 from training.config.fields import in_words
 from training.config.run_config import RunConfig
 from training.forecast.forecast import DOUBT, Forecast

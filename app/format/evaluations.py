@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.words import numbers
+from app.format import numbers
 from training.scoring.paired import Paired
 from training.scoring.words import in_words
 from training.units import NONE
