@@ -1,6 +1,7 @@
-"""Gathers the weights of a checkpoint from its shards: `python -m training.results.gathering RUN_FOLDER TARGET [STEP]`.
+"""Writes the weights of a checkpoint as a result: `python -m training.results.gathering RUN_FOLDER TARGET [STEP]`.
 
-It writes what the run itself would have saved at that step, an adapter or a model, and needs one process and the base model.
+It writes what the run itself would have saved at that step, an adapter or a model. Shards of ZeRO and FSDP are gathered, which
+needs one process and the base model.
 """
 
 import shutil
@@ -18,39 +19,67 @@ from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.models.loading import load_tokenizer, load_trainable
 from training.models.lora_init import export_plain_lora, initial_dir
+from training.ranks.stopping import die_with_parent
+from training.results.progress import Tell, growing, printed, silent
 from training.run_folder import checkpoints
 from training.run_folder.checkpoint_layout import Layout, plain_adapter_name
 from training.run_folder.paths import CONFIG_FILE, checkpoint_dir
 
 _FSDP_FOLDER = "pytorch_model_fsdp_0"
 _DEEPSPEED_FILE = "latest"
+_ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+_MODEL_FILES = ("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json")
 
 
-def gather(config: RunConfig, run_dir: Path, checkpoint: Path, target: Path) -> None:
+def gather(config: RunConfig, run_dir: Path, checkpoint: Path, target: Path, tell: Tell = silent) -> None:
     """Writes the adapter or model of a checkpoint to the folder `target`, atomically.
 
     Raises:
-        UserError: the checkpoint has no shards, or the base model cannot be loaded.
+        UserError: the checkpoint has no weights, or the base model cannot be loaded.
         OSError: the disk is full.
     """
-    if config.task is Task.CLASSIFICATION:
-        raise UserError("task", config.task.value, "has a head whose classes no checkpoint names.", "Resume the run.")
-    weights, tokenizer = _weights(checkpoint), load_tokenizer(config)
-    alone = config.model_copy(update={"strategy": Strategy.SINGLE, "num_processes": 1})
-    precision = Precision.FP32 if config.precision is Precision.AUTO else config.precision
-    model = load_trainable(alone, precision, tokenizer, (), initial_dir(run_dir))
-    _load(model, weights, checkpoint)
     partial = target.with_name(f"{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
-        model.save_pretrained(str(partial))
-        check_result(partial, model)
-        tokenizer.save_pretrained(str(partial))
+        if whole := _in_one_piece(config, checkpoint):
+            _copy(whole, partial, tell)
+        else:
+            _gather_shards(config, run_dir, checkpoint, partial, tell)
+        load_tokenizer(config).save_pretrained(str(partial))
         if config.method.adapts:
             export_plain_lora(partial, run_dir)
         partial.rename(target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _in_one_piece(config: RunConfig, checkpoint: Path) -> list[Path]:
+    """The files of an adapter or model that the checkpoint has as such; empty if its weights are in shards."""
+    names = _ADAPTER_FILES if config.method.adapts else _MODEL_FILES
+    files = [file for name in names for file in sorted(checkpoint.glob(name))]
+    return files if any(file.suffix == ".safetensors" for file in files) else []
+
+
+def _copy(files: list[Path], folder: Path, tell: Tell) -> None:
+    folder.mkdir(parents=True)
+    with growing(tell, "copying the weights", folder, sum(file.stat().st_size for file in files)):
+        for file in files:
+            shutil.copyfile(file, folder / file.name)
+
+
+def _gather_shards(config: RunConfig, run_dir: Path, checkpoint: Path, partial: Path, tell: Tell) -> None:
+    if config.task is Task.CLASSIFICATION:
+        raise UserError("task", config.task.value, "has a head whose classes no checkpoint names.", "Resume the run.")
+    tell("reading the shards", 0, 0)
+    weights, tokenizer = _weights(checkpoint), load_tokenizer(config)
+    alone = config.model_copy(update={"strategy": Strategy.SINGLE, "num_processes": 1})
+    precision = Precision.FP32 if config.precision is Precision.AUTO else config.precision
+    tell("loading the base model", 0, 0)
+    model = load_trainable(alone, precision, tokenizer, (), initial_dir(run_dir))
+    _load(model, weights, checkpoint)
+    tell("saving the weights", 0, 0)
+    model.save_pretrained(str(partial))
+    check_result(partial, model)
 
 
 def _weights(checkpoint: Path) -> dict[str, torch.Tensor]:
@@ -61,8 +90,7 @@ def _weights(checkpoint: Path) -> dict[str, torch.Tensor]:
         from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
         return dict(get_fp32_state_dict_from_zero_checkpoint(str(checkpoint), exclude_frozen_parameters=True))
-    fix = "Its weights are in one piece: use the checkpoint's folder as an adapter or model."
-    raise UserError("checkpoint", checkpoint.name, "has no shards of FSDP or DeepSpeed.", fix)
+    raise UserError("checkpoint", checkpoint.name, "has no weights, whole or in shards.", "Choose another checkpoint.")
 
 
 @torch.no_grad()
@@ -81,7 +109,7 @@ def _load(model: Any, weights: dict[str, torch.Tensor], checkpoint: Path) -> Non
 
 
 def main(run_dir: Path, target: Path, step: int | None = None) -> int:
-    """Gathers a run's checkpoint, by default the newest; prints errors to standard error. Returns the exit status."""
+    """Writes a run's checkpoint, by default the newest, as a result; prints errors to standard error. Returns the exit status."""
     config = RunConfig.model_validate_json((run_dir / CONFIG_FILE).read_text(encoding="utf-8"))
     checkpoint = checkpoints.newest_checkpoint(run_dir)[0] if step is None else checkpoint_dir(run_dir, step)
     reason = checkpoints.fault(checkpoint) if checkpoint and checkpoint.is_dir() else "there is none"
@@ -89,7 +117,7 @@ def main(run_dir: Path, target: Path, step: int | None = None) -> int:
         print(f"No checkpoint can be gathered: {reason}.", file=sys.stderr)
         return 1
     try:
-        gather(config, run_dir, checkpoint, target)
+        gather(config, run_dir, checkpoint, target, printed)
     except (UserError, OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -98,4 +126,5 @@ def main(run_dir: Path, target: Path, step: int | None = None) -> int:
 
 
 if __name__ == "__main__":
+    die_with_parent()
     sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:])))

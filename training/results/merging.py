@@ -22,6 +22,8 @@ from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.models.loading import load_model, load_tokenizer
 from training.ranks.distributed import local_machine
+from training.ranks.stopping import die_with_parent
+from training.results.progress import Tell, growing, printed, silent
 from training.run_folder.events import Finished, decode
 from training.run_folder.lineage import Lineage
 from training.run_folder.model_card import write_card
@@ -31,7 +33,13 @@ from training.run_folder.record import write_record
 _SPARE_BYTES = 64 * 2**20
 
 
-def merge(config: RunConfig, run_dir: Path, tokenizer: PreTrainedTokenizerBase, classes: Sequence[str] = ()) -> Path:
+def merge(
+    config: RunConfig,
+    run_dir: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    classes: Sequence[str] = (),
+    tell: Tell = silent,
+) -> Path:
     """Writes the merged model as safetensors, atomically. Returns its folder.
 
     Raises:
@@ -41,8 +49,11 @@ def merge(config: RunConfig, run_dir: Path, tokenizer: PreTrainedTokenizerBase, 
     target, adapter = run_dir / MERGED_FOLDER, result_dir(run_dir, adapts=True)
     unquantized = config.model_copy(update={"method": Method.LORA, "quantization": Quantization.NONE})
     dtype: Any = "auto"
+    tell("loading the base model", 0, 0)
     base = load_model(unquantized, dtype, len(tokenizer), classes)
-    _check_free_space(run_dir, sum(weight.numel() * weight.element_size() for weight in base.parameters()))
+    size = sum(weight.numel() * weight.element_size() for weight in base.parameters())
+    _check_free_space(run_dir, size)
+    tell("merging the adapter", 0, 0)
     model = PeftModel.from_pretrained(base, str(adapter))
     if not hasattr(model.base_model, "merge_and_unload"):
         fix = "Load the base model and add the adapter with PEFT."
@@ -53,7 +64,8 @@ def merge(config: RunConfig, run_dir: Path, tokenizer: PreTrainedTokenizerBase, 
     partial = target.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
-        merged.save_pretrained(partial)
+        with growing(tell, "saving the merged model", partial, size):
+            merged.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
         if (adapter / GENERATION_CONFIG_NAME).is_file():  # ends answers where training does
             shutil.copy(adapter / GENERATION_CONFIG_NAME, partial)
@@ -97,7 +109,7 @@ def main(run_dir: Path) -> int:
     config = RunConfig.model_validate_json((run_dir / CONFIG_FILE).read_text(encoding="utf-8"))
     summary = last_summary(run_dir)
     try:
-        target = merge(config, run_dir, load_tokenizer(config), summary.get("classes", ()))
+        target = merge(config, run_dir, load_tokenizer(config), summary.get("classes", ()), printed)
         lineage, machine = Lineage.read(run_dir), local_machine()
         write_card(target, config, summary, lineage, machine)
         write_record(target, config, summary, lineage, machine)
@@ -108,4 +120,5 @@ def main(run_dir: Path) -> int:
 
 
 if __name__ == "__main__":
+    die_with_parent()
     sys.exit(main(Path(sys.argv[1])))

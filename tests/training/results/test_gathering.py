@@ -1,4 +1,4 @@
-"""The shards of a checkpoint give the very weights that the run saves at the same step."""
+"""A checkpoint, whole or in shards, gives the very weights that the run saves at the same step."""
 
 from pathlib import Path
 
@@ -15,7 +15,10 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize(("strategy", "method", "recomputed"), [("zero3", "full", "none"), ("fsdp", "lora", "full")])
+@pytest.mark.parametrize(
+    ("strategy", "method", "recomputed"),
+    [("single", "lora", "none"), ("zero3", "full", "none"), ("fsdp", "lora", "full")],
+)
 def test_a_gathered_checkpoint_is_the_saved_result(
     tmp_path: Path, strategy: str, method: str, recomputed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,7 @@ from transformers import AutoConfig, PretrainedConfig
 
 from training.config.run_config import RunConfig
 from training.errors import UserError
+from training.ranks.stopping import die_with_parent
 from training.results.gguf.architectures import Architecture, architecture_of
 from training.results.gguf.refusal import refusal
 from training.results.gguf.tensors import Names
@@ -107,4 +108,5 @@ def main(run_dir: Path, target: Path) -> int:
 
 
 if __name__ == "__main__":
+    die_with_parent()
     sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))

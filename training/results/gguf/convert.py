@@ -14,6 +14,7 @@ from training.results.gguf.architectures import Architecture, architecture_of
 from training.results.gguf.metadata import add_shape, context_length
 from training.results.gguf.tensors import tensors
 from training.results.gguf.vocabulary import add_vocabulary
+from training.results.progress import Tell, silent
 from training.run_folder.gguf_types import GgufType
 
 _STORED = {
@@ -53,7 +54,7 @@ class Source:
         return cls(folder, text, found)
 
 
-def convert(folder: Path, target: Path, kind: GgufType = GgufType.TRAINED) -> list[str]:
+def convert(folder: Path, target: Path, kind: GgufType = GgufType.TRAINED, tell: Tell = silent) -> list[str]:
     """Writes the model in `folder` to `target` atomically. Returns sentences about what to know of the file.
 
     Raises:
@@ -68,7 +69,7 @@ def convert(folder: Path, target: Path, kind: GgufType = GgufType.TRAINED) -> li
         writer.add_file_type(_FILE_TYPES[_WANTED.get(kind, _STORED[source.config.dtype])])
         add_shape(writer, source.config, source.found)
         add_vocabulary(writer, folder, source.config.vocab_size)
-        _write(writer, source, kind)
+        _write(writer, source, kind, tell)
         part.replace(target)
     finally:
         writer.close()
@@ -90,17 +91,23 @@ def _notes(source: Source) -> list[str]:
     ]
 
 
-def _write(writer: gguf.GGUFWriter, source: Source, kind: GgufType) -> None:
+def _write(writer: gguf.GGUFWriter, source: Source, kind: GgufType, tell: Tell) -> None:
     """Writes the description of every tensor, then the tensors in the same order."""
+    total = 0
     for name, tensor in _all(source):
         stored = stored_as(name, tensor, kind)
         size = int(np.prod(gguf.quant_shape_to_byte_shape(tensor.shape, stored)))
         writer.add_tensor_info(name, tuple(tensor.shape), np.dtype(np.float32), size, raw_dtype=stored)
+        total += size
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
+    done = 0
     for name, tensor in _all(source):
-        writer.write_tensor_data(encoded(tensor, stored_as(name, tensor, kind)))
+        data = encoded(tensor, stored_as(name, tensor, kind))
+        writer.write_tensor_data(data)
+        done += data.nbytes
+        tell("writing the GGUF file", done, total)
 
 
 def _all(source: Source) -> Iterator[tuple[str, torch.Tensor]]:

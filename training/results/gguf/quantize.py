@@ -9,12 +9,13 @@ from types import ModuleType
 from training.errors import UserError
 from training.results.gguf.convert import convert
 from training.results.gguf.library import llama_cpp
+from training.results.progress import Tell, silent
 from training.run_folder.gguf_types import GgufType
 
 _SPARE_BYTES = 64 * 2**20
 
 
-def write(folder: Path, target: Path, kind: GgufType) -> list[str]:
+def write(folder: Path, target: Path, kind: GgufType, tell: Tell = silent) -> list[str]:
     """Writes the model in `folder` to `target` atomically as `kind`. Returns sentences about what to know of the file.
 
     Raises:
@@ -23,11 +24,12 @@ def write(folder: Path, target: Path, kind: GgufType) -> list[str]:
     """
     _check_free_space(folder, target, kind)
     if not kind.by_llama_cpp:
-        return convert(folder, target, kind)
+        return convert(folder, target, kind, tell)
     library = llama_cpp(kind.value, ", or choose Q8_0")
     whole, part = target.with_name(f"{target.name}.whole"), target.with_name(f"{target.name}.part")
     try:
-        notes = convert(folder, whole)
+        notes = convert(folder, whole, tell=tell)
+        tell(f"quantizing to {kind.value}", 0, 0)
         quantize(library, whole, part, kind)
         part.replace(target)
     finally:
