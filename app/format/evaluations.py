@@ -3,8 +3,7 @@
 from typing import Any
 
 from app.format import numbers
-from training.scoring.paired import Paired
-from training.scoring.words import in_words
+from training.scoring.paired import Paired, in_words
 from training.units import NONE
 
 LABELS = {

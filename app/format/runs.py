@@ -8,8 +8,7 @@ from app.format import numbers
 from training.config.choices import Method
 from training.config.fields import settings
 from training.run_folder.model_card import quality_loss
-from training.scoring.paired import Paired
-from training.scoring.words import in_words
+from training.scoring.paired import Paired, in_words
 from training.units import NONE
 from worker.store.tables import Request, Run, Status
 

@@ -16,8 +16,7 @@ from app.format.evaluations import label
 from app.format.runs import method, names, status
 from app.pages.common.run_plots import plotted
 from app.pages.common.view import Context, View
-from training.scoring.paired import Verdict
-from training.scoring.words import in_words
+from training.scoring.paired import Verdict, in_words
 from worker.store import database
 
 _LIVE_SECONDS, _ENDED_SECONDS = 3.0, 20.0

@@ -19,8 +19,7 @@ from torch.utils.data import IterableDataset
 from transformers import PreTrainedTokenizerBase
 
 from training.batches.views import Tokens, labeled
-from training.chat.settings import DEFAULT, ChatSettings
-from training.chat.turn_loss import with_row_weight
+from training.chat.settings import DEFAULT, ChatSettings, with_row_weight
 from training.data.example import Example
 from training.data.files.formats import file_format, open_bytes
 from training.data.rows import read_numbered

@@ -1,4 +1,7 @@
-"""Loads a model's tokenizer, without torch and without running the model's own code."""
+"""A model's tokenizer, loaded without torch and without the model's own code, and the tokens of a prompt, as in training."""
+
+from collections.abc import Mapping
+from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
@@ -21,3 +24,24 @@ def load(model: str, revision: str | None = None, template: str | None = None) -
     if template:
         tokenizer.chat_template = template
     return tokenizer
+
+
+def prompt_text(
+    tokenizer: PreTrainedTokenizerBase,
+    messages: list[dict[str, Any]],
+    arguments: Mapping[str, Any],
+    tools: list[dict[str, Any]] | None = None,
+) -> str:
+    """The text up to the answer. `arguments` are those of the chat template.
+
+    Raises:
+        Exception: whatever the template raises, since it is a program.
+    """
+    return str(
+        tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=True, **arguments)
+    )
+
+
+def prompt_ids(tokenizer: PreTrainedTokenizerBase, text: str, *, templated: bool) -> list[int]:
+    """The tokens of a prompt; the tokenizer adds its special tokens only to text that no template has written."""
+    return [int(token) for token in tokenizer(text, add_special_tokens=not templated)["input_ids"]]

@@ -15,23 +15,12 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from training.chat.prompt import prompt_ids, prompt_text
+from training.chat.tokenizer import prompt_ids, prompt_text
 from training.config.choices import LoraInit, Task
 from training.config.name_values import template_arguments
 from training.config.run_config import RunConfig
 from training.data.data_files import DataFile, read_files
 from training.errors import DataError, UserError
-from training.evaluation.request import (
-    ACCURACY,
-    BASE,
-    PROGRESS_FILE,
-    RECORDS_FILE,
-    REQUEST_FILE,
-    RESULT,
-    SUMMARY_FILE,
-    EvaluationRequest,
-    evaluation_dir,
-)
 from training.models.finite import check_files_finite, check_finite
 from training.models.loading import DTYPES, load_model, load_tokenizer, model_class
 from training.ranks import leased_gpus
@@ -44,6 +33,17 @@ from training.results.classes import answer_with_classes
 from training.results.merging import last_summary
 from training.run_folder import checkpoints
 from training.run_folder.paths import CONFIG_FILE, checkpoints_dir, saved_result
+from training.scoring.request import (
+    ACCURACY,
+    BASE,
+    PROGRESS_FILE,
+    RECORDS_FILE,
+    REQUEST_FILE,
+    RESULT,
+    SUMMARY_FILE,
+    EvaluationRequest,
+    evaluation_dir,
+)
 from training.trainer.answering.questions import Question, questions, score
 from training.vllm.answering import answers as vllm_answers
 from training.vllm.answering import models_of

@@ -16,8 +16,7 @@ from training.config.yaml_file import to_yaml
 from training.printable import markdown_text
 from training.run_folder.lineage import Lineage
 from training.run_folder.paths import CARD_FILE
-from training.scoring.paired import Paired
-from training.scoring.words import in_words
+from training.scoring.paired import Paired, in_words
 
 if TYPE_CHECKING:
     import huggingface_hub

@@ -40,7 +40,7 @@ class TemplateProcess:
         arguments: Mapping[str, Any],
         tools: list[dict[str, Any]] | None,
     ) -> str:
-        """A conversation up to the answer, as `training.chat.prompt.prompt_text`. `name` stands for the tokenizer.
+        """A conversation up to the answer, as `training.chat.tokenizer.prompt_text`. `name` stands for the tokenizer.
 
         Raises:
             ValueError: what the template says, or which limit it exceeded.
@@ -102,7 +102,7 @@ def _answer(
     tools: list[dict[str, Any]] | None,
 ) -> tuple[bool, str]:
     """(True, text), or (False, the reason)."""
-    from training.chat.prompt import prompt_text
+    from training.chat.tokenizer import prompt_text
 
     _limit_memory()
     signal.setitimer(signal.ITIMER_PROF, cpu_seconds)

@@ -8,9 +8,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from training.chat.settings import ChatSettings
+from training.chat.settings import ChatSettings, with_row_weight
 from training.chat.template import TemplateLimit
-from training.chat.turn_loss import with_row_weight
 from training.config.choices import Task
 from training.config.run_config import RunConfig
 from training.data.columns_in_use import unused_columns

@@ -9,8 +9,7 @@ from pathlib import Path
 from tokenizers import Encoding
 from transformers import PreTrainedTokenizerBase
 
-from training.chat.settings import ChatSettings
-from training.chat.turn_loss import answer_weights, with_row_weight
+from training.chat.settings import ChatSettings, answer_weights, with_row_weight
 from training.data.example import EmptyRow, Example, Message, Row
 from training.data.files.formats import file_format
 from training.data.files.readers import read_rows

@@ -13,9 +13,8 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from training.chat.reasoning import FIELDS, ReasoningWriter
-from training.chat.settings import ChatSettings
+from training.chat.settings import ChatSettings, answer_weights, without_fields
 from training.chat.template import rendering_error, too_long
-from training.chat.turn_loss import answer_weights, without_fields
 from training.data.example import Example, Message, Row
 from training.errors import DataError
 

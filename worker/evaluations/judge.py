@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from training.errors import Problem, UserError
-from training.evaluation.request import Judge
+from training.scoring.request import Judge
 from worker.settings import get_settings
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from statistics import fmean
 from typing import Any
 
 from training.errors import UserError
-from training.evaluation.request import JUDGE, RECORDS_FILE, EvaluationRequest
 from training.scoring.intervals import mean_interval
+from training.scoring.request import JUDGE, RECORDS_FILE, EvaluationRequest
 from training.whole_file import write_whole
 from worker.evaluations.judge import JudgeError, judged
 from worker.machine import programs

@@ -13,8 +13,8 @@ from training.config.choices import Task
 from training.config.fields import ConfigError
 from training.data.row_formats import UNKNOWN, UNKNOWN_FIX
 from training.errors import Problem
-from training.evaluation.request import ACCURACY, DEFAULT_METRICS, JUDGE, RESULT, EvaluationRequest, evaluation_dir
 from training.run_folder.paths import saved_result
+from training.scoring.request import ACCURACY, DEFAULT_METRICS, JUDGE, RESULT, EvaluationRequest, evaluation_dir
 from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.datasets import datasets, run_data
 from worker.evaluations import judge

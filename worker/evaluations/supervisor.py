@@ -6,7 +6,7 @@ from typing import Any
 
 from training import redaction
 from training.config.run_config import RunConfig
-from training.evaluation.request import EvaluationRequest
+from training.scoring.request import EvaluationRequest
 from worker.evaluations.submit import folder_of
 from worker.evaluations.work import work
 from worker.machine import devices, programs

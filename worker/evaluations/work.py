@@ -9,7 +9,8 @@ from typing import Any
 from training.config.data_sets import sources
 from training.config.run_config import RunConfig
 from training.errors import UserError
-from training.evaluation.request import (
+from training.run_folder.paths import CONFIG_FILE
+from training.scoring.request import (
     OUTPUT_FILE,
     PROGRESS_FILE,
     RECORDS_FILE,
@@ -17,7 +18,6 @@ from training.evaluation.request import (
     SUMMARY_FILE,
     EvaluationRequest,
 )
-from training.run_folder.paths import CONFIG_FILE
 from worker.evaluations.scoring import add_scores, read_records, summarize
 from worker.machine import processes, programs
 from worker.machine.programs import Limits, ProgramError

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict
 from sqlmodel import Session, col, select
 
 from training.config import json_text
-from training.evaluation.overlap import Overlap
-from training.evaluation.request import EVALUATIONS_FOLDER, RECORDS_FILE, EvaluationRequest
+from training.scoring.overlap import Overlap
+from training.scoring.request import EVALUATIONS_FOLDER, RECORDS_FILE, EvaluationRequest
 from worker.store import runs
 from worker.store.tables import Evaluation, Status
 

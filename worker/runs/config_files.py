@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from training.chat import template
-from training.chat.named_templates import NAMED
+from training.chat.template import NAMED
 from training.config import own_deepspeed
 from training.config.fields import ConfigError
 from training.config.run_config import RunConfig

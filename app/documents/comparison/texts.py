@@ -11,7 +11,7 @@ from app.format.evaluations import label
 from app.format.numbers import csv_cell
 from app.format.runs import method
 from training.printable import markdown_text, one_line
-from training.scoring.words import in_words
+from training.scoring.paired import in_words
 from training.units import NONE
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from sqlmodel import Session
 
 from app.documents.results.paired_rows import NOTHING, ScoredRows, paired
-from training.evaluation.request import BASE, RECORDS_FILE, RESULT, EvaluationRequest
+from training.scoring.request import BASE, RECORDS_FILE, RESULT, EvaluationRequest
 from worker.evaluations.submit import folder_of
 from worker.store import evaluations, runs
 from worker.store.tables import Evaluation, Status

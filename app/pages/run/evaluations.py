@@ -8,9 +8,9 @@ from app.access.dataset_imports import samples
 from app.documents.results import evaluations as document
 from app.format import evaluations as words
 from app.pages.run.answers import paged
-from training.evaluation.request import ACCURACY, BASE, BUILT_IN, RESULT
 from training.run_folder import checkpoints
 from training.run_folder.paths import checkpoints_dir, saved_result
+from training.scoring.request import ACCURACY, BASE, BUILT_IN, RESULT
 from worker.datasets import datasets
 from worker.settings import get_settings
 from worker.store import database, evaluations

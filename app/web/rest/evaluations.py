@@ -12,7 +12,7 @@ from app.documents.results import evaluations as document
 from app.documents.results.evaluations import FIELDS, Row
 from app.web.rest.routing import Answer, BodyForm, JsonRouter, answers, columns, sends
 from app.web.security import error
-from training.evaluation.request import RECORDS_FILE
+from training.scoring.request import RECORDS_FILE
 from worker.evaluations.submit import folder_of
 from worker.store import database, evaluations
 from worker.store.tables import Evaluation

@@ -15,7 +15,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from app.documents.results.ollama import modelfile
 from app.documents.results.snippets import Used, snippets
-from training.chat.named_templates import NAMED
+from training.chat.template import NAMED
 from training.config.run_config import RunConfig
 from training.model_info.chat_template import ChatTemplate, chat_template_of
 from training.model_info.turns import turns_of

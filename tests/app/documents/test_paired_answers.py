@@ -11,7 +11,7 @@ from web import client
 from app.documents.comparison.paired import held_out
 from app.documents.results.paired_rows import paired
 from training.results.answers import changes
-from training.scoring.words import in_words
+from training.scoring.paired import in_words
 from worker.settings import get_settings
 from worker.store import database, runs
 

@@ -7,9 +7,8 @@ import pytest
 from chat_models import CHATML, QWEN3, chat, make_tokenizer
 from subtest_table import table
 
-from training.chat.settings import ChatSettings
+from training.chat.settings import ChatSettings, answer_weights, with_row_weight
 from training.chat.template import from_file, is_source, syntax_problem
-from training.chat.turn_loss import answer_weights, with_row_weight
 from training.config.choices import LossOn, Reasoning
 from training.config.run_config import RunConfig
 from training.data.example import Example

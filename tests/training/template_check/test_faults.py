@@ -9,7 +9,7 @@ import numpy as np
 from chat_models import CHATML, FAMILIES, KINDS, LLAMA3, MISTRAL, QWEN3, chat, make_tokenizer, write_model, write_rows
 from subtest_table import table
 
-from training.chat.named_templates import NAMED
+from training.chat.template import NAMED
 from training.config.run_config import RunConfig
 from training.template_check.check import check
 from training.template_check.findings import ERROR, WARNING, Finding, Report

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from environment import use
 
-from training.evaluation.request import EvaluationRequest, Judge
+from training.scoring.request import EvaluationRequest, Judge
 from worker.evaluations import judge as judging
 from worker.evaluations.judge import JudgeError, judged, problem, score_in
 from worker.evaluations.scoring import add_scores, read_records, summarize

@@ -6,7 +6,7 @@ from hashlib import sha256
 from sqlmodel import Session
 
 from training.config.choices import Task
-from training.evaluation.request import EvaluationRequest
+from training.scoring.request import EvaluationRequest
 from worker.store import accounts, database, runs, sight
 from worker.store.playground import prompt_sets
 from worker.store.tables import Evaluation, Run

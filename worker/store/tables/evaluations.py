@@ -14,12 +14,10 @@ class Evaluation(QueuedWork, table=True):
     __table_args__ = (Index("ix_evaluation_run_id_id", "run_id", "id"),)
 
     id: str = Field(primary_key=True, max_length=32)
-    request: dict[str, Any] = Field(
-        sa_column=Column(JSON, nullable=False), description="as training.evaluation.request"
-    )
+    request: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False), description="as training.scoring.request")
     device: str = Field(default="", max_length=200)
     overlap: dict[str, Any] | None = Field(
-        default=None, sa_column=Column(JSON(none_as_null=True)), description="as training.evaluation.overlap"
+        default=None, sa_column=Column(JSON(none_as_null=True)), description="as training.scoring.overlap"
     )
     summary: dict[str, Any] | None = Field(
         default=None, sa_column=Column(JSON(none_as_null=True)), description="rows, and the mean of each metric"

@@ -3,8 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from training.evaluation.own_metric import MetricError, load, scored
-from training.evaluation.request import EvaluationRequest, Judge
+from training.scoring.own_metric import MetricError, load, scored
+from training.scoring.request import EvaluationRequest, Judge
 
 RECORD = {"row": 4, "prompt": "p", "answer": "a b", "expected": "a"}
 

@@ -1,4 +1,4 @@
-"""`python -m training.evaluation.own_metric FILE FUNCTION`: scores answers with a user's function, in a process with limits.
+"""`python -m training.scoring.own_metric FILE FUNCTION`: scores answers with a user's function, in a process with limits.
 
 Standard input has one JSON object a row, with row, prompt, answer and expected. It prints {"scores": [...]}, or {"error": ...} that
 names the row and the line.

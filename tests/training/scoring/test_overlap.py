@@ -1,7 +1,7 @@
 """Tests of the overlap between training and evaluation rows."""
 
 from training.data.example import Example
-from training.evaluation.overlap import overlap
+from training.scoring.overlap import overlap
 
 LONG = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
 

@@ -1,4 +1,4 @@
-"""`python -m training.evaluation.overlap`: counts evaluation rows that are in the training rows, entirely or in part.
+"""`python -m training.scoring.overlap`: counts evaluation rows that are in the training rows, entirely or in part.
 
 Standard input has {"evaluation": [SET, ...], "training": [SET, ...], "rows": N}, a SET being [path, columns, name]. A row is its
 prompt and answer as words in lower case. Counted are rows that are equal to a training row, rows whose prompt is that of a training
