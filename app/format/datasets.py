@@ -6,8 +6,8 @@ from typing import Any
 
 from app.format import numbers
 from training.config.data_sets import Source, sources
-from training.data.issues import Issue
 from training.data.row_formats import UNKNOWN
+from training.data.survey import Issue
 from training.errors import DataError, Problem
 from worker.datasets.datasets import Refused
 from worker.store.dataset_uses import DatasetUse

@@ -16,7 +16,7 @@ from benchmarks.gpu.memory_cases import Case
 from benchmarks.matrix.inputs import byte_tokenizer
 from training.batches.views import TokenList, Tokens
 from training.config.run_config import RunConfig
-from training.data.data_files import DataRows
+from training.data.rows import DataRows
 from training.models import loading
 from training.models.attention import implementation
 from training.ranks import distributed

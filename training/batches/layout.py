@@ -13,7 +13,7 @@ from training.batches.streaming import Stream
 from training.batches.views import Tokens
 from training.config.choices import Packing, Task
 from training.config.run_config import RunConfig
-from training.data.data_files import DataRows
+from training.data.rows import DataRows
 from training.errors import UserError
 from training.models.attention import attend_row_by_row
 from training.tokens.packing import order_of

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Sampler
 
 from training.batches.views import IGNORED, TokenList, View, rows_behind
-from training.data.data_files import DataRows
+from training.data.rows import DataRows
 
 SETS = "data_sets"
 """The entry of a training batch with the set of each item (token with loss, or row), of shape (items,)."""

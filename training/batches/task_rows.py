@@ -10,15 +10,13 @@ from numpy.typing import NDArray
 from training.batches.views import ChunkView, LabelView, PairView, TargetView, TokenView, View
 from training.config.choices import Task
 from training.config.run_config import RunConfig
-from training.data.classes import check_classes
-from training.data.data_files import DataFile, read_files
-from training.data.example import Example
+from training.data.example import Example, check_classes
+from training.data.rows import DataFile, read_files
 from training.errors import DataError
-from training.tokens.joined import Store, ends_of, joined
 from training.tokens.lengths import ENDLESS
 from training.tokens.order import Integers
-from training.tokens.store import TokenStore
-from training.tokens.task_parts import STORED_TEXTS, StoredText
+from training.tokens.parts import STORED_TEXTS, StoredText
+from training.tokens.store import Store, TokenStore, ends_of, joined
 
 
 @dataclass(frozen=True)

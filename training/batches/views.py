@@ -6,9 +6,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from training.tokens.joined import Store
 from training.tokens.lengths import chunks
 from training.tokens.order import Integers
+from training.tokens.store import Store
 
 IGNORED = -100  # the label that cross-entropy ignores
 WEIGHTS = "loss_weights"

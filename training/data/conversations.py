@@ -1,4 +1,4 @@
-"""Reads conversations in the two common formats (role/content and from/value) as messages for a chat template."""
+"""Reads conversations as messages for a chat template: lists of role/content or from/value, and trees as OpenAssistant's."""
 
 import json
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from training.data.example import EmptyRow, Message, Row, kind_of, valid_text
 from training.errors import DataError
 
+CONVERSATION_COLUMNS = ("messages", "conversations", "conversation")
 ROLES = ("system", "user", "assistant", "tool")
 _OTHER_NAMES = {
     "developer": "system",
@@ -169,3 +170,40 @@ def _function_call(value: Any, place: str) -> Message:
     if not all(isinstance(element, dict) and "name" in element for element in calls):
         raise DataError("is not a function call.", 'Write {"name": ..., "arguments": {...}} as JSON text.', field=place)
     return {"content": "", "tool_calls": [{"type": "function", "function": _call(element)} for element in calls]}
+
+
+def root_of(row: Row) -> Row | None:
+    """The first message of a row that is a tree, or that has one in its column `prompt`; None for other rows."""
+    prompt = row.get("prompt")
+    root = prompt if isinstance(prompt, dict) else row
+    is_tree = isinstance(root.get("replies"), list) and isinstance(root.get("text"), str) and "role" in root
+    return root if is_tree else None
+
+
+def best_path(root: Row) -> tuple[list[Row], int]:
+    """The messages (role and content) from the root through the best reply of each, and the number of other replies beside them.
+
+    The best reply has the lowest rank; of replies without ranks it is the first. Questions after the last answer are left out.
+    """
+    path: list[Row] = []
+    others = 0
+    message: Any = root
+    while isinstance(message, dict):
+        path.append({"role": message.get("role"), "content": message.get("text")})
+        replies = [
+            reply for reply in message.get("replies") or [] if isinstance(reply, dict) and not _is_deleted(reply)
+        ]
+        others += max(0, len(replies) - 1)
+        message = min(replies, key=_rank, default=None)
+    while path and path[-1]["role"] in ("prompter", "user", "human"):
+        path.pop()
+    return path, others
+
+
+def _rank(reply: Row) -> float:
+    rank = reply.get("rank")
+    return float(rank) if isinstance(rank, (int, float)) else float("inf")
+
+
+def _is_deleted(reply: Row) -> bool:
+    return bool(reply.get("deleted")) or not isinstance(reply.get("text"), str)

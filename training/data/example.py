@@ -1,5 +1,7 @@
-"""A row of a data set, the training example made from it, and the checks of its texts. No torch."""
+"""A row of a data set, the training example made from it, and the checks of its texts, classes and media. No torch."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,3 +94,67 @@ def kind_of(value: Any) -> str:
     return names.get(
         type(value), f"a number ({value!r})" if isinstance(value, (int, float)) else f"a {type(value).__name__}"
     )
+
+
+_COLUMNS = {
+    name: kind for kind in ("image", "video", "audio") for name in (kind, f"{kind}s", f"{kind}_path", f"{kind}_url")
+}
+# A word in angle brackets counts only where multimodal data sets put it, since text may speak of HTML's <video>.
+_PLACEHOLDER = re.compile(
+    r"\A\s*<(image|video|audio)>|^[ \t]*<(image|video|audio)>[ \t]*$|<(image|video|audio)>\s*\Z"
+    r"|<\|(image|video|audio)_?(?:pad|bos|1)?\|>|<\|(vision)_start\|>|<(image)_placeholder>|\[(IMG)\]",
+    re.MULTILINE,
+)
+_MEDIA_FIX = "Lathe trains on text: remove these rows, or train them with a program for multimodal models."
+
+
+def refuse_media_columns(row: Row) -> None:
+    """Checks that no column of the row holds images, audio or video.
+
+    Raises:
+        DataError: one does.
+    """
+    for name in _COLUMNS.keys() & row.keys():
+        if row[name]:
+            raise DataError(f"holds {_COLUMNS[name]} data.", _MEDIA_FIX, field=name)
+
+
+def refuse_placeholders(example: Example) -> None:
+    """Checks that no prompt of the example contains a placeholder for an image, audio or video.
+
+    Raises:
+        DataError: one does.
+    """
+    asked = (message["content"] for message in example.messages or [] if message["role"] == "user")
+    for text in (example.prompt, *asked):
+        if ("<" in text or "[" in text) and (found := _PLACEHOLDER.search(text)):
+            raise DataError(f"contains a placeholder for an image, audio or video ({found[0].strip()}).", _MEDIA_FIX)
+
+
+_LONGEST_CLASS = 200  # characters
+_FEW_ROWS = 20  # in which many classes prove nothing
+ONE_CLASS = "is the same class in every row, so there is nothing to learn."
+ONE_CLASS_FIX = "Use rows of at least two classes."
+_CLASS_FIX = "Give every row a short label (columns text and label), or choose the task sft."
+
+
+def check_classes(names: Sequence[str], *, all_rows: bool = False) -> None:
+    """Checks the classes of rows, empty for a row without one: all rows, or the first ones.
+
+    Raises:
+        DataError: no row has a class, all have the same, or the answers are free text.
+    """
+    classes = [name for name in names if name]
+    if not classes:
+        raise DataError("has no row with a class.", _CLASS_FIX, field="label")
+    longest = max(map(len, classes))
+    if longest > _LONGEST_CLASS:
+        raise DataError(
+            f"has answers of up to {longest:,} characters in the place of classes.", _CLASS_FIX, field="label"
+        )
+    different = len(set(classes))
+    if all_rows and different < 2:
+        raise DataError(ONE_CLASS, ONE_CLASS_FIX, field="label")
+    if len(classes) >= _FEW_ROWS and different > len(classes) / 2:
+        message = f"has {different:,} different classes in {len(classes):,} rows, which are free text and not classes."
+        raise DataError(message, _CLASS_FIX, field="label")

@@ -14,9 +14,8 @@ from typing import Any
 from training.data.example import Row
 from training.data.files.formats import file_format
 from training.data.files.readers import read_records, text_reason
-from training.data.issues import ERROR, Issue
 from training.data.row_formats import MAPPED, UNKNOWN
-from training.data.survey import Survey
+from training.data.survey import ERROR, Issue, Survey
 from training.errors import DataError
 
 

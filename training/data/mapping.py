@@ -1,7 +1,8 @@
 """Column mappings, for rows whose format is not detected: `prompt=qa.question, completion=qa.answers.0.text`."""
 
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from training.data.example import Row
 from training.errors import DataError
@@ -25,6 +26,7 @@ _PLANS = {  # required roles: (optional roles, row format)
 _ENTRY = re.compile(r'\s*([^=,]*?)\s*=\s*("[^"]*"|[^,]*?)\s*(?:,|$)')
 _FIX = "Write role=column pairs separated by commas, such as prompt=question, completion=answers.0.text."
 _ABSENT = object()
+Read = TypeVar("Read")
 
 
 def parse_mapping(text: str) -> dict[str, str]:
@@ -62,6 +64,14 @@ def apply(mapping: dict[str, str], row: Row) -> Row:
     """The row with the mapping's roles as its columns, without roles whose path does not exist in this row."""
     values = {role: _follow(row, path) for role, path in mapping.items()}
     return {role: value for role, value in values.items() if value is not _ABSENT}
+
+
+def through(mapping: dict[str, str], row: Row, read: Callable[[Row], Read]) -> Read:
+    """What `read` makes of the mapped row; its errors name the file's columns."""
+    try:
+        return read(apply(mapping, row))
+    except DataError as error:
+        raise type(error)(error.message, error.fix, field=in_file(mapping, error.field)) from None
 
 
 def in_file(mapping: dict[str, str], field: str) -> str:

@@ -6,7 +6,7 @@ from functools import lru_cache
 from training.data.example import EmptyRow, Row
 from training.data.mapping import apply, format_of, write_mapping
 from training.data.to_examples import to_example
-from training.data.usual_columns import LANGUAGE
+from training.data.usual_columns import LANGUAGE, MORE
 from training.errors import DataError
 
 _ASKED = ("prompt", "question", "query", "instruction", "input", "problem", "user", "human", "request", "context")
@@ -24,12 +24,6 @@ _CLASSES = (
     ("content", "label"),
     ("text", "labels"),
 )
-_MORE = {  # optional roles, and the usual names of their columns
-    "input": ("input", "context", "passage", "document"),
-    "system": ("system", "system_prompt"),
-    "history": ("history",),
-    "tools": ("tools",),
-}
 _TEXTS = ("content", "body", "document", "article", "markdown", "code", "story")
 _INSTRUCTED = {"prompt": "instruction", "completion": "output"}
 _CHATS = ("conversation.messages", "chat", "dialog", "dialogue", "turns", "messages.messages", "data")
@@ -102,7 +96,7 @@ def _named(path: str, names: Mapping[str, str]) -> str:
 def _extended(mapping: dict[str, str], rows: Sequence[Row], names: Mapping[str, str]) -> dict[str, str]:
     """The mapping with the optional columns that the rows have and that it does not use."""
     needed = {_INSTRUCTED.get(name, name) for name in mapping} | set(mapping)
-    for role, usual in _MORE.items():
+    for role, usual in (MORE | {"tools": ("tools",)}).items():
         column = next((names[name] for name in usual if name in names and names[name] not in mapping.values()), None)
         if column is None:
             continue

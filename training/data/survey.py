@@ -1,19 +1,70 @@
 """Checks every row of a file once: its format, its example and its problems."""
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
-from training.data.classes import ONE_CLASS, ONE_CLASS_FIX
-from training.data.columns_in_use import unused_columns, vanished_texts
-from training.data.example import EmptyRow, Row, kind_of
-from training.data.issues import ERROR, WARNING, Issues
-from training.data.mapping import apply, format_of, in_file, parse_mapping, write_mapping
+from training.data.conversations import best_path, root_of
+from training.data.example import ONE_CLASS, ONE_CLASS_FIX, EmptyRow, Row, kind_of
+from training.data.mapping import format_of, in_file, parse_mapping, through, write_mapping
 from training.data.row_formats import MAPPED, UNKNOWN, UnknownFormat, find_format, listed, named
 from training.data.suggested_mapping import suggest
 from training.data.to_examples import to_example
-from training.data.trees import best_path, root_of
+from training.data.usual_columns import unused_columns, vanished_texts
 from training.errors import DataError
+
+ERROR, WARNING = "error", "warning"
+KINDS = 20
+_VARIABLE = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
+
+
+@dataclass(frozen=True)
+class Issue:
+    """One kind of problem: the first row with it (`line`, from 1), and the number of rows with it."""
+
+    level: str
+    file: str
+    line: int | None
+    field: str
+    message: str
+    fix: str
+    rows: int
+
+    @classmethod
+    def of(cls, error: DataError, file: str) -> "Issue":
+        """The problem of an error that ends reading."""
+        return cls(ERROR, file, error.line, error.field, error.message, error.fix, 1 if error.line else 0)
+
+
+class Issues:
+    """The problems of a file. Messages that differ only in quoted texts and numbers are one kind."""
+
+    def __init__(self, file: str) -> None:
+        self.errors = 0
+        self._file = file
+        self._first: dict[str, dict[str, Issue]] = {ERROR: {}, WARNING: {}}
+        self._rows: Counter[str] = Counter()
+
+    def add(self, level: str, error: DataError, line: int | None, rows: int = 1) -> None:
+        """Counts a problem of `rows` rows, the first at `line`."""
+        kind = _VARIABLE.sub("#", f"{level} {error.field} {error.message}")
+        first = self._first[level]
+        self.errors += level == ERROR
+        if kind in first or len(first) < KINDS:
+            first.setdefault(kind, Issue(level, self._file, line, error.field, error.message, error.fix, 0))
+            self._rows[kind] += rows
+
+    def listed(self) -> list[Issue]:
+        """The first kinds, errors before warnings."""
+        kinds = [*self._first[ERROR].items(), *self._first[WARNING].items()][:KINDS]
+        return [replace(issue, rows=self._rows[kind]) for kind, issue in kinds]
+
+    def faulty(self, field: str) -> bool:
+        """True if the field has an error."""
+        return any(issue.field == field for issue in self._first[ERROR].values())
+
 
 MOST_COLUMNS = 500
 _MAX_SIGNATURES = 2000
@@ -22,6 +73,7 @@ _NUMBERS = {int: float}  # both are reported as numbers
 _TYPE_NAMES = {str: "text", float: "a number", bool: "true or false", list: "a list", dict: "an object"}
 
 SAMPLE_ROWS = 5
+_SHOWN_CHARACTERS, _SHOWN_ENTRIES = 400, 5  # of a value in the sample
 _OWN_TEXT_FIX = "Move its text into the conversation, or remove the column."
 
 
@@ -38,7 +90,6 @@ class Survey:
         self._mapping = parse_mapping(columns) if columns else None
         self._classes: set[str] = set()
         self._unwanted = self._other_replies = self._first_other = 0
-        self._first_unwanted = 0
         self._reasons: dict[str, str] = {}
 
     def add(self, record: Row | DataError) -> None:
@@ -54,25 +105,30 @@ class Survey:
             self._check(record)
         except EmptyRow as error:
             self.empty += 1
-            self.issues.add(WARNING, self._in_file(error), self.rows)
+            self.issues.add(WARNING, error, self.rows)
         except DataError as error:
-            self.issues.add(ERROR, self._in_file(error), self.rows)
+            self.issues.add(ERROR, error, self.rows)
 
     def _check(self, row: Row) -> None:
-        if self._mapping:
-            row_format, row = format_of(self._mapping), apply(self._mapping, row)
-        else:
-            row_format = self._detect(row)
+        row_format = format_of(self._mapping) if self._mapping else self._detect(row)
         self.counts[row_format] += 1
+        if self._mapping:
+            through(self._mapping, row, lambda mapped: self._check_example(mapped, row_format))
+        else:
+            self._check_example(row, row_format)
+
+    def _check_example(self, row: Row, row_format: str) -> None:
         example = to_example(row, row_format)
         if example.label is False:
-            self._first_unwanted = self._first_unwanted or self.rows
             self._unwanted += 1
+            message = "is false: supervised fine-tuning skips rows with a bad answer."
+            self.issues.add(WARNING, DataError(message, "Use it with task kto.", field="label"), self.rows)
         if row_format == "text/label" and len(self._classes) < 2:
             self._classes.add(example.answer)
         for name in vanished_texts(row, example):
-            message = "is not used: the conversation has its own."
-            self.issues.add(WARNING, self._in_file(DataError(message, _OWN_TEXT_FIX, field=name)), self.rows)
+            column = in_file(self._mapping or {}, name)
+            error = DataError("is not used: the conversation has its own.", _OWN_TEXT_FIX, field=column)
+            self.issues.add(WARNING, error, self.rows)
         if row_format == "message tree" and (others := best_path(root_of(row) or {})[1]):
             self._other_replies += others
             self._first_other = self._first_other or self.rows
@@ -95,11 +151,6 @@ class Survey:
                 raise DataError(error.message, error.fix, field=error.field) from None
         else:
             self.unknown += 1
-
-    def _in_file(self, error: DataError) -> DataError:
-        return (
-            DataError(error.message, error.fix, field=in_file(self._mapping, error.field)) if self._mapping else error
-        )
 
     @property
     def format(self) -> str:
@@ -137,10 +188,6 @@ class Survey:
             parts = ", ".join(f"{rows:,} of {name}" for name, rows in self.counts.most_common())
             error = DataError(f"mixes rows of several formats: {parts}.", "Save each format as its own file.")
             self.issues.add(ERROR if self.issues.errors else WARNING, error, None, self.rows)
-        if self._unwanted:
-            message = "is false: supervised fine-tuning skips rows with a bad answer."
-            error = DataError(message, "Use it with task kto.", field="label")
-            self.issues.add(WARNING, error, self._first_unwanted, self._unwanted)
         if len(self._classes) == 1 and self.rows > 1:
             self.issues.add(WARNING, DataError(ONE_CLASS, ONE_CLASS_FIX, field="label"), 1, self.rows)
         if self._other_replies:
@@ -246,14 +293,16 @@ def _type_name(kind: type) -> str:
     return _TYPE_NAMES.get(kind, kind.__name__)
 
 
-def shorten(value: Any, depth: int = 8, characters: int = 400, entries: int = 5) -> Any:
+def shorten(value: Any, depth: int = 8) -> Any:
     """A value for the sample: long texts, long lists and deep objects are shortened."""
     if isinstance(value, str):
-        return value if len(value) <= characters else value[:characters] + "…"
+        return value if len(value) <= _SHOWN_CHARACTERS else value[:_SHOWN_CHARACTERS] + "…"
     if isinstance(value, (list, dict)) and not depth:
         return f"({kind_of(value)})"
     if isinstance(value, dict):
-        return {str(key)[:characters]: shorten(item, depth - 1) for key, item in list(value.items())[:MOST_COLUMNS]}
+        return {
+            str(key)[:_SHOWN_CHARACTERS]: shorten(item, depth - 1) for key, item in list(value.items())[:MOST_COLUMNS]
+        }
     if isinstance(value, list):
-        return [shorten(item, depth - 1) for item in value[:entries]]
+        return [shorten(item, depth - 1) for item in value[:_SHOWN_ENTRIES]]
     return value if isinstance(value, (int, float, bool, type(None))) else shorten(str(value))

@@ -3,12 +3,20 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from training.data.conversations import conversation, from_json, tools, turns
-from training.data.example import EmptyRow, Example, Message, Row, filled, kind_of, text
-from training.data.mapping import apply, in_file
-from training.data.media import refuse_media_columns, refuse_placeholders
+from training.data.conversations import CONVERSATION_COLUMNS, best_path, conversation, from_json, root_of, tools, turns
+from training.data.example import (
+    EmptyRow,
+    Example,
+    Message,
+    Row,
+    filled,
+    kind_of,
+    refuse_media_columns,
+    refuse_placeholders,
+    text,
+)
+from training.data.mapping import through
 from training.data.preferences import label, read_pair
-from training.data.trees import best_path, root_of
 from training.data.usual_columns import in_roles
 from training.errors import DataError
 
@@ -22,12 +30,8 @@ def to_example(row: Row, row_format: str) -> Example:
     """
     refuse_media_columns(row)
     roles = in_roles(row, row_format)
-    try:
-        example = _READERS[row_format](apply(roles, row) if roles else row)
-    except DataError as error:
-        if not roles:
-            raise
-        raise type(error)(error.message, error.fix, field=in_file(roles, error.field)) from None
+    read = _READERS[row_format]
+    example = through(roles, row, read) if roles else read(row)
     refuse_placeholders(example)
     return example
 
@@ -140,7 +144,6 @@ def _turn(role: str, content: str) -> list[Message]:
     return [{"role": role, "content": content}]
 
 
-CONVERSATION_COLUMNS = ("messages", "conversations", "conversation")
 _READERS: dict[str, Callable[[Row], Example]] = {
     "alpaca": _alpaca,
     "sharegpt": _messages,

@@ -1,10 +1,13 @@
-"""Columns with other names than those of a row format, whose meaning is certain all the same: they are read without a mapping."""
+"""The columns that rows use: those of a format, others whose meaning is certain without a mapping, and those that nothing reads."""
 
 import re
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
-from training.data.example import Row
+from training.data.conversations import CONVERSATION_COLUMNS
+from training.data.example import Example, Row
+from training.data.mapping import parse_mapping
 
 LANGUAGE = re.compile(r"[a-z]{2}(_[A-Z]{2})?")
 _ASKED = ("question", "query", "instruction", "problem", "prompt", "user", "human", "request", "input", "context")
@@ -12,7 +15,9 @@ _ANSWERED = (
     "answer", "response", "output", "completion", "reply", "solution", "assistant", "bot", "gpt", "target", "sql",
 )  # fmt: skip
 _GIVEN = ("input", "context", "passage", "document")
-_MORE = {"input": _GIVEN, "system": ("system", "system_prompt"), "history": ("history",)}
+MORE = {"input": _GIVEN, "system": ("system", "system_prompt"), "history": ("history",)}
+"""Optional roles, and the usual names of their columns."""
+
 _ANSWER_PAIRS = (("chosen", "rejected"), ("response_j", "response_k"))
 _COMPETING = frozenset({
     *_ASKED, *_ANSWERED, *_GIVEN, *(name for pair in _ANSWER_PAIRS for name in pair), "answers", "text", "code", "summary",
@@ -68,7 +73,7 @@ def _by_names(names: tuple[str, ...]) -> tuple[str, dict[str, str]] | None:
     if asked is None or not (pair or answered) or len(known) < len(names):
         return None
     more = {
-        role: next((name for name in usual if name in known and name != asked), None) for role, usual in _MORE.items()
+        role: next((name for name in usual if name in known and name != asked), None) for role, usual in MORE.items()
     }
     plain = asked == "prompt"  # as in rows of prompt and completion
     if plain and (pair or more["input"] or more["history"]):
@@ -90,3 +95,51 @@ def _languages(value: Any) -> list[str]:
         f"translation.{code}" for code, text in texts.items() if LANGUAGE.fullmatch(code) and isinstance(text, str)
     ]
     return codes if len(codes) == len(texts) == 2 else []
+
+
+_TOOLS = ("tools", "functions")
+_PAIR = ("prompt", "completion", "system", *_TOOLS)
+_ALPACA = ("instruction", "input", "output", "system", "history")
+_CHAT = (*CONVERSATION_COLUMNS, "system", *_TOOLS)
+_READ: dict[str, tuple[str, ...]] = {
+    "alpaca": _ALPACA,
+    "sharegpt": _CHAT,
+    "messages": _CHAT,
+    "prompt/completion": _PAIR,
+    "preference": ("chosen", "rejected", "prompt", *CONVERSATION_COLUMNS, *_ALPACA, *_TOOLS),
+    "unpaired preference": ("label", *_CHAT, *_PAIR),
+    "message tree": ("prompt", "text", "role", "replies"),
+    "text": ("text",),
+    "text/label": ("text", "label"),
+    "source/target": ("source", "target"),
+}
+_MAY_VANISH = ("system", "prompt", "instruction", "input")
+
+
+def unused_columns(columns: Iterable[str], formats: Iterable[str], mapping: str | None = None) -> list[str]:
+    """The columns that rows of these formats, or of this mapping, do not read."""
+    return list(_unused(tuple(columns), tuple(formats), mapping))
+
+
+@lru_cache(maxsize=1024)  # rows mostly have the same columns
+def _unused(names: tuple[str, ...], formats: tuple[str, ...], mapping: str | None) -> tuple[str, ...]:
+    if mapping:
+        paths = parse_mapping(mapping).values()
+        read = {path if path in names else path.partition(".")[0] for path in paths}
+    else:
+        usual = {row_format: names_in_use(names, row_format) for row_format in formats}
+        read = {name for row_format in formats for name in usual[row_format] or _READ.get(row_format, names)}
+        chats = [name for name in CONVERSATION_COLUMNS if name in names]
+        read -= set(chats[1:])  # only the first of them is read
+    return tuple(name for name in names if name not in read)
+
+
+def vanished_texts(row: Row, example: Example) -> Iterator[str]:
+    """The columns that are read, and whose text is in no part of the example: a conversation has its own system message, or
+    begins otherwise than the prompt."""
+    if example.messages is None:
+        return
+    for name in _MAY_VANISH:
+        text = row.get(name)
+        if isinstance(text, str) and not any(text.strip() in message["content"] for message in example.messages):
+            yield name

@@ -10,7 +10,7 @@ from training.batches.sets import HeldOutBatches, Sets
 from training.batches.streaming import Stream
 from training.batches.views import TokenList, View, rows_behind
 from training.config.run_config import RunConfig
-from training.data.data_files import DataRows
+from training.data.rows import DataRows
 from training.tokens.order import Order, Shuffled, batches_of_ranks
 
 Rows = list[dict[str, Any]]

@@ -13,6 +13,7 @@ from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from training.config.run_config import RunConfig
+from training.errors import UserError
 from training.models.loading import load_model, model_class
 from training.scoring import paired
 from training.trainer.answering.questions import SCORES, Question, end_tokens, score
@@ -160,3 +161,30 @@ def changes(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def means(rows: list[dict[str, Any]], when: str) -> dict[str, float]:
     """Returns the mean of each score over all rows, `when` is "before" or "after" training."""
     return {f"{name}_{when}": fmean(row[f"{name}_{when}"] for row in rows) for name in SCORES}
+
+
+@torch.inference_mode()
+def answer_with_classes(
+    model: PreTrainedModel,
+    asked: list[Question],
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    classes: tuple[str, ...],
+    progress: Callable[[str, int, int], None],
+) -> list[str]:
+    """Returns the most probable class of each row, of its first `max_length` tokens as in training.
+
+    Raises:
+        UserError: the classes are unknown, since the run has not finished.
+    """
+    if not classes:
+        raise UserError("run", None, "has not saved its classes yet.", "Finish the run, then evaluate it.")
+    answers: list[str] = []
+    for start in range(0, len(asked), _BATCH_ROWS):
+        batch = [question.tokens[:max_length] for question in asked[start : start + _BATCH_ROWS]]
+        inputs = tokenizer.pad({"input_ids": batch}, return_tensors="pt", padding=True, padding_side="right")
+        inputs = inputs.to(model.device)
+        logits = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).logits
+        answers += [classes[index] for index in logits.argmax(dim=-1).tolist()]
+        progress("answering", len(answers), len(asked))
+    return answers

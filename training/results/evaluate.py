@@ -19,7 +19,7 @@ from training.chat.tokenizer import prompt_ids, prompt_text
 from training.config.choices import LoraInit, Task
 from training.config.name_values import template_arguments
 from training.config.run_config import RunConfig
-from training.data.data_files import DataFile, read_files
+from training.data.rows import DataFile, read_files
 from training.errors import DataError, UserError
 from training.models.finite import check_files_finite, check_finite
 from training.models.loading import DTYPES, load_model, load_tokenizer, model_class
@@ -28,8 +28,7 @@ from training.ranks.distributed import local_machine
 from training.ranks.stopping import die_with_parent
 from training.redaction import redact_output
 from training.results import harness
-from training.results.answers import answer_all
-from training.results.classes import answer_with_classes
+from training.results.answers import answer_all, answer_with_classes
 from training.results.merging import last_summary
 from training.run_folder import checkpoints
 from training.run_folder.paths import CONFIG_FILE, checkpoints_dir, saved_result

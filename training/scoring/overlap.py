@@ -17,8 +17,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from training.data.data_files import DataFile, read_files
 from training.data.example import Example
+from training.data.rows import DataFile, read_files
 
 WORDS = 13
 _COMMON_SHARE, _COMMON_ROWS = 0.05, 10  # a sequence in more of the evaluation rows is a template

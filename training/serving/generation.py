@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from training.errors import is_out_of_memory
-from training.serving.errors import RequestError
+from training.serving.forms import RequestError
 from training.serving.loaded import Served
 from training.serving.text import Detokenizer, UntilStop
 

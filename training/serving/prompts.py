@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from training.chat.tokenizer import prompt_ids
-from training.serving.errors import RequestError
+from training.serving.forms import RequestError
 from training.serving.loaded import Served
 from training.serving.templates import TemplateProcess
 

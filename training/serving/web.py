@@ -15,8 +15,7 @@ from starlette.exceptions import HTTPException
 from training.errors import openai_form
 from training.serving import prompts
 from training.serving.answers import Answer
-from training.serving.errors import RequestError
-from training.serving.forms import ChatRequest, CompletionRequest, TokenizeRequest
+from training.serving.forms import ChatRequest, CompletionRequest, RequestError, TokenizeRequest
 from training.serving.generation import Emitted, End, Generator, Job, Sampling, Token
 from training.serving.loaded import Served
 from training.serving.templates import TemplateProcess

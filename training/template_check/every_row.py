@@ -12,15 +12,14 @@ from training.chat.settings import ChatSettings, with_row_weight
 from training.chat.template import TemplateLimit
 from training.config.choices import Task
 from training.config.run_config import RunConfig
-from training.data.columns_in_use import unused_columns
 from training.data.example import EmptyRow, Example
 from training.data.files.formats import file_format
 from training.data.files.readers import read_rows
 from training.data.rows import reader
+from training.data.usual_columns import unused_columns
 from training.errors import DataError
 from training.tokens.coverage import GapCounts
-from training.tokens.parts import PartRenderer
-from training.tokens.task_parts import STORED_TEXTS
+from training.tokens.parts import STORED_TEXTS, PartRenderer
 
 _SHORT = 48  # characters
 SECONDS = 10.0

@@ -24,7 +24,7 @@ from training.data.example import Example, Row
 from training.data.rows import read_numbered
 from training.errors import DataError, UserError
 from training.tokens.coverage import GapCounts
-from training.tokens.parts import PartRenderer
+from training.tokens.parts import PartRenderer, StoredText
 from training.tokens.store import (
     FACTS,
     PROGRESS,
@@ -36,7 +36,6 @@ from training.tokens.store import (
     open_store,
     store_key,
 )
-from training.tokens.task_parts import StoredText
 from training.whole_file import write_whole
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The token store of a data set: all rows' tokens, untruncated, and which carry loss. Arrays are mapped from disk; only numpy.
+"""The token stores of data sets: all rows' tokens, untruncated, and which carry loss. Arrays are mapped from disk; only numpy.
 
 A store is a folder whose name is a hash of its inputs (`store_key`): the data's bytes, the tokenizer with its chat template, and
 the column mapping. It is written to another folder under a lock and renamed, so that it is always complete and no two processes
@@ -20,7 +20,7 @@ import os
 import shutil
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -128,6 +128,64 @@ class TokenStore:
         return np.asarray(np.memmap(path, kind, mode="r")) if path.stat().st_size else np.empty(0, kind)
 
 
+class JoinedStore:
+    """Several stores with the interface of one: rows are numbered through. `ends` are the row numbers at which each ends."""
+
+    def __init__(self, stores: Sequence[TokenStore]) -> None:
+        self.stores = tuple(stores)
+        self.ends = np.cumsum([store.rows for store in stores])
+
+    @property
+    def rows(self) -> int:
+        return int(self.ends[-1])
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """The statistics that add up over the stores."""
+        return {name: sum(int(store.facts[name]) for store in self.stores) for name in ("rows", "empty_rows")}
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int32]:
+        return np.concatenate([store.lengths for store in self.stores])
+
+    @cached_property
+    def first_trained(self) -> NDArray[np.int32]:
+        return np.concatenate([store.first_trained for store in self.stores])
+
+    @cached_property
+    def hashes(self) -> NDArray[np.uint64]:
+        return np.concatenate([store.hashes for store in self.stores])
+
+    def first_trained_with(self, *, train_on_prompt: bool) -> Integers:
+        return np.concatenate([store.first_trained_with(train_on_prompt=train_on_prompt) for store in self.stores])
+
+    def row(self, number: int) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        store, row = self._place(number)
+        return store.row(row)
+
+    def weights_of(self, number: int) -> NDArray[np.float32] | None:
+        store, row = self._place(number)
+        return store.weights_of(row)
+
+    def _place(self, number: int) -> tuple[TokenStore, int]:
+        """The store of a row, and the row's number in it."""
+        place = int(np.searchsorted(self.ends, number, side="right"))
+        return self.stores[place], number - (int(self.ends[place - 1]) if place else 0)
+
+
+Store = TokenStore | JoinedStore
+
+
+def joined(stores: Sequence[TokenStore]) -> Store:
+    """The store of one data set, or those of several as one."""
+    return stores[0] if len(stores) == 1 else JoinedStore(stores)
+
+
+def ends_of(store: Store) -> tuple[int, ...]:
+    """The row numbers at which each data set of a store ends."""
+    return tuple(int(end) for end in store.ends) if isinstance(store, JoinedStore) else (store.rows,)
+
+
 def open_store(folder: Path) -> TokenStore:
     """The store in `folder`.
 
@@ -150,7 +208,7 @@ def store_key(
 ) -> str:
     """The name of a store's folder: the start of the data's hash, then a hash of all inputs.
 
-    `part` is a `StoredText` (task_parts.py), `chat` the key of the `ChatSettings`.
+    `part` is a `StoredText` (parts.py), `chat` the key of the `ChatSettings`.
     """
     more = [part, chat] if chat else [part] if part else []
     parts = [str(VERSION), sha256, tokenizer_fingerprint(model, revision), columns or "", *more]

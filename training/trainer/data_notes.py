@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from training.batches.task_rows import TaskRows
 from training.config.run_config import RunConfig
-from training.data.data_files import DataRows
+from training.data.rows import DataRows
 from training.reports.report import Report
 from training.run_folder.events import Note
 from training.tokens.duplicates import shared_between, shared_rows

@@ -15,8 +15,8 @@ from training.batches.task_rows import TaskRows, open_rows
 from training.batches.views import TokenList, View
 from training.chat.settings import ChatSettings
 from training.config.run_config import RunConfig
-from training.data.data_files import DataFile, DataRows, data_files, read_files
 from training.data.example import Example
+from training.data.rows import DataFile, DataRows, data_files, read_files
 from training.errors import DataError
 from training.ranks.distributed import main_rank_works
 from training.reports.report import Report
@@ -25,12 +25,11 @@ from training.run_folder.checkpoint_layout import Layout, check_resume
 from training.run_folder.paths import tokens_dir
 from training.template_check.gap_findings import gap_findings
 from training.tokens.coverage import gap_counts
-from training.tokens.joined import joined
 from training.tokens.make_store import find_or_make
 from training.tokens.order import Integers
+from training.tokens.parts import StoredText
 from training.tokens.selection import Selection, SetRows, held_out_count, select, sliced_rows
-from training.tokens.store import VARIABLE, TokenStore
-from training.tokens.task_parts import StoredText
+from training.tokens.store import VARIABLE, TokenStore, joined
 from training.trainer import data_notes
 from training.trainer.row_check import RENDERED, note_findings
 

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 from training.config.choices import Task, TemplateCheck
 from training.config.run_config import RunConfig
-from training.data.data_files import data_files
+from training.data.rows import data_files
 from training.errors import UserError
 from training.reports.report import Report
 from training.run_folder.events import Note

@@ -9,7 +9,7 @@ from typing import IO
 
 from training.data.files.join import REFUSED
 from training.data.inspection import Inspection
-from training.data.issues import Issue
+from training.data.survey import Issue
 from training.errors import DataError
 from worker.machine import programs
 from worker.machine.programs import Limits, Result

@@ -10,11 +10,11 @@ from sqlalchemy import ColumnElement, or_
 from sqlmodel import Session, col, select
 
 from training.config.data_sets import FIELDS
-from training.data.columns_in_use import unused_columns
 from training.data.files.formats import file_format
 from training.data.inspection import Inspection
-from training.data.issues import Issue
 from training.data.row_formats import UNKNOWN
+from training.data.survey import Issue
+from training.data.usual_columns import unused_columns
 from training.errors import Conflict, DataError, NotFound
 from worker.datasets import bundles, incoming, row_pages, token_cache
 from worker.datasets.checking import check_file

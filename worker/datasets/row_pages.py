@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from training.data.files import browse
-from training.data.files.row_index import INDEXED
+from training.data.files.browse import INDEXED
 from training.errors import DataError
 from worker.datasets import checking
 from worker.machine import programs

@@ -12,14 +12,14 @@ from training.config.choices import Task
 from training.config.data_sets import Source
 from training.config.fields import ConfigError
 from training.config.run_config import Changes, RunConfig
-from training.data.classes import ONE_CLASS, ONE_CLASS_FIX, check_classes
+from training.data.example import ONE_CLASS, ONE_CLASS_FIX, check_classes
 from training.data.mapping import format_of, parse_mapping
 from training.data.row_formats import UNKNOWN, UNKNOWN_FIX
 from training.data.rows import reader
 from training.data.suggested_mapping import suggest
 from training.errors import DataError, Problem
+from training.tokens.parts import misfit, tasks_of
 from training.tokens.selection import held_out_count, sliced_rows
-from training.tokens.task_parts import misfit, tasks_of
 from worker.datasets import datasets, named_files
 from worker.store import database, sight
 from worker.store.tables import LOCAL, Dataset

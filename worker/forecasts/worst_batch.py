@@ -12,12 +12,11 @@ from training.errors import DataError
 from training.forecast.formula.activations import Batch
 from training.model_info.config_json import ModelError, read_config
 from training.model_info.flat_batches import why_padded
-from training.tokens.joined import joined
 from training.tokens.lengths import ENDLESS, chunks
 from training.tokens.order import Integers, padded, worst_batches
 from training.tokens.packing import order_of
 from training.tokens.selection import SetRows, select
-from training.tokens.store import TokenStore, open_store
+from training.tokens.store import TokenStore, joined, open_store
 from worker.datasets import run_data, token_counts
 from worker.forecasts import hub_config
 from worker.store import database

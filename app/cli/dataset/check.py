@@ -14,12 +14,12 @@ from app.format import numbers
 from app.format.datasets import issue_lines
 from training.config.choices import Task
 from training.data.inspection import Inspection
-from training.data.issues import ERROR, WARNING, Issue
 from training.data.mapping import format_of, parse_mapping
+from training.data.survey import ERROR, WARNING, Issue
 from training.errors import DataError
 from training.template_check.gap_findings import gap_findings
 from training.tokens.coverage import gap_counts
-from training.tokens.task_parts import misfit, tasks_of
+from training.tokens.parts import misfit, tasks_of
 from worker.datasets.bundles import as_file
 from worker.datasets.checking import check_file
 

@@ -16,7 +16,7 @@ from training.config.run_config import RunConfig
 from training.errors import DataError
 from training.models.loading import model_class
 from training.rules import check
-from training.tokens.task_parts import misfit, tasks_of
+from training.tokens.parts import misfit, tasks_of
 
 # peft and trl ask transformers for what it is about to rename.
 pytestmark = [pytest.mark.train, pytest.mark.filterwarnings("default::FutureWarning")]

@@ -13,9 +13,9 @@ from training.batches.views import IGNORED
 from training.chat.tokenizer import load
 from training.config.choices import Task
 from training.config.run_config import RunConfig
-from training.data.data_files import DataFile, data_files
+from training.data.rows import DataFile, data_files
 from training.tokens.make_store import find_or_make
-from training.tokens.task_parts import StoredText
+from training.tokens.parts import StoredText
 
 
 @pytest.fixture(scope="module")

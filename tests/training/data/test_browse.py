@@ -8,8 +8,7 @@ import pytest
 from pyarrow import parquet
 from subtest_table import table
 
-from training.data.files.browse import MATCHES, document, page, search
-from training.data.files.row_index import _ENTRY, EVERY, entries, rows_from
+from training.data.files.browse import _ENTRY, EVERY, MATCHES, document, entries, page, rows_from, search
 from training.data.files.table_reader import _row
 from training.errors import DataError
 

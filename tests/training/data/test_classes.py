@@ -3,7 +3,7 @@
 import pytest
 from subtest_table import table
 
-from training.data.classes import check_classes
+from training.data.example import check_classes
 from training.errors import DataError
 
 

@@ -234,8 +234,7 @@ def test_openai_s_client_reads_models_answers_streams_and_errors(served):
 def test_the_documents_name_every_parameter_that_is_read():
     from paths import ROOT
 
-    from training.serving.forms import ChatRequest, CompletionRequest
-    from training.serving.parameters import WITHOUT_EFFECT
+    from training.serving.forms import WITHOUT_EFFECT, ChatRequest, CompletionRequest
 
     _, _, section = (ROOT / "docs" / "playground.md").read_text(encoding="utf-8").partition("## The endpoint")
     read = {*ChatRequest.model_fields, *CompletionRequest.model_fields, *WITHOUT_EFFECT}

@@ -11,8 +11,7 @@ from training.config.choices import Task
 from training.config.run_config import RunConfig
 from training.data.example import Example
 from training.tokens.encoding import Encoder
-from training.tokens.parts import PartRenderer
-from training.tokens.task_parts import STORED_TEXTS
+from training.tokens.parts import STORED_TEXTS, PartRenderer
 from training.trainer.answering.questions import questions
 
 CHAT = Example(

@@ -6,9 +6,8 @@ import pytest
 from training.config.choices import MixUntil
 from training.config.fields import parse
 from training.errors import DataError
-from training.tokens.mixture import Mixed, mixture
 from training.tokens.order import Shuffled, covering, steps_per_epoch, worst_batches
-from training.tokens.packing import order_of
+from training.tokens.packing import Mixed, mixture, order_of
 
 
 def mixed(counts, weights, *, tokens=None, together=8, until=MixUntil.FIRST_EXHAUSTED, seed=7) -> Mixed:

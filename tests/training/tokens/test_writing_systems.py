@@ -1,6 +1,6 @@
 """Detecting the script of a text."""
 
-from training.tokens.writing_systems import NO_SCRIPT, SCRIPTS, main_scripts
+from training.tokens.store_writer import NO_SCRIPT, SCRIPTS, main_scripts
 
 
 def test_the_script_of_a_text_depends_on_its_letters():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from training.data.files.formats import file_format
 from training.data.files.readers import read_rows
-from training.data.issues import Issue
+from training.data.survey import Issue
 from training.errors import DataError
 
 REFUSED = 3

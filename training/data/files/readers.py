@@ -9,7 +9,7 @@ from typing import Any
 from training.data.example import Row
 from training.data.files.formats import EXPANDED_BYTES, EXPANSION, check_expansion, line_fault, open_text
 from training.data.files.json_reader import LONGEST_ROW, read_json, read_jsonl
-from training.data.files.table_reader import DELIMITERS, first_repeated, read_table
+from training.data.files.table_reader import DELIMITERS, check_columns, read_table
 from training.errors import DataError
 
 _BATCH_ROWS = 256
@@ -98,7 +98,7 @@ def _read_parquet(path: Path, first: int = 1) -> Iterator[Row | DataError]:
     limit = _Limit.of(path)
     try:
         with parquet.ParquetFile(path, page_checksum_verification=True) as file:
-            _check_columns(file.schema_arrow.names)
+            check_columns(file.schema_arrow.names)
             groups = range(file.metadata.num_row_groups)
             check_expansion(sum(file.metadata.row_group(group).total_byte_size for group in groups), limit.most)
             before, row_groups = _groups_from(file.metadata, first)
@@ -121,7 +121,7 @@ def _read_arrow(path: Path) -> Iterator[Row | DataError]:
             is_file = source.read(6) == b"ARROW1"
             source.seek(0)
             reader = ipc.open_file(source) if is_file else ipc.open_stream(source)
-            _check_columns(reader.schema.names)
+            check_columns(reader.schema.names)
             for batch in (reader.get_batch(index) for index in range(reader.num_record_batches)) if is_file else reader:
                 batch.validate(full=True)
                 for start in range(0, batch.num_rows, _BATCH_ROWS):
@@ -176,9 +176,3 @@ def _size(value: Any) -> int:
     if isinstance(value, dict):
         return sum(map(_size, value.values()))
     return sum(map(_size, value)) if isinstance(value, list | tuple) else 8
-
-
-def _check_columns(names: list[str]) -> None:
-    if (doubled := first_repeated(names)) is not None:
-        message = f"has the column {doubled!r} twice."
-        raise DataError(message, "Give each column its own name.", field=doubled)

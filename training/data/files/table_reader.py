@@ -138,15 +138,19 @@ def _check_header(header: list[str], lines: _Lines) -> None:
     fault = lines.take_fault()
     if fault is not None:
         raise DataError(f"{fault.message[:-1]}, in the header.", fault.fix)
-    if (doubled := first_repeated(header)) is not None:
-        message = f"has the column {doubled!r} twice."
-        raise DataError(message, "Give each column its own name.", field=doubled)
+    check_columns(header)
 
 
-def first_repeated(names: list[str]) -> str | None:
-    """The first name that is there again; None if each is there once."""
+def check_columns(names: list[str]) -> None:
+    """Checks that each column has a name of its own.
+
+    Raises:
+        DataError: two have the same name.
+    """
     counts = Counter(names)
-    return next((name for name in names if counts[name] > 1), None)
+    if repeated := [name for name in names if counts[name] > 1]:
+        message = f"has the column {repeated[0]!r} twice."
+        raise DataError(message, "Give each column its own name.", field=repeated[0])
 
 
 def _row(header: list[str], values: list[str]) -> Row | DataError:

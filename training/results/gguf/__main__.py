@@ -8,7 +8,7 @@ from pathlib import Path
 
 from training.errors import UserError
 from training.ranks.stopping import die_with_parent
-from training.results.gguf.quantize import write
+from training.results.gguf.convert import write
 from training.results.progress import printed
 from training.run_folder.gguf_types import GgufType
 

@@ -19,9 +19,8 @@ from transformers import AutoConfig, PretrainedConfig
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.ranks.stopping import die_with_parent
-from training.results.gguf.architectures import Architecture, architecture_of
-from training.results.gguf.refusal import refusal
-from training.results.gguf.tensors import Names
+from training.results.gguf.architectures import Architecture, architecture_of, refusal
+from training.results.gguf.convert import Names
 from training.run_folder.paths import CONFIG_FILE, result_dir
 
 _FIX = "Export the merged model instead (--gguf without --adapter)."

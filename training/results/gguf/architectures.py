@@ -8,7 +8,15 @@ import gguf
 import torch
 from transformers import PretrainedConfig
 
-from training.results.gguf.refusal import refusal
+from training.errors import UserError
+
+_FIX = "llama.cpp's own convert_hf_to_gguf.py supports more; run it on the exported folder."
+
+
+def refusal(value: str, message: str, fix: str = _FIX) -> UserError:
+    """An error about the architecture, setting or tensor `value`."""
+    return UserError("gguf", value, message, fix)
+
 
 Rearrange = Callable[[str, torch.Tensor, Any], torch.Tensor]
 

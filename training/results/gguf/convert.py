@@ -1,18 +1,25 @@
-"""Writes a model folder as one GGUF file. Names and keys come from the `gguf` library; tensors are copied one at a time."""
+"""Writes a model folder as one GGUF file, also quantized by llama.cpp (the extra `llama`). Tensors are copied one at a time."""
 
+import ctypes
+import errno
+import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import gguf
 import numpy as np
 import torch
+from safetensors import safe_open
 from transformers import AutoConfig
 
-from training.results.gguf.architectures import Architecture, architecture_of
-from training.results.gguf.metadata import add_shape, context_length
-from training.results.gguf.tensors import tensors
+from training.errors import UserError
+from training.results.gguf.architectures import Architecture, architecture_of, refusal
+from training.results.gguf.llama import llama_cpp
+from training.results.gguf.metadata import add_shape, context_length, factor_tensors
 from training.results.gguf.vocabulary import add_vocabulary
 from training.results.progress import Tell, silent
 from training.run_folder.gguf_types import GgufType
@@ -65,7 +72,7 @@ def convert(folder: Path, target: Path, kind: GgufType = GgufType.TRAINED, tell:
     part = target.with_name(f"{target.name}.part")
     writer = gguf.GGUFWriter(part, gguf.MODEL_ARCH_NAMES[source.found.arch])
     try:
-        writer.add_name(_name(folder))
+        writer.add_name(folder.resolve().parent.name)  # the run's id
         writer.add_file_type(_FILE_TYPES[_WANTED.get(kind, _STORED[source.config.dtype])])
         add_shape(writer, source.config, source.found)
         add_vocabulary(writer, folder, source.config.vocab_size)
@@ -75,11 +82,6 @@ def convert(folder: Path, target: Path, kind: GgufType = GgufType.TRAINED, tell:
         writer.close()
         part.unlink(missing_ok=True)
     return _notes(source)
-
-
-def _name(folder: Path) -> str:
-    """The run's id: the name of the folder that has the model's."""
-    return folder.resolve().parent.name
 
 
 def _notes(source: Source) -> list[str]:
@@ -94,7 +96,7 @@ def _notes(source: Source) -> list[str]:
 def _write(writer: gguf.GGUFWriter, source: Source, kind: GgufType, tell: Tell) -> None:
     """Writes the description of every tensor, then the tensors in the same order."""
     total = 0
-    for name, tensor in _all(source):
+    for name, tensor in _tensors(source):
         stored = stored_as(name, tensor, kind)
         size = int(np.prod(gguf.quant_shape_to_byte_shape(tensor.shape, stored)))
         writer.add_tensor_info(name, tuple(tensor.shape), np.dtype(np.float32), size, raw_dtype=stored)
@@ -103,15 +105,11 @@ def _write(writer: gguf.GGUFWriter, source: Source, kind: GgufType, tell: Tell) 
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     done = 0
-    for name, tensor in _all(source):
+    for name, tensor in _tensors(source):
         data = encoded(tensor, stored_as(name, tensor, kind))
         writer.write_tensor_data(data)
         done += data.nbytes
         tell("writing the GGUF file", done, total)
-
-
-def _all(source: Source) -> Iterator[tuple[str, torch.Tensor]]:
-    return tensors(source.folder, source.config, source.found)
 
 
 def stored_as(name: str, tensor: torch.Tensor, kind: GgufType) -> gguf.GGMLQuantizationType:
@@ -128,3 +126,102 @@ def encoded(tensor: torch.Tensor, stored: gguf.GGMLQuantizationType) -> np.ndarr
         return tensor.contiguous().view(torch.uint8).numpy()
     quantized = gguf.quants.quantize(tensor.float().contiguous().numpy(), stored)
     return quantized.view(np.uint8)
+
+
+_NO_WEIGHTS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
+_TEXT_MODEL = re.compile(r"^(model\.)?language_model\.(model\.)?")
+_OTHER_MODELS = ("vision_tower.", "multi_modal_projector.")
+
+
+def _tensors(source: Source) -> Iterator[tuple[str, torch.Tensor]]:
+    """Names and tensors in the model's dtype, one in memory at a time; vectors in fp32, which llama.cpp requires.
+
+    Raises:
+        UserError: the model has a tensor that its architecture does not have.
+    """
+    config, found = source.config, source.found
+    names = Names(config, found)
+    for file in sorted(source.folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as stored:
+            for name in stored.keys():  # noqa: SIM118 - not a mapping
+                if names.is_weight(name):
+                    tensor = found.rows(name, found.rearrange(name, stored.get_tensor(name), config), config)
+                    yield names.of(name), tensor.float() if tensor.ndim == 1 else tensor
+    if found.arch is not gguf.MODEL_ARCH.GPT2:
+        yield from factor_tensors(config)
+
+
+class Names:
+    """llama.cpp's names of an architecture's tensors."""
+
+    def __init__(self, config: Any, found: Architecture) -> None:
+        self._map = gguf.get_tensor_name_map(found.arch, config.num_hidden_layers)
+        self._tied = bool(config.tie_word_embeddings)
+
+    def is_weight(self, name: str) -> bool:
+        """False for buffers, a tied output layer, and the parts that read images."""
+        plain = name.removeprefix("model.")
+        tied = self._tied and name.endswith("lm_head.weight")
+        return not (tied or name.endswith(_NO_WEIGHTS) or plain.startswith(_OTHER_MODELS))
+
+    def of(self, name: str) -> str:
+        """The name in llama.cpp.
+
+        Raises:
+            UserError: there is none.
+        """
+        plain = name if name.endswith("lm_head.weight") else _TEXT_MODEL.sub("model.", name)
+        plain = plain.removeprefix("language_model.") if plain.endswith("lm_head.weight") else plain
+        found = self._map.get_name(plain, try_suffixes=(".weight", ".bias"))
+        if found is None:
+            raise refusal(name, "is a tensor that this architecture does not have.")
+        return str(found)
+
+
+_SPARE_BYTES = 64 * 2**20
+
+
+def write(folder: Path, target: Path, kind: GgufType, tell: Tell = silent) -> list[str]:
+    """Writes the model in `folder` to `target` atomically as `kind`. Returns sentences about what to know of the file.
+
+    Raises:
+        UserError: the model is not supported, or llama.cpp is not installed and the type needs it.
+        OSError: the disk is full.
+    """
+    _check_free_space(folder, target, kind)
+    if not kind.by_llama_cpp:
+        return convert(folder, target, kind, tell)
+    library = llama_cpp(kind.value, ", or choose Q8_0")
+    whole, part = target.with_name(f"{target.name}.whole"), target.with_name(f"{target.name}.part")
+    try:
+        notes = convert(folder, whole, tell=tell)
+        tell(f"quantizing to {kind.value}", 0, 0)
+        quantize(library, whole, part, kind)
+        part.replace(target)
+    finally:
+        whole.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
+    return notes
+
+
+def quantize(library: ModuleType, whole: Path, target: Path, kind: GgufType) -> None:
+    """Quantizes a GGUF file.
+
+    Raises:
+        UserError: llama.cpp cannot.
+    """
+    options = library.llama_model_quantize_default_params()
+    options.ftype = getattr(library, f"LLAMA_FTYPE_MOSTLY_{kind.value}")
+    status = library.llama_model_quantize(str(whole).encode(), str(target).encode(), ctypes.byref(options))
+    if status or not target.is_file():
+        raise UserError(
+            "type", kind.value, f"llama.cpp's quantizer failed with status {status}.", "Its messages are above."
+        )
+
+
+def _check_free_space(folder: Path, target: Path, kind: GgufType) -> None:
+    model = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    needed = (2 * model if kind.by_llama_cpp else model) + _SPARE_BYTES
+    free = shutil.disk_usage(target.parent).free
+    if needed > free:
+        raise OSError(errno.ENOSPC, f"The GGUF file needs up to {needed:,} bytes, and the disk has {free:,} free")

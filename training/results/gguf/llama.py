@@ -2,13 +2,29 @@
 
 import math
 from collections.abc import Collection, Sequence
+from importlib import import_module
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, Self
 
 import torch
 
-from training.results.gguf.library import llama_cpp
+from training.errors import UserError
+
+
+def llama_cpp(needed_by: str, otherwise: str = "") -> ModuleType:
+    """The package llama_cpp.
+
+    Raises:
+        UserError: it is not installed; the error names `needed_by`, and the fix ends with `otherwise`.
+    """
+    try:
+        import_module("llama_cpp.llama_chat_format")
+        return import_module("llama_cpp")
+    except ImportError:
+        fix = f"Install it (pip install 'lathe-workbench[llama]' compiles it with g++ and cmake){otherwise}."
+        raise UserError("type", needed_by, "needs llama.cpp, which is not installed.", fix) from None
+
 
 _F32 = 0  # ggml's number of fp32, for the cache of keys and values
 

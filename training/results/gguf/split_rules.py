@@ -6,7 +6,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from training.results.gguf.refusal import refusal
+from training.results.gguf.architectures import refusal
 
 _SMALL = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _LETTERS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -94,5 +94,10 @@ def _only_words_merge(model: dict[str, Any]) -> bool:
     Bloom's rule splits only at spaces and punctuation: it never splits such words, and without other merges it does not
     matter that it splits less elsewhere.
     """
-    pairs = (pair if isinstance(pair, list) else pair.split(" ") for pair in model["merges"])
-    return all(_ASCII_WORD.fullmatch("".join(pair)) for pair in pairs)
+    return all(_ASCII_WORD.fullmatch("".join(pair)) for pair in merge_pairs(model))
+
+
+def merge_pairs(model: dict[str, Any]) -> list[tuple[str, str]]:
+    """The merges of a model of tokenizer.json, which older files write as "left right"."""
+    pairs = (pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"])
+    return [(left, right) for left, right in pairs]

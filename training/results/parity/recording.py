@@ -13,8 +13,8 @@ from training.config.choices import Precision, Strategy
 from training.config.name_values import template_arguments
 from training.config.run_config import RunConfig
 from training.models.loading import DTYPES
+from training.results.parity.generation import Sharded, Whole
 from training.results.parity.reference import Reference, answered, end_tokens, prompts
-from training.results.parity.trained import Sharded, Whole
 from training.results.parity.verify import verdict, verify
 from training.run_folder.paths import MERGED_FOLDER, PARITY_FILE
 from training.trainer.prepare import Data

@@ -19,10 +19,10 @@ from training.batches.views import IGNORED
 from training.chat.settings import ChatSettings
 from training.config.choices import LossOn, Task
 from training.config.run_config import RunConfig
-from training.data.data_files import read_files
 from training.data.example import Example, Message, Row
+from training.data.rows import read_files
 from training.errors import UserError
-from training.results.parity.trained import Trained
+from training.results.parity.generation import Trained
 from training.run_folder.paths import PARITY_FOLDER
 from training.tokens.encoding import Encoder
 from training.tokens.rendering import Renderer

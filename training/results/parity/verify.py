@@ -16,12 +16,11 @@ from training.config.choices import Quantization
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.models.loading import load_tokenizer
-from training.results.gguf.quantize import write
+from training.results.gguf.convert import write
 from training.results.merging import merge
 from training.results.parity.comparison import Row, compare, document, exact_match, perplexity, tolerance
-from training.results.parity.forms import Form, adapter_form, gguf_form, model_form
+from training.results.parity.forms import Form, adapter_form, gguf_form, model_form, served_form
 from training.results.parity.reference import Reference
-from training.results.parity.served import served_form
 from training.run_folder.gguf_types import GgufType
 from training.run_folder.model_card import write_parity
 from training.run_folder.paths import CONFIG_FILE, MERGED_FOLDER, PARITY_FILE, result_dir

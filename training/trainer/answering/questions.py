@@ -11,9 +11,8 @@ from training.config.choices import Task
 from training.config.run_config import RunConfig
 from training.data.example import Example
 from training.tokens.encoding import Encoder
-from training.tokens.parts import PartRenderer
+from training.tokens.parts import PartRenderer, StoredText
 from training.tokens.rendering import Renderer
-from training.tokens.task_parts import StoredText
 
 _WORD = re.compile(r"[^\W_]+")  # of any script; for Latin letters the same words as ROUGE's own tokenizer
 _ROUGE = ("rouge1", "rouge2", "rougeL")  # rougeLsum needs a sentence splitter, which is a download

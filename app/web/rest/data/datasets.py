@@ -12,7 +12,7 @@ from app.documents import rows as rows_document
 from app.documents.dataset import BRIEF
 from app.web.rest.data.received import Received, in_process, received
 from app.web.rest.routing import Answer, BodyForm, JsonRouter, Limit, Offset, answers, columns
-from training.data.issues import Issue
+from training.data.survey import Issue
 from worker.datasets import datasets, row_pages, row_search
 from worker.datasets.checking import check_file
 from worker.datasets.row_search import LONGEST_TEXT

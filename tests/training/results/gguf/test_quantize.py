@@ -14,8 +14,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
 ]
 
+from training.results.gguf.convert import write  # noqa: E402
 from training.results.gguf.llama import LlamaModel  # noqa: E402
-from training.results.gguf.quantize import write  # noqa: E402
 from training.run_folder.gguf_types import GgufType  # noqa: E402
 
 TOKENS = torch.randint(10, 300, (64,), generator=torch.Generator().manual_seed(0)).tolist()
@@ -59,7 +59,7 @@ def test_the_file_says_its_type(model: Path, tmp_path: Path) -> None:
 def test_q8_0_is_llama_cpp_s_own_bit_by_bit(model: Path, tmp_path: Path) -> None:
     import llama_cpp
 
-    from training.results.gguf.quantize import quantize
+    from training.results.gguf.convert import quantize
 
     write(model, tmp_path / "trained.gguf", GgufType.TRAINED)
     write(model, tmp_path / "ours.gguf", GgufType.Q8_0)
