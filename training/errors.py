@@ -1,6 +1,8 @@
 """Errors that the user can fix, out-of-memory errors, and the stop request."""
 
 import json
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from enum import Enum
@@ -69,6 +71,16 @@ class Conflict(UserError):  # noqa: N818
     """The state of what was named does not allow the change."""
 
     status = 409
+
+
+def answer_json(answer: Callable[[str], Any]) -> None:
+    """The main function of a program that another process starts: prints what `answer` makes of the text on standard input as a
+    line of JSON, or `problem` with the first problem of a UserError."""
+    try:
+        printed = answer(sys.stdin.read())
+    except UserError as error:
+        printed = {"problem": vars(error.problem)}
+    sys.stdout.write(json.dumps(printed) + "\n")
 
 
 def openai_form(status: int, problem: Problem) -> dict[str, Any]:

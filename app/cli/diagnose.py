@@ -10,7 +10,7 @@ import click
 from app.cli.client import connect, path_of
 from app.cli.errors import CommandError
 from app.format import numbers
-from training.model_info.dimensions import read_dimensions
+from training.model_info.config_json import read_dimensions
 from worker.diagnosis.diagnosis import Diagnosis, diagnose
 from worker.diagnosis.log_file import Excerpt, read_log
 

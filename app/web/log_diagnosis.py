@@ -5,7 +5,7 @@ from typing import Any, BinaryIO
 from app.access import callers
 from training.config.fields import ConfigError
 from training.errors import Problem
-from training.model_info.dimensions import Dimensions, read_dimensions
+from training.model_info.config_json import Dimensions, read_dimensions
 from worker.diagnosis.diagnosis import diagnose
 from worker.diagnosis.log_file import read_log
 from worker.runs.settle import find_model

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from benchmarks.families.inputs import families
 from benchmarks.families.measure import Row, measured
-from training.model_info.flat_batches import CATALOGUE
+from training.model_info.families import CATALOGUE
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "families.md"
 

@@ -18,8 +18,7 @@ from benchmarks.forecast.random_models import CAUSAL, EXPERTS, SEQ2SEQ, Values, 
 from training.config.choices import Method, Packing, Strategy, Task
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
-from training.model_info.families import shape_of
-from training.model_info.flat_batches import why_padded
+from training.model_info.families import shape_of, why_padded
 from training.rules import check
 
 STEPS = 2

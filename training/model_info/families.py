@@ -1,10 +1,12 @@
-"""The shape of a model from its config.json alone: one function for each family of architectures. No torch.
+"""Architectures: their shape from config.json alone, one function for each family, and why their rows are padded. No torch.
 
 Each function follows the published layout of its architectures; the tests compare it with transformers' own classes.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from training.model_info.config_json import (
@@ -275,3 +277,22 @@ FAMILIES: dict[str, Callable[[Values], ModelShape]] = {
     "bloom": _bloom,
 }
 """Architectures whose parameter counts the tests compare with transformers' own classes."""
+
+CATALOGUE = Path(__file__).with_name("families.json")
+"""Why the rows of an architecture are padded, by model type; empty where a batch without padding keeps them apart.
+
+`python -m benchmarks.families --write` writes it: it tries each class of transformers with a random model. A run tries its own
+model again before the first step (training/batches/padding_free.py).
+"""
+
+
+@cache
+def padding_reasons() -> dict[str, str]:
+    """The catalogue, without the architectures that were not tried."""
+    reasons: dict[str, str] = json.loads(CATALOGUE.read_text(encoding="utf-8"))
+    return reasons
+
+
+def why_padded(model_type: str) -> str:
+    """Why the rows of a model are padded; empty if they are not, or if it is unknown."""
+    return padding_reasons().get(model_type, "")

@@ -1,16 +1,21 @@
 """Attention for flat batches (rows concatenated into one), computed row by row.
 
 For such a batch transformers gives torch's scaled-dot-product attention (SDPA) a mask over all pairs of tokens, and the kernel
-also computes the masked pairs. Here the kernel for rows is called (varlen.py), or SDPA once per row where there is none: the result
-is the same, rows cannot mix, and the cost grows with the square of each row's length instead of the batch's.
+also computes the masked pairs. Here torch's FlashAttention kernel for rows is called (torch.nn.attention.varlen), or SDPA once per
+row where there is none: the result is the same, rows cannot mix, and the cost grows with the square of each row's length instead of
+the batch's.
 """
 
+import inspect
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.nn.attention.varlen import varlen_attn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -20,11 +25,33 @@ from transformers.utils import is_flash_attn_2_available, is_flash_attn_3_availa
 from training.config.choices import Attention, Precision
 from training.config.run_config import RunConfig
 from training.errors import UserError
-from training.models import varlen
-from training.models.varlen import FlatRows
 
 ROW_BY_ROW = "sdpa_row_by_row"
 _PADDED_AT_MOST = 1.5  # times the tokens; each call has an overhead, and attention is a small part of a step
+_LARGEST_HEAD = 256  # FlashAttention's limit
+_TAKES_GROUPS = (
+    "enable_gqa" in inspect.signature(varlen_attn).parameters
+)  # before torch 2.13 the kernel does so without asking
+
+
+@dataclass(frozen=True)
+class FlatRows:
+    """Passed in place of an attention mask: the row lengths, and a mask for each row that is not simply causal."""
+
+    lengths: list[int]
+    masks: list[torch.Tensor | None]
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @cached_property
+    def bounds(self) -> torch.Tensor:
+        """Where each row begins, and where the last one ends: shape (rows + 1), int32."""
+        ends = torch.tensor([0, *self.lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+        return ends.to(self.device, non_blocking=True)
+
+    @property
+    def causal(self) -> bool:
+        """Whether every row is simply causal."""
+        return all(mask is None for mask in self.masks)
 
 
 def implementation(config: RunConfig, model: type[PreTrainedModel]) -> str | None:
@@ -94,8 +121,8 @@ def row_by_row(
             module, key, value = _without_groups(module, query, key, value)
         output: tuple[torch.Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
         return output
-    if varlen.takes(query, value, attention_mask, options):
-        return varlen.attend(query, key, value, attention_mask, options), None
+    if takes_rows(query, value, attention_mask, options):
+        return attend_rows(query, key, value, attention_mask, options), None
     if lacks_flash(query):
         module, key, value = _without_groups(module, query, key, value)
     if _padding_is_cheaper(attention_mask):
@@ -108,9 +135,65 @@ def row_by_row(
     return torch.cat(outputs, dim=1), None
 
 
+def takes_rows(query: torch.Tensor, value: torch.Tensor, rows: FlatRows, options: dict[str, Any]) -> bool:
+    """Whether the kernel for rows computes this attention: 16 bits on Ampere or later, no dropout, causal or with a sliding window.
+
+    `query` and `value` have the shape (1, heads, tokens, size).
+    """
+    fits = value.shape[-1] == query.shape[-1] <= _LARGEST_HEAD and options.get("dropout", 0.0) == 0
+    plain = all(options.get(name) is None for name in ("softcap", "position_bias", "s_aux"))
+    return (
+        (rows.causal or bool(options.get("sliding_window")))
+        and fits
+        and plain
+        and has_rows_kernel(query.device, computing_dtype(query))
+    )
+
+
+def has_rows_kernel(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether a device has the kernel for rows, in a dtype."""
+    sixteen_bits = dtype in (torch.float16, torch.bfloat16)
+    return device.type == "cuda" and sixteen_bits and torch.version.hip is None and _capability(device) >= (8, 0)
+
+
+@cache
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
+
+
+def computing_dtype(query: torch.Tensor) -> torch.dtype:
+    """What attention computes in: autocast's dtype, if it is on."""
+    kind = query.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else query.dtype
+
+
+def attend_rows(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rows: FlatRows, options: dict[str, Any]
+) -> torch.Tensor:
+    """Attention within rows in one call, of shape (1, tokens, heads, size); the arguments have (1, heads, tokens, size)."""
+    queries, keys, values = (tensor[0].transpose(0, 1).to(computing_dtype(query)) for tensor in (query, key, value))
+    window = (-1, 0) if rows.causal else (options["sliding_window"] - 1, 0)
+    grouped: dict[str, Any] = {"enable_gqa": len(query[0]) != len(key[0])} if _TAKES_GROUPS else {}
+    longest = max(rows.lengths)
+    output: Any = varlen_attn(
+        queries,
+        keys,
+        values,
+        cu_seq_q=rows.bounds,
+        cu_seq_k=rows.bounds,
+        max_q=longest,
+        max_k=longest,
+        scale=options.get("scaling"),
+        window_size=window,
+        **grouped,
+    )
+    attention: torch.Tensor = output[None]
+    return attention
+
+
 def lacks_flash(query: torch.Tensor) -> bool:
     """Whether SDPA on a GPU has no flash kernel for these queries."""
-    return query.is_cuda and not varlen.runs_on(query.device, varlen.dtype(query))
+    return query.is_cuda and not has_rows_kernel(query.device, computing_dtype(query))
 
 
 def _without_groups(

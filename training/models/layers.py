@@ -1,12 +1,10 @@
-"""Reads a model's shape from its class: `python -m training.models.layers --config FILE --task TASK` prints it as JSON.
+"""Reads a model's shape from its class: `python -m training.models.layers` reads `model` and `task`, and prints `shape`, as JSON.
 
 It builds the class from config.json on torch's meta device, without weights, so that parameters, layers and linear modules are
 those of the class itself, for each class that transformers has.
 """
 
-import argparse
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -15,7 +13,7 @@ import torch
 
 from training.config.choices import Task
 from training.config.fields import parse
-from training.errors import UserError
+from training.errors import UserError, answer_json
 from training.model_info.shape import Linear, Mixer, ModelShape, Stack, as_document
 from training.models.freezing import modules_without_text
 from training.models.layer_kinds import experts_of, mixers_of, widths_of
@@ -58,16 +56,8 @@ def with_adapter(shape: ModelShape, model: Any, task: Task) -> ModelShape:
     """Returns the shape with the size of a LoRA on all linear modules, which PEFT adds to the model; unknown if it refuses."""
     from training.models.adapters import add_adapter
 
-    lora = parse(
-        {
-            "model": "m",
-            "data": "none",
-            "task": task.value,
-            "method": "lora",
-            "lora_r": 1,
-            "target_modules": "all-linear",
-        }
-    )
+    settings = {"method": "lora", "lora_r": 1, "target_modules": "all-linear", "task": task.value}
+    lora = parse({"model": "m", "data": "none"} | settings)
     try:
         adapted = add_adapter(model, lora, peft_task(task))
     except UserError:
@@ -247,17 +237,12 @@ def _unknown(shape: ModelShape) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Print the shape of a model, read from its class, as JSON.")
-    parser.add_argument("--model", required=True, help="The folder with the model's config.json.")
-    parser.add_argument("--task", choices=[task.value for task in Task], default=Task.SFT.value)
-    options = parser.parse_args()
-    try:
-        model = empty_model(parse({"model": options.model, "data": "none", "task": options.task}))
-        shape = with_adapter(shape_of_model(model), model, Task(options.task))
-        answer: dict[str, Any] = {"shape": as_document(shape)}
-    except UserError as error:
-        answer = {"problem": vars(error.problem)}
-    sys.stdout.write(json.dumps(answer) + "\n")
+    def answer(text: str) -> dict[str, Any]:
+        config = parse({"data": "none"} | json.loads(text))
+        model = empty_model(config)
+        return {"shape": as_document(with_adapter(shape_of_model(model), model, config.task))}
+
+    answer_json(answer)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,11 @@
-"""Finds what a method would train: `python -m training.models.target_modules --config FILE` prints it as JSON.
+"""Finds what a method would train: `python -m training.models.target_modules` reads a configuration and prints `Targets`, as JSON.
 
 It builds the model from its config.json on torch's meta device, without weights, and adds the adapter.
 """
 
-import argparse
-import json
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +14,7 @@ from transformers import AutoConfig, PreTrainedModel
 from training.config.choices import LoraInit, Method
 from training.config.name_values import as_names
 from training.config.run_config import RunConfig
-from training.errors import UserError
+from training.errors import UserError, answer_json
 from training.models.adapters import add_adapter, check_modules
 from training.models.freezing import train_last_layers
 from training.models.loading import head_arguments, model_class, parameter_counts, peft_task
@@ -114,15 +110,7 @@ def _shape(module: torch.nn.Module) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Print which modules a run's method trains, as JSON.")
-    parser.add_argument("--config", type=Path, required=True, help="The run's configuration as JSON; - for stdin.")
-    path = parser.parse_args().config
-    text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
-    try:
-        answer = asdict(targets(RunConfig.model_validate_json(text)))
-    except UserError as error:
-        answer = {"problem": vars(error.problem)}
-    sys.stdout.write(json.dumps(answer) + "\n")
+    answer_json(lambda text: asdict(targets(RunConfig.model_validate_json(text))))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from training.batches.padding_free import base_of
 from training.batches.views import IGNORED, Tokens
 from training.config.choices import Precision, Task
 from training.config.run_config import RunConfig
-from training.model_info.flat_batches import why_padded
+from training.model_info.families import why_padded
 from training.trainer.objectives import objective
 
 

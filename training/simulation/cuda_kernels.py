@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
-from training.models import attention, varlen
+from training.models import attention
 
 _IN_FP32 = {
     getattr(owner, name)
@@ -53,9 +53,9 @@ def cuda_kernels(*, flash: bool = True) -> Iterator[None]:
 
     with (
         patch.object(functional, "scaled_dot_product_attention", fused_attention),
-        patch.object(varlen, "runs_on", lambda _, dtype: has_flash(dtype)),
-        patch.object(attention, "lacks_flash", lambda query: not has_flash(varlen.dtype(query))),
-        patch.object(varlen, "varlen_attn", fused_rows),
+        patch.object(attention, "has_rows_kernel", lambda _, dtype: has_flash(dtype)),
+        patch.object(attention, "lacks_flash", lambda query: not has_flash(attention.computing_dtype(query))),
+        patch.object(attention, "varlen_attn", fused_rows),
         patch.object(functional, "dropout", dropout),
         patch.object(torch, "is_autocast_enabled", lambda device="cpu": enabled(device)),  # the default is CUDA
         _Fp32Functions(),

@@ -20,7 +20,7 @@ from training.models.adapters import add_adapter, cast_fixed, check_modules
 from training.models.freezing import train_last_layers
 from training.models.loading import DTYPES, peft_task, quantization, weights_dtype
 from training.models.target_modules import empty_model
-from training.simulation.strategies.strategy import shards
+from training.simulation.strategies import shards
 
 _BLOCK = 64  # 4-bit weights that share a scale
 _INDEXED = (

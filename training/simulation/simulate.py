@@ -1,15 +1,13 @@
-"""Simulates the memory of a training step: `python -m training.simulation.simulate --request FILE` prints it as JSON.
+"""Simulates the memory of a training step: `python -m training.simulation.simulate` reads a `Request` and prints a `Simulation`.
+With `--largest` it reads a `Search` and prints the largest value of a setting with which a step fits. All of it is JSON.
 
 It builds the model's real class from its config.json, adds the method's adapter, and replaces the parameters by fake tensors.
 It runs two steps on a batch of given lengths, since the optimizer allocates its state in the first.
 """
 
-import argparse
-import json
 import sys
 import warnings
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -17,7 +15,9 @@ from pydantic import TypeAdapter
 
 from training.batches.padding_free import base_of
 from training.config.choices import Precision
-from training.errors import UserError
+from training.config.run_config import RunConfig
+from training.errors import UserError, answer_json
+from training.forecast.solve import Wanted, border, changes_for
 from training.models.attention import attend_without_groups
 from training.simulation.batches import Request, collator, rows_of
 from training.simulation.caching_allocator import least_limit, replay
@@ -30,9 +30,8 @@ from training.simulation.fake_model import (
     meta_trainable,
 )
 from training.simulation.preference import needs_reference
-from training.simulation.steps import kernels, recompute, run_steps
-from training.simulation.strategies.choose import ranks_differ
-from training.simulation.strategies.strategy import shards
+from training.simulation.steps import kernels, ranks_differ, recompute, run_steps
+from training.simulation.strategies import shards
 from training.simulation.timeline import Point, Timeline
 
 POINTS = 300
@@ -68,8 +67,8 @@ def simulate(request: Request) -> Simulation:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the libraries warn about a model that is never used
         ranks = (False, True) if ranks_differ(request.config) else (False,)
-        found = [summary(recorded_steps(request, last=last), request) for last in ranks]
-        return max(found, key=lambda one: one.needed_bytes)
+        simulations = [summary(recorded_steps(request, last=last), request) for last in ranks]
+        return max(simulations, key=lambda simulation: simulation.needed_bytes)
 
 
 def recorded_steps(request: Request, *, last: bool = False) -> Timeline:
@@ -116,17 +115,9 @@ def summary(live: Timeline, request: Request) -> Simulation:
         reserved = replay(live.events, expandable_segments=request.expandable_segments).reserved_bytes
         needed = least_limit(live.events, expandable_segments=request.expandable_segments)
     return Simulation(
-        highest.total,
-        reserved,
-        needed,
-        highest.bytes,
-        highest.phase,
-        highest.operator,
-        place.module,
-        place.line,
-        place.function,
-        timeline,
-    )
+        highest.total, reserved, needed, highest.bytes, highest.phase, highest.operator,
+        place.module, place.line, place.function, timeline,
+    )  # fmt: skip
 
 
 def _step_of(points: list[Point], peak: Point) -> list[Point]:
@@ -137,16 +128,64 @@ def _step_of(points: list[Point], peak: Point) -> list[Point]:
     return points[first : min((number for number in starts if number > place), default=len(points))]
 
 
+@dataclass(frozen=True)
+class Search:
+    """Where to look for the largest value of a setting with which a step fits: the setting `wanted`, a first `guess`, the `step`
+    between two values, the most that makes sense, and the bytes that a step may take."""
+
+    request: Request
+    wanted: Wanted
+    guess: int
+    step: int
+    most: int
+    limit_bytes: int
+
+
+def largest(search: Search) -> tuple[int, dict[int, int]]:
+    """Returns the largest value whose simulated step fits (0: none), and the bytes that a step with each tried value needs.
+
+    A guess that is off by little needs three or four simulations, since the peak grows nearly in proportion to the setting.
+
+    Raises:
+        UserError: as `simulate`.
+    """
+    peaks: dict[int, int] = {}
+
+    def peak(value: int) -> int:
+        if value not in peaks:
+            peaks[value] = simulate(_with(search, value)).needed_bytes
+        return peaks[value]
+
+    return border(peak, search.guess, search.step, search.most, search.limit_bytes), peaks
+
+
+def _with(search: Search, value: int) -> Request:
+    """Returns the request with another value of the setting, and the rows that it then has."""
+    request, config = search.request, search.request.config
+    changed = RunConfig.model_validate(config.model_dump(mode="json") | changes_for(search.wanted, config, value))
+    if search.wanted is Wanted.MAX_LENGTH:
+        cut = [min(length, value) for length in request.lengths]
+        answers = [min(length, value) for length in request.labeled]
+        targets = [min(length, config.max_target_length or value) for length in request.targets]
+        return replace(request, config=changed, lengths=cut, labeled=answers, targets=targets)
+    if search.wanted is Wanted.MICRO_BATCH_SIZE:
+
+        def rows(lengths: list[int]) -> list[int]:
+            return (lengths * -(-value // max(len(lengths), 1)))[:value]
+
+        lengths, labeled, targets = rows(request.lengths), rows(request.labeled), rows(request.targets)
+        return replace(request, config=changed, lengths=lengths, labeled=labeled, targets=targets)
+    return replace(request, config=changed)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Print the memory of a run's training step, as JSON.")
-    parser.add_argument("--request", type=Path, required=True, help="The request as JSON; - for stdin.")
-    path = parser.parse_args().request
-    text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
-    try:
-        answer = asdict(simulate(TypeAdapter(Request).validate_json(text)))
-    except UserError as error:
-        answer = {"problem": vars(error.problem)}
-    sys.stdout.write(json.dumps(answer) + "\n")
+    def answer(text: str) -> dict[str, Any]:
+        if "--largest" not in sys.argv:
+            return asdict(simulate(TypeAdapter(Request).validate_json(text)))
+        value, peaks = largest(TypeAdapter(Search).validate_json(text))
+        return {"value": value, "peaks": peaks}
+
+    answer_json(answer)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The training steps of a run on fake tensors: kernels, loss, passes, optimizer."""
+"""The training steps of a run on fake tensors: kernels, strategy, loss, passes, optimizer."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -12,15 +12,17 @@ from training.batches.layout import PLAIN
 from training.config.choices import Checkpointing, Precision, Strategy, Task
 from training.config.chunked_loss import TASKS, wants_chunks
 from training.config.run_config import RunConfig
+from training.config.sharding import deepspeed_config
 from training.models.activation_checkpointing import checkpoint_every_second_layer, saved_activations
 from training.models.loading import DTYPES
 from training.simulation.batches import PlacedBatch, Request
 from training.simulation.cuda_kernels import cuda_kernels, saved_on_host
 from training.simulation.fake_optimizer import fake_optimizer
+from training.simulation.fsdp import Fsdp
 from training.simulation.preference import head_on_cuda, preference_loss, prepare_preference
-from training.simulation.strategies.choose import micro_steps, simulated_strategy
-from training.simulation.strategies.strategy import Weights, shards
+from training.simulation.strategies import SimulatedStrategy, Unsharded, Weights, shards
 from training.simulation.timeline import Timeline
+from training.simulation.zero import Zero
 from training.trainer.chunked_loss import ChunkedHead, linear_head
 from training.trainer.global_batch import evaluating
 
@@ -43,7 +45,7 @@ def kernels(request: Request) -> Iterator[None]:
     """Applies the kernels of the request's device and strategy."""
     with ExitStack() as stack:
         if request.config.strategy is Strategy.ZERO3:
-            from training.simulation.strategies.zero3 import linear_layers  # DeepSpeed takes seconds to import
+            from training.simulation.zero3 import linear_layers  # DeepSpeed takes seconds to import
 
             stack.enter_context(linear_layers())
         if request.device == "cuda":
@@ -77,6 +79,36 @@ def run_steps(model: Any, reference: Any, batch: Any, request: Request, live: Ti
     for step in range(3 if config.num_processes > 1 else 2):
         if placed := _placed(request, first_step=step == 0):
             one_step(compute_loss, [partial(batch, one) for one in placed], strategy, optimizer, request, live)
+
+
+def simulated_strategy(
+    model: Any, config: RunConfig, precision: Precision, live: Timeline, *, on_cpu: bool, last: bool = False
+) -> SimulatedStrategy:
+    """Returns the simulation of the strategy's part of a rank's memory, of the `last` rank or of the fullest."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    ranks, stage = config.num_processes, config.strategy.zero_stage
+    if stage is not None:
+        hidden_size = model.config.get_text_config().hidden_size
+        settings = (deepspeed_config(config, hidden_size, precision) or {})["zero_optimization"]
+        if stage == 3:
+            from training.simulation.zero3 import Zero3
+
+            return Zero3(model, trained, live, config, settings, on_cpu=on_cpu)
+        return Zero(model, trained, live, ranks if stage else 1, settings, micro_steps(config), last=last)
+    if config.strategy is Strategy.FSDP and ranks > 1:
+        return Fsdp(model, trained, live, config, precision, on_cpu=on_cpu)
+    return Unsharded(model, trained, live, ranks)
+
+
+def ranks_differ(config: RunConfig) -> bool:
+    """True if ranks keep different gradients: with ZeRO-1 and ZeRO-2 those of the weights that their part touches. Then the fullest
+    and the last one are simulated, and the larger counts."""
+    return config.strategy.zero_stage in (1, 2) and config.num_processes > 1 and not config.method.adapts
+
+
+def micro_steps(config: RunConfig) -> int:
+    """The micro steps that are simulated of each step."""
+    return min(2, config.gradient_accumulation_steps)
 
 
 def _test(model: Any, batch: Any, live: Timeline) -> None:

@@ -12,8 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from training.config.choices import Method
 from training.config.name_values import as_names
 from training.config.run_config import RunConfig
-from training.model_info.config_json import ModelError, read_config, text_config
-from training.model_info.dimensions import dimensions_of
+from training.model_info.config_json import ModelError, dimensions_of, read_config, text_config
 from training.template_check.findings import ERROR, WARNING, Fault, Finding
 from training.template_check.row_faults import Subject
 from training.template_check.sample import SampleRow

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 from training.chat.reasoning import split
 from training.chat.settings import TRAIN, ChatSettings, without_fields
 from training.config.choices import LossOn
-from training.model_info.turns import DATE, NO_DATE
+from training.model_info.chat_template import DATE, NO_DATE
 from training.template_check.findings import ERROR, WARNING, Fault, Finding
 from training.template_check.gap_findings import OWN_TEMPLATE
 from training.template_check.sample import SampleRow, marked

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from training.model_info.dimensions import Dimensions
+from training.model_info.config_json import Dimensions
 from worker.diagnosis.log import Log
 from worker.diagnosis.log_text import Line
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from training.model_info.dimensions import Dimensions
+from training.model_info.config_json import Dimensions
 from training.redaction import redact_all
 from worker.diagnosis.cause import Detail, Kind, Known
 from worker.diagnosis.causes import CAUSES

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from training.model_info.dimensions import Dimensions
+from training.model_info.config_json import Dimensions
 
 ATTENTION, LOGITS, ACTIVATION = "attention matrix", "logits", "MLP activation"
 KINDS = (ATTENTION, LOGITS, ACTIVATION)

@@ -40,9 +40,8 @@ def read(config: Path, task: Task, unknown: UnknownLayers) -> ModelShape:
 
 def _ask(config: Path, task: Task, name: str) -> Any:
     try:
-        answer = programs.run_for_json(
-            programs.LAYERS, ["--model", str(config.resolve()), "--task", task.value], _LIMITS
-        )
+        text = json.dumps({"model": str(config.resolve()), "task": task.value})
+        answer = programs.run_for_json(programs.LAYERS, [], _LIMITS, text=text)
     except ProgramError as error:
         message = f"cannot say how much memory it needs: its class cannot be read here ({error})."
         fix = "Install the training packages, or forecast it on a machine that has them."

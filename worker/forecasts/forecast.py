@@ -12,8 +12,7 @@ from training.forecast.first_step import PART_OF, first_step
 from training.forecast.forecast import SLACK, Forecast, estimate, full_batch
 from training.forecast.formula.activations import Batch
 from training.forecast.gpus import Card
-from training.model_info.config_json import ModelError
-from training.model_info.dimensions import read_dimensions
+from training.model_info.config_json import ModelError, read_dimensions
 from training.model_info.families import UnknownLayers, read_shape
 from training.model_info.shape import ModelShape
 from training.tokens.lengths import lost_tokens, truncated

@@ -72,7 +72,7 @@ def _simulate(request: dict[str, Any]) -> Answer:
     """Peak and timeline of a step; `request` holds the fields of a `Request` of training/simulation."""
     try:
         answer: Answer = programs.run_for_json(
-            programs.SIMULATE, ["--request", "-"], LIMITS, text=json.dumps(request), variables=programs.HUB_WITH_TOKEN
+            programs.SIMULATE, [], LIMITS, text=json.dumps(request), variables=programs.HUB_WITH_TOKEN
         )
     except ProgramError as error:
         fix = "Use the forecast, which is computed from config.json; or simulate a shorter batch."

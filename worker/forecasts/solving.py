@@ -70,7 +70,7 @@ def _simulated(solution: Solution, guess: int, setup: Setup, forecast: solve.For
     }  # fmt: skip
     try:
         answer = programs.run_for_json(
-            programs.LARGEST, ["--request", "-"], LIMITS, text=json.dumps(search), variables=programs.HUB_WITH_TOKEN
+            programs.SIMULATE, ["--largest"], LIMITS, text=json.dumps(search), variables=programs.HUB_WITH_TOKEN
         )
     except ProgramError:
         return solution

@@ -24,7 +24,7 @@ def list_targets(settled: Settled) -> Answer:
     text = settled.readable.model_dump_json()
     try:
         answer: Answer = programs.run_for_json(
-            programs.TARGETS, ["--config", "-"], _LIMITS, text=text, variables=programs.HUB_WITH_TOKEN
+            programs.TARGETS, [], _LIMITS, text=text, variables=programs.HUB_WITH_TOKEN
         )
     except ProgramError as error:
         fix = "Check that the model can be loaded and that the training packages are installed on this machine."

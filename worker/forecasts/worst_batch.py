@@ -11,7 +11,7 @@ from training.config.run_config import RunConfig
 from training.errors import DataError
 from training.forecast.formula.activations import Batch
 from training.model_info.config_json import ModelError, read_config
-from training.model_info.flat_batches import why_padded
+from training.model_info.families import why_padded
 from training.tokens.lengths import ENDLESS, chunks
 from training.tokens.order import Integers, padded, worst_batches
 from training.tokens.packing import order_of
@@ -203,7 +203,7 @@ def _row_words(row: int, sets: tuple[SetRows, ...]) -> str:
 
 def lies_flat(config: RunConfig) -> bool:
     """True if rows are concatenated without padding, as training/batches/layout.py decides; models that were not tried
-    (training/model_info/flat_batches.py) are taken to allow it."""
+    (training/model_info/families.py) are taken to allow it."""
     plain = config.task in (Task.SFT, Task.PRETRAINING) and config.sequence_parallel_size == 1
     chosen = plain and config.packing is not Packing.NONE and not config.neftune_noise_alpha
     try:

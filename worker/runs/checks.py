@@ -17,7 +17,7 @@ from training.config.peft_methods import is_pattern
 from training.config.run_config import RunConfig
 from training.errors import Problem
 from training.model_info.config_json import read_config, text_config
-from training.model_info.flat_batches import why_padded
+from training.model_info.families import why_padded
 from training.model_info.folder import ModelFacts, has_tokenizer, misspelled, module_names
 from training.units import byte_size
 from worker import disk_quota

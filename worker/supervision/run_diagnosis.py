@@ -4,8 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from training.model_info.config_json import ModelError
-from training.model_info.dimensions import Dimensions, read_dimensions
+from training.model_info.config_json import Dimensions, ModelError, read_dimensions
 from worker.diagnosis.comparison import different_settings, new_lines
 from worker.diagnosis.diagnosis import Diagnosis, diagnose
 from worker.diagnosis.log_file import Excerpt, read_log

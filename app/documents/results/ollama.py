@@ -2,7 +2,7 @@
 
 import json
 
-from training.model_info.turns import Turns
+from training.model_info.chat_template import Turns
 
 _QUOTES = '"""'
 

@@ -11,8 +11,7 @@ from app.documents.results.ollama import modelfile
 from training.config.choices import Quantization, Task
 from training.config.name_values import template_arguments
 from training.config.run_config import RunConfig
-from training.model_info.chat_template import ChatTemplate
-from training.model_info.turns import DATE
+from training.model_info.chat_template import DATE, ChatTemplate
 from training.run_folder.gguf_types import GgufType
 from training.vllm.limits import max_rank
 

@@ -17,8 +17,7 @@ from app.documents.results.ollama import modelfile
 from app.documents.results.snippets import Used, snippets
 from training.chat.template import NAMED
 from training.config.run_config import RunConfig
-from training.model_info.chat_template import ChatTemplate, chat_template_of
-from training.model_info.turns import turns_of
+from training.model_info.chat_template import ChatTemplate, chat_template_of, turns_of
 
 TEMPLATES = {
     "chatml": (gguf_families.CHATML, "", "<|im_end|>"),

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from training.model_info.config_json import ModelError, read_config
-from training.model_info.dimensions import Dimensions, read_dimensions
+from training.model_info.config_json import Dimensions, ModelError, read_config, read_dimensions
 from training.model_info.families import UnknownLayers, read_shape, shape_of
 
 SIZES = {

@@ -12,8 +12,7 @@ from training.forecast.forecast import estimate
 from training.forecast.formula import trainable
 from training.forecast.formula.layers import layer_bytes
 from training.forecast.gpus import CARDS
-from training.model_info.families import FAMILIES, shape_of
-from training.model_info.flat_batches import reasons, why_padded
+from training.model_info.families import FAMILIES, padding_reasons, shape_of, why_padded
 from training.model_info.shape import Mixer, ModelShape, as_document, from_document
 
 pytestmark = [
@@ -118,7 +117,7 @@ def test_flat_padded_and_single_rows_have_equal_losses_or_are_refused_as_the_cat
 
 def test_every_family_that_carries_a_state_is_padded() -> None:
     assert {"mamba", "mamba2", "jamba", "lfm2", "qwen3_next", "nemotron_h", "falcon_h1", "rwkv"} <= {
-        name for name, reason in reasons().items() if reason
+        name for name, reason in padding_reasons().items() if reason
     }
     assert not why_padded("llama") and not why_padded("an architecture that nobody tried")
 

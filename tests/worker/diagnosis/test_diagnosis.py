@@ -9,7 +9,7 @@ from subtest_table import table
 
 from training.config.fields import settings
 from training.config.run_config import RunConfig
-from training.model_info.dimensions import Dimensions
+from training.model_info.config_json import Dimensions
 from worker.diagnosis.causes import BY_SUBJECT, CAUSES
 from worker.diagnosis.diagnosis import NO_FAILURE, UNKNOWN, diagnose
 

@@ -54,7 +54,7 @@ def _gathered_by_zero_3(
     config: RunConfig, shape: ModelShape, layer: float, whole: float, trained: int, compute: int
 ) -> Gathered:
     """ZeRO-3 gathers weights ahead in the order of an earlier pass, and keeps up to a billion elements that a pass uses again
-    (training/simulation/strategies/zero3_fetching.py). A loss in chunks gathers the head.
+    (training/simulation/zero3_fetching.py). A loss in chunks gathers the head.
 
     That keeps all that the backward pass needs. Runs that begin with passes without a backward pass release it: in later passes
     the same modules do so again. Weights of the layers that are done by then are gathered again before the backward pass.

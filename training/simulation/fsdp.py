@@ -1,4 +1,4 @@
-"""Simulates the memory of a rank under FSDP (training/simulation/strategies/strategy.py)."""
+"""Simulates the memory of a rank under FSDP (training/simulation/strategies.py)."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ import torch
 
 from training.config.choices import Offload, Precision
 from training.config.run_config import RunConfig
-from training.simulation.strategies.strategy import Gathering, Weights, bytes_of, elements
+from training.simulation.strategies import SimulatedStrategy, Weights, bytes_of, elements
 from training.simulation.timeline import Timeline
 
 
-class Fsdp(Gathering):
+class Fsdp(SimulatedStrategy):
     """FSDP2 with accelerate's groups (torch/distributed/fsdp/_fully_shard): each layer, the head with the last norm, the rest.
 
     FSDP gathers a group into a buffer and copies the weights out of it. In the forward pass the buffer lives until the next group
@@ -21,7 +21,7 @@ class Fsdp(Gathering):
     def __init__(
         self, model: Any, trained: Weights, live: Timeline, config: RunConfig, precision: Precision, *, on_cpu: bool
     ) -> None:
-        super().__init__(model, live)
+        super().__init__(live)
         self._ranks, self._rounds = config.num_processes, precision is not Precision.FP32
         self._groups, self._group_of = _fsdp_groups(model)
         self._tied = _ties(model)
@@ -34,6 +34,7 @@ class Fsdp(Gathering):
         del whole
         self._sharded = dict(zip(map(id, trained), self.parameters, strict=True))
         self._reducing: list[torch.Tensor] = []
+        self._whole: dict[int, list[torch.Tensor]] = {}
         self._ahead: dict[int, torch.Tensor] = {}
         self._copied: torch.Tensor | None = None
         self._current: int | None = None
@@ -73,7 +74,7 @@ class Fsdp(Gathering):
             return  # its first module, the embeddings, has no input with a gradient, whose hook would end the group earlier
         stays = group in (0, last) and phase == "forward"
         if not stays:
-            self._release(group)
+            self._whole.pop(group, None)
         if phase == "backward":
             self._reduce(group)
 
@@ -91,10 +92,6 @@ class Fsdp(Gathering):
         if group not in self._whole:
             form = self._groups[group][0].dtype
             self._ahead[group] = self._live.allocate("gathered", elements(self._groups[group]), form)
-
-    def on_gradient(self, weight: torch.nn.Parameter) -> None:
-        assert weight.grad is not None
-        self._live.hold([weight.grad], "gradients")
 
     def _reduce(self, group: int) -> None:
         ready = [weight for weight in self._groups[group] if weight.grad is not None]
@@ -120,16 +117,9 @@ class Fsdp(Gathering):
 
     def on_backward_end(self) -> None:
         for group in range(len(self._groups)):
-            self._release(group)
+            self._whole.pop(group, None)
             self._reduce(group)
         self._whole, self._ahead, self._reducing, self._current, self._phase = {}, {}, [], None, ""
-
-    def on_step_begin(self) -> None:
-        pass
-
-    def on_step_end(self) -> None:
-        for weight in self.parameters:
-            weight.grad = None
 
 
 def _ties(model: Any) -> bool:

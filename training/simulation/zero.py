@@ -1,18 +1,62 @@
-"""Simulates the memory of a rank under DeepSpeed ZeRO, stages 0 to 2 (training/simulation/strategies/strategy.py)."""
+"""Simulates the memory of a rank under DeepSpeed ZeRO, stages 0 to 2 (training/simulation/strategies.py)."""
 
 from itertools import accumulate, chain
 from typing import Any
 
 import torch
 
-from training.simulation.strategies.strategy import Weights, elements
+from training.simulation.strategies import SimulatedStrategy, Weights, elements
 from training.simulation.timeline import Timeline
 
-NORM = torch.float64
-"""DeepSpeed computes the norm of a gradient of a copy in this format."""
+
+class DeepSpeed(SimulatedStrategy):
+    """What all stages have: an fp32 master copy of the rank's part of the trained weights, and gradients larger than the bucket,
+    which wait for the next gradient before they are reduced."""
+
+    def __init__(self, trained: Weights, live: Timeline, ranks: int, settings: dict[str, Any]) -> None:
+        super().__init__(live)
+        self._trained, self._ranks = trained, ranks
+        self._bucket_size = int(settings.get("reduce_bucket_size", 5e8))
+        self._offloaded = "offload_optimizer" in settings
+        self._waiting: torch.nn.Parameter | None = None
+
+    def _master(self) -> torch.nn.Parameter:
+        """Returns the master copy, on meta (not counted) if it is offloaded."""
+        part = -(-elements(self._trained) // self._ranks)
+        if self._offloaded:
+            return torch.nn.Parameter(torch.empty(part, device="meta"))
+        return torch.nn.Parameter(self._live.allocate("optimizer", part, torch.float32))
+
+    def _reduce(self, weight: torch.nn.Parameter) -> None:
+        self._reduce_waiting()
+        if weight.numel() > self._bucket_size:
+            self._waiting = weight
+        else:
+            self._keep(weight)
+
+    def _reduce_waiting(self) -> None:
+        weight, self._waiting = self._waiting, None
+        if weight is not None and weight.grad is not None:
+            self._live.allocate("buckets", weight.numel(), weight.dtype)  # DeepSpeed flattens it before reducing
+            self._keep(weight)
+
+    def _keep(self, weight: torch.nn.Parameter) -> None:
+        """Called when a gradient is reduced; the rank keeps its part in a buffer."""
+        weight.grad = None
+
+    def _make_master_gradient(self, largest: int) -> None:
+        """Makes the master copy's gradient; before that a copy of each gradient, the `largest` here, in float64 for its norm."""
+        (master,) = self.parameters
+        if self._offloaded:
+            return
+        self._live.allocate("gradients", largest, torch.float64)
+        dtype = self._trained[0].dtype
+        flat = None if dtype is torch.float32 else self._live.allocate("gradients", master.numel(), dtype)
+        master.grad = self._live.allocate("gradients", master.numel(), torch.float32)
+        del flat
 
 
-class Zero:
+class Zero(DeepSpeed):
     """ZeRO stages 0 to 2 (deepspeed/runtime/zero/stage_1_and_2.py), of the rank that keeps the most gradients or, with `last`, of
     the last one, which keeps its gradients for the longest.
 
@@ -32,27 +76,18 @@ class Zero:
         *,
         last: bool = False,
     ) -> None:
+        super().__init__(trained, live, ranks, settings)
         live.hold(model, "weights")
-        self._trained, self._live, self._settings = trained, live, settings
         self._stage, self._micro_steps, self._micro_step = int(settings["stage"]), micro_steps, 0
-        self._bucket_size = int(settings.get("reduce_bucket_size", 5e8))
         # The Trainer's two groups: norms and biases have no weight decay. Each is divided by itself.
         groups = [[one for one in trained if (one.ndim > 1) is matrices] for matrices in (True, False)]
         parts = [[*chain(*(_touched(one, rank, ranks) for one in groups))] for rank in range(ranks)]
         owned = parts[-1] if last else max(parts, key=self._kept)
         self._owned, self._owned_elements = {id(weight) for weight in owned}, elements(owned)
-        self._offloaded = "offload_optimizer" in settings
-        self.parameters = [self._master(-(-elements(trained) // ranks))]
+        self.parameters = [self._master()]
         self._buckets: list[torch.Tensor] = []
         self._partition: torch.Tensor | None = None
         self._accumulated: torch.Tensor | None = None
-        self._waiting: torch.nn.Parameter | None = None
-
-    def _master(self, elements: int) -> torch.nn.Parameter:
-        """Returns the master copy, on meta (not counted) if it is offloaded."""
-        if self._offloaded:
-            return torch.nn.Parameter(torch.empty(elements, device="meta"))
-        return torch.nn.Parameter(self._live.allocate("optimizer", elements, torch.float32))
 
     def _kept(self, owned: Weights) -> int:
         """Returns the elements of the gradients that a rank with these weights keeps until that of the embedding, the first weight:
@@ -66,27 +101,13 @@ class Zero:
         """True if this micro step reduces gradients."""
         return self._stage == 2 or self._micro_step == self._micro_steps - 1
 
-    def enter(self, module: str, phase: str) -> None:
-        pass
-
     def on_gradient(self, weight: torch.nn.Parameter) -> None:
-        assert weight.grad is not None
-        self._live.hold([weight.grad], "gradients")
+        super().on_gradient(weight)
         if not self._reduces:
             return
         if not self._buckets:
             self._buckets = [self._live.allocate("buckets", self._bucket_size, weight.dtype) for _ in range(2)]
-        self._reduce_waiting()
-        if weight.numel() > self._bucket_size:
-            self._waiting = weight
-        else:
-            self._keep(weight)
-
-    def _reduce_waiting(self) -> None:
-        weight, self._waiting = self._waiting, None
-        if weight is not None and weight.grad is not None:
-            self._live.allocate("buckets", weight.numel(), weight.dtype)  # DeepSpeed flattens it before reducing
-            self._keep(weight)
+        self._reduce(weight)
 
     def _keep(self, weight: torch.nn.Parameter) -> None:
         if id(weight) in self._owned and not self._offloaded and self._partition is None:
@@ -107,16 +128,12 @@ class Zero:
 
     def on_step_begin(self) -> None:
         (master,) = self.parameters
-        if not self._offloaded:
-            self._live.allocate("gradients", min(largest(self._trained), master.numel()), NORM)
-            dtype = self._trained[0].dtype
-            flat = None if dtype is torch.float32 else self._live.allocate("gradients", master.numel(), dtype)
-            master.grad = self._live.allocate("gradients", master.numel(), torch.float32)
-            del flat
+        self._make_master_gradient(min(largest(self._trained), master.numel()))
         self._micro_step = 0
 
     def on_step_end(self) -> None:
-        self.parameters[0].grad = self._accumulated = None
+        super().on_step_end()
+        self._accumulated = None
 
 
 def largest(weights: Weights) -> int:

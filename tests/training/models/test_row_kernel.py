@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from training.models import attention, varlen
-from training.models.varlen import FlatRows
+from training.models import attention
+from training.models.attention import FlatRows
 
 LENGTHS, HEADS, GROUPS, SIZE = [5, 1, 9], 4, 2, 8
 
@@ -47,8 +47,8 @@ def test_the_kernel_computes_what_sdpa_computes_row_by_row(monkeypatch, flat, wi
         masks = [((apart >= 0) & (apart < window))[None, None] if len(apart) > window else None for apart in within]
     rows = FlatRows(LENGTHS, masks)
     expected, _ = attention.row_by_row(Module(), *flat, rows, scaling=0.3, sliding_window=window)
-    monkeypatch.setattr(varlen, "runs_on", lambda *_: True)
-    monkeypatch.setattr(varlen, "varlen_attn", reference_kernel)
+    monkeypatch.setattr(attention, "has_rows_kernel", lambda *_: True)
+    monkeypatch.setattr(attention, "varlen_attn", reference_kernel)
     got, _ = attention.row_by_row(Module(), *flat, rows, scaling=0.3, sliding_window=window)
     assert got.shape == (1, sum(LENGTHS), HEADS, SIZE)
     torch.testing.assert_close(got, expected)
@@ -56,12 +56,12 @@ def test_the_kernel_computes_what_sdpa_computes_row_by_row(monkeypatch, flat, wi
 
 @pytest.mark.parametrize("options", [{"dropout": 0.1}, {"softcap": 30.0}, {"s_aux": torch.zeros(HEADS)}])
 def test_what_the_kernel_cannot_compute_goes_row_by_row(monkeypatch, flat, options):
-    monkeypatch.setattr(varlen, "runs_on", lambda *_: True)
+    monkeypatch.setattr(attention, "has_rows_kernel", lambda *_: True)
     query, _, value = flat
     rows = FlatRows(LENGTHS, [None] * len(LENGTHS))
-    assert varlen.takes(query, value, rows, {})
-    assert not varlen.takes(query, value, rows, options)
-    assert not varlen.takes(query, value, FlatRows(LENGTHS, [torch.ones(1)] * len(LENGTHS)), {})
+    assert attention.takes_rows(query, value, rows, {})
+    assert not attention.takes_rows(query, value, rows, options)
+    assert not attention.takes_rows(query, value, FlatRows(LENGTHS, [torch.ones(1)] * len(LENGTHS)), {})
 
 
 def test_without_flash_keys_are_repeated_and_the_result_is_the_same(monkeypatch, flat):

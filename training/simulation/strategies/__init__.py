@@ -1,1 +1,0 @@
-"""What each strategy allocates and frees on one rank during a step, with fake tensors."""
