@@ -18,7 +18,6 @@ from typing import Any
 from benchmarks.gpu.bench import Bench, Job, installed
 from benchmarks.gpu.memory_cases import LARGE, SMALL, Case, write_shapes
 from training.config.run_config import RunConfig
-from training.forecast.card_share import workspace_bytes
 
 ALLOWED = {"simulated": (3.0, 10.0), "forecast": (8.0, 20.0)}
 """Median and worst error in percent, as benchmarks/forecast/command.py allows on CPU."""
@@ -61,7 +60,8 @@ def measure(bench: Bench) -> None:
 @contextmanager
 def simulations(bench: Bench, cases: list[Case]) -> Iterator[dict[str, Callable[[], Sizes]]]:
     """Returns functions that return each case's simulated bytes; large cases are simulated in processes started here."""
-    workspaces = workspace_bytes(this_card(bench))
+    card = this_card(bench)
+    workspaces = card.workspace_bytes if card else 0
     asked = {case.name: (case, bench.home, bench.device, workspaces) for case in cases}
     if bench.small:
         yield {name: partial(simulation, *what) for name, what in asked.items()}
@@ -178,7 +178,9 @@ def predict_again(part: dict[str, Any], machine: dict[str, str], home: Path) -> 
         foretold, whole = foretell(case, home, card), row["nvml_bytes"]
         row |= {"forecast_bytes": foretold.live, "forecast_percent": off(foretold.live, row["allocated_bytes"])}
         row |= {"forecast_whole_bytes": foretold.whole, "nvml_percent": off(foretold.whole, whole)}
-        add_simulated(bench, case.name, row, partial(simulation, case, home, "cuda", workspace_bytes(card)))
+        add_simulated(
+            bench, case.name, row, partial(simulation, case, home, "cuda", card.workspace_bytes if card else 0)
+        )
     judge(bench, part["tables"][TABLE])
     return part | {"checks": bench.found["checks"]}
 

@@ -1,7 +1,8 @@
 """Finds settings with which a run fits: forecasts every candidate and orders those that fit by estimated speed. No torch.
 
 The candidates combine gradient checkpointing, ZeRO-2, optimizer offload, ZeRO-3, parameter offload, NVMe, a smaller micro batch
-with more accumulation, 4-bit frozen weights, and 8-bit optimizer state. The global batch size stays the same.
+with more accumulation, 4-bit frozen weights, and 8-bit optimizer state. The global batch size stays the same. `strategy_table`
+forecasts every strategy with every method.
 """
 
 from collections.abc import Iterator
@@ -20,38 +21,23 @@ from training.config.choices import (
     Task,
 )
 from training.config.chunked_loss import LEAST_VOCABULARY, TASKS
-from training.config.machine import Machine
+from training.config.fields import parse
 from training.config.run_config import RunConfig
 from training.forecast.forecast import SLACK, Forecast, estimate
 from training.forecast.formula.activations import Batch
-from training.forecast.formula.less_memory import activation_copy_seconds
-from training.forecast.formula.sizes import resolved
 from training.forecast.gpus import Card
+from training.forecast.roofline import step_seconds
 from training.model_info.shape import ModelShape
-from training.rules import check
+from training.rules import check, problems
 
 COUNT = 4
-PCIE = 20e9
-"""Bytes per second between a GPU and host memory: measured copies over PCIe 4 x16."""
-NVME = 4e9
-"""Bytes per second of a fast NVMe disk."""
-HOST_ADAM = 2e9
-"""Weights per second that AdamW updates on a server's CPU."""
 
 Changes = dict[str, Any]
 _NO_OFFLOAD = {"offload_optimizer": "none", "offload_param": "none"}
 _ONE_PROCESS = ("single", "zero2 optimizer", "zero3 optimizer param", "zero3 nvme")
 _SEVERAL_PROCESSES = (
-    "ddp",
-    "zero2",
-    "zero2 optimizer",
-    "zero3",
-    "zero3 param",
-    "zero3 optimizer param",
-    "zero3 nvme",
-    "fsdp",
-    "fsdp param",
-)
+    "ddp", "zero2", "zero2 optimizer", "zero3", "zero3 param", "zero3 optimizer param", "zero3 nvme", "fsdp", "fsdp param",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -76,7 +62,6 @@ def advise(
     *,
     batch: Batch,
     host_limit_bytes: int | None = None,
-    nvme: bool = False,
     slack: float = SLACK,
     count: int = COUNT,
 ) -> list[Advice]:
@@ -84,30 +69,17 @@ def advise(
 
     `batch` is the worst micro batch of `config`. Empty if no candidate fits.
     """
-    machine = Machine(
-        "cuda",
-        config.num_processes,
-        [card.label] * config.num_processes,
-        [card.memory_bytes] * config.num_processes,
-        card.bf16,
-        most_machines=config.num_machines,
-    )
+    machine = card.machine(config.num_processes, config.num_machines)
     tried: list[tuple[float, Advice]] = []
     fastest = float("inf")
-    for changes in _candidates(config, shape, nvme=nvme):
+    for changes in _candidates(config, shape):
         changed = config.model_copy(update=_typed(config, changes))
         if "quantization" in changes and not _packing_saves(config, changed, shape, card, batch):
             continue
-        if any(conflict.blocking for conflict in check(changed, machine)):
+        if problems(changed, machine):
             continue
-        expected = estimate(
-            changed,
-            shape,
-            card=card,
-            batch=_smaller(batch, config, changed),
-            host_limit_bytes=host_limit_bytes,
-            slack=slack,
-        )
+        smaller = _smaller(batch, config, changed)
+        expected = estimate(changed, shape, card=card, batch=smaller, host_limit_bytes=host_limit_bytes, slack=slack)
         seconds = step_seconds(changed, shape, card, batch)
         fastest = min(fastest, seconds)
         if expected.fits:
@@ -128,19 +100,17 @@ def _distinct(tried: list[tuple[float, Advice]]) -> Iterator[tuple[float, Advice
     """Yields only the fastest candidate of each strategy and method, so that the list shows different ones."""
     keys = set()
     for seconds, advice in tried:
-        key = tuple(
-            advice.changes.get(name)
-            for name in ("strategy", "offload_optimizer", "offload_param", "quantization", "optimizer")
-        )
+        names = ("strategy", "offload_optimizer", "offload_param", "quantization", "optimizer")
+        key = tuple(advice.changes.get(name) for name in names)
         if key not in keys:
             keys.add(key)
             yield seconds, advice
 
 
-def _candidates(config: RunConfig, shape: ModelShape, *, nvme: bool) -> Iterator[Changes]:
+def _candidates(config: RunConfig, shape: ModelShape) -> Iterator[Changes]:
     """Yields the changes of each candidate, the unchanged configuration first."""
-    known = _SEVERAL_PROCESSES if config.num_processes > 1 else _ONE_PROCESS
-    strategies = [name for name in known if nvme or "nvme" not in name]
+    usual = _SEVERAL_PROCESSES if config.num_processes > 1 else _ONE_PROCESS
+    strategies = [name for name in usual if config.nvme_path or "nvme" not in name]
     for strategy, loss, recomputed, batch, quantized, state in product(
         strategies, _losses(config, shape), _recomputed(config), _batches(config), _quantized(config), _states(config)
     ):
@@ -214,58 +184,6 @@ def _smaller(batch: Batch, config: RunConfig, changed: RunConfig) -> Batch:
     )  # fmt: skip
 
 
-def step_seconds(config: RunConfig, shape: ModelShape, card: Card, batch: Batch) -> float:
-    """Estimated seconds of an optimizer step: arithmetic, communication and copies. Only for ordering configurations.
-
-    Arithmetic is 2 FLOP per weight and token in the forward pass, 4 in the backward pass (2 for frozen weights), and 2 more if the
-    forward pass is recomputed (Kaplan et al. 2020, Korthikanti et al. 2022), at half of the GPU's peak, less with few tokens.
-    Communication follows Rajbhandari et al. 2020, section 7.
-    """
-    micro = config.gradient_accumulation_steps
-    tokens = config.micro_batch_size * micro * max(batch.tokens, batch.target_tokens) / max(batch.rows, 1)
-    size = shape.parameters
-    bytes_ = 2 if resolved(config.precision, card).value != "fp32" else 4
-    recomputation = {
-        Checkpointing.NONE: 0.0, Checkpointing.SELECTIVE: 1.0, Checkpointing.FULL: 2.0, Checkpointing.OFFLOADED: 2.2,
-    }  # fmt: skip
-    work = (6 if config.method is Method.FULL else 4) + recomputation[config.gradient_checkpointing]
-    micro_tokens = tokens / micro
-    efficiency = 0.5 * micro_tokens / (micro_tokens + 512) * (1.0 if bytes_ == 2 else 0.25)
-    seconds = work * size * tokens / (card.flops * efficiency)
-    if config.quantized is not Quantization.NONE:
-        seconds += micro * 3 * size * 2 / card.memory_rate + 0.25 * seconds  # weights are dequantized in each pass
-    return seconds + moving_seconds(config, shape, card, tokens)
-
-
-def moving_seconds(config: RunConfig, shape: ModelShape, card: Card, tokens: float) -> float:
-    """Estimated seconds of a step of `tokens` on each GPU for communication, and for copies of offloaded state and activations."""
-    micro, size, seconds = config.gradient_accumulation_steps, shape.parameters, 0.0
-    bytes_ = 2 if resolved(config.precision, card).value != "fp32" else 4
-    trained = size if config.method is Method.FULL else size * 0.005
-    distributed = config.num_processes > 1
-    link = card.link_rate if distributed else float("inf")
-    if config.strategy is Strategy.ZERO3 or config.strategy is Strategy.FSDP:
-        seconds += 1.3 * micro * 3 * size * bytes_ / link + micro * 0.03
-    elif distributed:
-        seconds += (micro if config.strategy.zero_stage == 2 else 1) * 2 * trained * bytes_ / link
-    seconds += _copies(config, size * bytes_, trained, micro)
-    return seconds + activation_copy_seconds(config, shape, tokens, bytes_, PCIE)
-
-
-def _copies(config: RunConfig, weights: float, trained: float, micro: int) -> float:
-    """Seconds for copies of offloaded state, and for optimizer steps on the CPU."""
-    rate = {Offload.CPU: PCIE, Offload.NVME: NVME}
-    seconds, ranks = 0.0, config.num_processes
-    whole = config.strategy is Strategy.FSDP and config.offload_param is not Offload.NONE
-    if config.offload_param is not Offload.NONE:
-        seconds += 2 * micro * weights / rate[config.offload_param] / ranks
-    if whole or config.offload_optimizer is not Offload.NONE:
-        seconds += trained / HOST_ADAM + 4 * trained / PCIE / ranks
-    if config.offload_optimizer is Offload.NVME:
-        seconds += 24 * trained / NVME / ranks
-    return seconds
-
-
 def cost(config: RunConfig, changed: RunConfig) -> str:
     """The cost of the changes as text."""
     costs = []
@@ -298,3 +216,52 @@ def cost(config: RunConfig, changed: RunConfig) -> str:
         costs.append("optimizer state is quantized to 8 bits")
     text = "; ".join(costs)
     return f"{text[:1].upper()}{text[1:]}." if costs else "None: it fits without changes."
+
+
+@dataclass(frozen=True)
+class Combination:
+    """A strategy with a method: the changed settings, and the forecast or the reason why it is refused."""
+
+    strategy: str
+    method: str
+    changes: Changes
+    forecast: Forecast | None
+    refused: str = ""
+
+
+_STRATEGIES = {
+    "one device": ("single", "none", "none"),
+    "DDP": ("ddp", "none", "none"),
+    "ZeRO-1": ("zero1", "none", "none"),
+    "ZeRO-2": ("zero2", "none", "none"),
+    "ZeRO-2 + optimizer offload": ("zero2", "cpu", "none"),
+    "ZeRO-3": ("zero3", "none", "none"),
+    "ZeRO-3 + offload": ("zero3", "cpu", "cpu"),
+    "FSDP": ("fsdp", "none", "none"),
+    "FSDP + offload": ("fsdp", "none", "cpu"),
+}
+_METHODS = {
+    "full": {"method": "full", "quantization": "none"},
+    "LoRA": {"method": "lora", "quantization": "none"},
+    "QLoRA 8-bit": {"method": "qlora", "quantization": "8bit"},
+    "QLoRA 4-bit": {"method": "qlora", "quantization": "4bit"},
+}
+
+
+def strategy_table(
+    config: RunConfig, shape: ModelShape, card: Card, *, batch: Batch, host_bytes: int | None = None
+) -> list[Combination]:
+    """Every strategy with every method, with the other settings of the configuration."""
+    combinations = []
+    for label, (strategy, optimizer, parameters) in _STRATEGIES.items():
+        for method, settings in _METHODS.items():
+            alone = strategy == "single"
+            count, machines = (1, 1) if alone else (config.num_processes, config.num_machines)
+            changes: Changes = {"strategy": strategy, "num_processes": count, "num_machines": machines, **settings}
+            changes |= {"offload_optimizer": optimizer, "offload_param": parameters}
+            tried = parse(config.model_dump(mode="json") | changes)
+            conflicts = check(tried, card.machine(count, machines))
+            refused = next((conflict.reason for conflict in conflicts if conflict.blocking), "")
+            expected = None if refused else estimate(tried, shape, card=card, batch=batch, host_limit_bytes=host_bytes)
+            combinations.append(Combination(label, method, changes, expected, refused))
+    return combinations

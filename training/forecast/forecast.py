@@ -1,21 +1,23 @@
 """Estimates the memory of a run from its settings and its model's config.json, in milliseconds. No torch.
 
-The peak is the largest of the moments in moments.py. sizes.py computes what does not depend on the batch, activations.py the
-activations, task_memory.py logits and loss. All numbers are bytes on one rank.
+The peak is the largest of the moments in formula/moments.py; formula/sizes.py computes what does not depend on the batch. All of
+this is bytes on one rank.
+
+Host memory is that of all ranks of a machine, at other moments. It was read from where training/models/placement.py,
+training/checkpointing and transformers' Trainer put weights and states, for ranks with GPUs; on CPU the device is the host. Pages
+of mapped files do not count, since the system can free them.
 """
 
 from dataclasses import dataclass, field, replace
 
-from training.config.choices import Offload, Strategy, Task
+from training.config.choices import Offload, Quantization, Strategy, Task
 from training.config.run_config import RunConfig
-from training.forecast.card_share import communication_bytes, context_bytes
+from training.config.sharding import loads_on_devices, loads_on_one_rank
 from training.forecast.formula.activations import Batch
-from training.forecast.formula.host import HOST_MOMENTS, PROCESS_BYTES, host_moments, offloaded
-from training.forecast.formula.less_memory import freed_in_backward
+from training.forecast.formula.loss import task_shape
 from training.forecast.formula.moments import MOMENTS, NOT_IN_STEPS, moments
-from training.forecast.formula.sizes import Sizes, loaded_bytes, resolved, sizes_of
-from training.forecast.formula.task_memory import task_shape
-from training.forecast.gpus import Card
+from training.forecast.formula.sizes import Sizes, freed_in_backward, loaded_bytes, resolved, sizes_of
+from training.forecast.gpus import GIB, Card
 from training.model_info.shape import ModelShape
 from training.units import byte_size
 
@@ -26,6 +28,17 @@ DOUBT = 0.12
 (`python -m benchmarks.forecast --random`)."""
 STEP_MARGIN = 0.05
 """A share of the simulated peak that a limit on CPU has to allow beyond it. About 99 of 100 random configurations need no more."""
+
+PROCESS_BYTES = int(3.0 * GIB)
+"""Host memory of a training process without offloaded state: Python, torch, CUDA's libraries."""
+_FILE_BYTES = 50_000_000_000
+"""transformers writes a model in files of this size at most, and has one in memory as it writes it."""
+HOST_MOMENTS = {
+    "loading": "while the weights are loaded",
+    "training": "in training",
+    "saving": "while the result is saved",
+    "resuming": "while a checkpoint is loaded",
+}
 
 
 @dataclass(frozen=True)
@@ -92,16 +105,11 @@ class Forecast:
 
 def full_batch(config: RunConfig) -> Batch:
     """A micro batch of rows of maximum length: the worst case for unknown data."""
-    rows, length = _rows(config), config.max_length
+    rows, length = config.micro_batch_size * (2 if config.task.pairs else 1), config.max_length
     if config.task is Task.SEQ2SEQ:
         target = config.max_target_length or length
         return Batch(rows, length, rows * length, rows * target, target, rows * target)
     return Batch(rows, length, rows * length, rows * length)
-
-
-def _rows(config: RunConfig) -> int:
-    """Sequences in a forward pass: preference pairs count twice."""
-    return config.micro_batch_size * (2 if config.task.pairs else 1)
 
 
 def estimate(
@@ -120,7 +128,7 @@ def estimate(
     worst = max(at.values(), key=lambda parts: sum(parts.values()))
     parts = {name: int(amount) for name, amount in worst.items() if amount}
     if card:
-        parts["context"] = context_bytes(card) + communication_bytes(card, config.num_processes)
+        parts["context"] = card.context_bytes + card.communication_bytes(config.num_processes)
     if card or config.memory_limit:
         moving = sum(amount for name, amount in worst.items() if name not in ("weights", "optimizer"))
         parts["slack"] = int(slack * moving)
@@ -192,3 +200,62 @@ def checkpoint_copies(config: RunConfig, sizes: Sizes) -> int:
     state = ranks * (sizes.optimizer + sizes.off_state)
     weights = sizes.trained * sizes.gradient_format
     return int(state + weights * (2 if zero is not None and not config.method.adapts else 1))
+
+
+def host_moments(
+    config: RunConfig, shape: ModelShape, sizes: Sizes, loaded: int, copies: int, *, on_cuda: bool
+) -> dict[str, int]:
+    """The host memory of a machine's ranks at each moment, in bytes; on CPU only in training, without the forecast of each rank.
+
+    `loaded` is the size of a weight as it is loaded, `copies` that of asynchronous checkpoints.
+    """
+    ranks = config.processes_per_machine
+    kept, processes = ranks * offloaded(config, sizes, Offload.CPU), ranks * PROCESS_BYTES
+    loading, training = _loading(config, shape, loaded), kept + copies
+    moments = {
+        "loading": loading,
+        "training": training,
+        "saving": kept + _saving(config, shape, sizes),
+        "resuming": max(loading, kept + _resuming(config, sizes)),
+    }
+    return {name: int(processes + amount) for name, amount in moments.items() if on_cuda or name == "training"}
+
+
+def offloaded(config: RunConfig, sizes: Sizes, place: Offload) -> float:
+    """Bytes that one rank offloads to the host or to its disk."""
+    parts = [(config.offload_optimizer, sizes.off_state), (config.offload_param, sizes.off_weights)]
+    if config.strategy is Strategy.FSDP:
+        parts = [(config.offload_param, sizes.off_state + sizes.off_weights)]
+    elif config.optimizer.paged and config.offload_optimizer is Offload.NONE:
+        parts.append((Offload.CPU, sizes.off_state))
+    return sum(amount for chosen, amount in parts if chosen is place)
+
+
+def _loading(config: RunConfig, shape: ModelShape, loaded: int) -> float:
+    """Whole copies of the weights: one with FSDP, none with ZeRO-3, onto GPUs and of quantized weights, which are read tensor by
+    tensor, and else one for each rank. Each rank reads a reference model while the model is still there."""
+    ranks, whole = config.processes_per_machine, float(loaded * shape.parameters)
+    reads_tensors = config.quantized is not Quantization.NONE or config.strategy is Strategy.ZERO3
+    copies = 0 if reads_tensors or loads_on_devices(config) else 1 if loads_on_one_rank(config) else ranks
+    compares = config.task in (Task.DPO, Task.KTO) and not config.method.adapts and not reads_tensors
+    return whole * (copies + (ranks if compares else 0))
+
+
+def _saving(config: RunConfig, shape: ModelShape, sizes: Sizes) -> float:
+    """What rank 0 has of the result: all that trains where the ranks divide it, else a file."""
+    zero = config.strategy.zero_stage
+    if config.method.adapts or zero in (0, 1, 2):
+        return float(sizes.trained * sizes.gradient_format)
+    if zero == 3 or config.strategy is Strategy.FSDP:
+        return float(shape.parameters * sizes.gradient_format)
+    return float(min(shape.parameters * sizes.gradient_format, _FILE_BYTES))
+
+
+def _resuming(config: RunConfig, sizes: Sizes) -> float:
+    """What the ranks read of a checkpoint besides what they hold. DeepSpeed loads each rank's optimizer state and weights into host
+    memory, one device the optimizer state; DDP reads onto the GPUs and FSDP into the shards."""
+    ranks = config.processes_per_machine
+    if config.strategy.zero_stage is not None:
+        weights = 0.0 if config.strategy is Strategy.ZERO3 else float(sizes.trained * sizes.compute)
+        return ranks * (sizes.optimizer + sizes.off_state + weights)
+    return sizes.optimizer + sizes.off_state if config.strategy is Strategy.SINGLE else 0.0

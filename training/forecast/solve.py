@@ -9,11 +9,10 @@ from enum import StrEnum
 from typing import Any
 
 from training.config.choices import Strategy
-from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.forecast.forecast import Forecast
 from training.forecast.gpus import CARDS, Card
-from training.rules import check
+from training.rules import problems
 
 LENGTH_STEP = 64
 RANK_STEP = 8
@@ -170,8 +169,7 @@ def fewest_gpus(config: RunConfig, card: Card | None, forecast: Forecasting) -> 
     for count in COUNTS:
         for changes in _on_gpus(config, count):
             changed = config.model_copy(update=changes)
-            machine = Machine("cuda", count, [card.label] * count, [card.memory_bytes] * count, card.bf16)
-            if any(conflict.blocking for conflict in check(changed, machine)):
+            if problems(changed, card.machine(count)):
                 continue
             tried = forecast(changed, card)
             if tried.fits:
@@ -209,9 +207,7 @@ def cheapest_gpu(config: RunConfig, forecast: Forecasting, cheapest_first: Seque
     """The first of these GPUs on which the run fits."""
     tried = None
     for card in cheapest_first:
-        count = config.num_processes
-        machine = Machine("cuda", count, [card.label] * count, [card.memory_bytes] * count, card.bf16)
-        if any(conflict.blocking for conflict in check(config, machine)):
+        if problems(config, card.machine(config.num_processes)):
             continue
         tried = forecast(config, card)
         if tried.fits:

@@ -2,6 +2,9 @@
 
 accelerate's `find_executable_batch_size` retries within the process: it does not work with DeepSpeed or several ranks, and it
 changes the global batch size. Here the attempt ends on all ranks, and the next one resumes from the last checkpoint.
+
+`first_step` is what the diagnosis of a log and the forecast on a page propose: the same next rung of the ladder or, where none is
+left, a setting that changes the result and that a person has to choose: 4-bit base weights, or an optimizer with a smaller state.
 """
 
 import math
@@ -10,17 +13,27 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from training.config.choices import Checkpointing, ChunkedLoss, Method, Offload, Strategy, Task
+from training.config.choices import (
+    Checkpointing,
+    ChunkedLoss,
+    Method,
+    Offload,
+    OptimizerName,
+    Quantization,
+    Strategy,
+    Task,
+)
 from training.config.chunked_loss import LEAST_VOCABULARY, TASKS
 from training.config.machine import Machine
 from training.config.run_config import Changes, RunConfig, stepped_down
-from training.forecast.advice import step_seconds
+from training.forecast.forecast import estimate, full_batch
 from training.forecast.formula.activations import Batch
-from training.forecast.gpus import like
+from training.forecast.gpus import like, of_machine
+from training.forecast.roofline import step_seconds
 from training.model_info.config_json import CONFIG_FILE, ModelError
 from training.model_info.families import read_shape
 from training.model_info.shape import ModelShape
-from training.rules import check
+from training.rules import check, problems
 from training.run_folder.events import OutOfMemory
 
 _RECOMPUTED = (Checkpointing.NONE, Checkpointing.SELECTIVE, Checkpointing.FULL, Checkpointing.OFFLOADED)
@@ -31,6 +44,12 @@ _SHARDED: tuple[Changes, ...] = (
     {"strategy": "zero3", "offload_optimizer": "cpu", "offload_param": "cpu"},
 )
 _FSDP_OFFLOADED: Changes = {"offload_param": "cpu"}
+LOADING, OPTIMIZER = "loading model", "optimizer"
+PART_OF = {
+    "loading": LOADING, "start": LOADING, "check": "forward", "forward": "forward", "backward": "backward", "layer": "backward",
+    "encoder": "backward", "gradients": "backward", "optimizer": OPTIMIZER, "evaluating": "forward", "saving": "saving",
+}  # fmt: skip
+"""The part of a step in which the moment of a forecast's peak lies (training/forecast/forecast.py)."""
 
 
 def next_rung_after(
@@ -92,7 +111,7 @@ def _free_changes(config: RunConfig, part: str) -> Iterator[Changes]:
     shape = local_shape(config) if at_once and part in ("forward", "backward", "evaluation") else None
     if shape and shape.vocab >= LEAST_VOCABULARY:
         yield {"chunked_loss": "auto"}
-    if part in ("backward", "optimizer") and config.method is Method.FULL and not config.optimizer_in_backward:
+    if part in ("backward", OPTIMIZER) and config.method is Method.FULL and not config.optimizer_in_backward:
         yield {"optimizer_in_backward": True}
 
 
@@ -149,7 +168,7 @@ def _strategy_changes(config: RunConfig, part: str) -> Iterator[Changes]:
         changed = stepped_down(config, changes)
         shards_weights = _stage(changed) > max(2, _stage(config)) and config.num_processes > 1
         saves_weights = changed.offload_param is not config.offload_param or shards_weights
-        if _savings(changed) > _savings(config) and (saves_weights or part != "loading model"):
+        if _savings(changed) > _savings(config) and (saves_weights or part != LOADING):
             yield {name: value for name, value in changes.items() if getattr(config, name) != value}
 
 
@@ -171,3 +190,56 @@ def _allowed(config: RunConfig, changes: Changes, machine: Machine) -> bool:
         return False
     broken = {conflict.settings for conflict in check(config, machine) if conflict.blocking}
     return not any(conflict.blocking and conflict.settings not in broken for conflict in check(rung, machine))
+
+
+def first_step(
+    config: RunConfig,
+    machine: Machine,
+    *,
+    part: str,
+    has_checkpoint: bool = False,
+    half_helps: bool = True,
+    tokens: int = 0,
+    shape: ModelShape | None = None,
+) -> Changes | None:
+    """The changes to try first after an out-of-memory error in `part` of a step, or in a phase; None if none is left.
+
+    The arguments are those of `next_rung`. `shape` is read from the model's folder if it is not given.
+    """
+    rung = next_rung(config, machine, part=part, has_checkpoint=has_checkpoint, half_helps=half_helps, tokens=tokens)
+    if rung:
+        return rung
+    for changes in _chosen_by_hand(config, part):
+        if _has_no_conflict(config, changes, machine) and saves_memory(config, changes, machine, shape):
+            return changes
+    return None
+
+
+def saves_memory(config: RunConfig, changes: Changes, machine: Machine, shape: ModelShape | None = None) -> bool:
+    """True if the forecast of the changed run is lower; False for 4-bit weights of a model whose shape is unknown."""
+    shape = shape or local_shape(config)
+    if shape is None:
+        return "quantization" not in changes
+    card, batch = of_machine(machine), full_batch(config)
+    before, after = (
+        estimate(one, shape, card=card, batch=batch).peak_bytes for one in (config, stepped_down(config, changes))
+    )
+    return after < before
+
+
+def _chosen_by_hand(config: RunConfig, part: str) -> list[Changes]:
+    """Settings that save memory of a part and change the result."""
+    ways: list[Changes] = []
+    if part == OPTIMIZER and config.optimizer is OptimizerName.ADAMW and config.method is Method.FULL:
+        ways.append({"optimizer": "adamw_8bit"})
+    if config.method is Method.LORA and config.quantized is Quantization.NONE:
+        ways.append({"method": "qlora", "quantization": "4bit"})
+    return ways
+
+
+def _has_no_conflict(config: RunConfig, changes: Changes, machine: Machine) -> bool:
+    try:
+        changed = stepped_down(config, changes)
+    except ValidationError:
+        return False
+    return not problems(changed, machine)

@@ -43,7 +43,7 @@ class Request:
     tokenizer_size: int = 0
     classes: int = 0
     workspace_bytes: int = 0
-    """cuBLAS's workspaces on the card (training/forecast/card_share.py)."""
+    """cuBLAS's workspaces on the card (training/forecast/gpus.py)."""
     expandable_segments: bool = False
     flash: bool = True
     """Whether the card has FlashAttention kernels, for 16 bits: from Ampere on."""

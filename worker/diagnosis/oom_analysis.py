@@ -200,11 +200,11 @@ def _fragmented(numbers: Numbers) -> str:
 
 
 def _changes(config: dict[str, Any], batch: int | None, phase: str | None) -> dict[str, Any]:
-    """The first step of the ladder and of the page (training/forecast/first_step.py), from the settings that are known.
+    """The first step of the ladder and of the page (training/forecast/step_down.py), from the settings that are known.
 
     Of a log without its run's settings, at most the rows of its micro batch, `batch`, are known: other sizes are not guessed.
     """
-    from training.forecast.first_step import LOADING, first_step  # imported here: few logs need it
+    from training.forecast.step_down import LOADING, first_step  # imported here: few logs need it
 
     try:
         sizes = config or ({"micro_batch_size": batch} if batch else {})

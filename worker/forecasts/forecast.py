@@ -5,13 +5,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from training.config.choices import Strategy, Task
-from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.forecast.advice import Advice, advise
-from training.forecast.first_step import PART_OF, first_step
 from training.forecast.forecast import SLACK, Forecast, estimate, full_batch
 from training.forecast.formula.activations import Batch
 from training.forecast.gpus import Card
+from training.forecast.step_down import PART_OF, first_step
 from training.model_info.config_json import ModelError, read_dimensions
 from training.model_info.families import UnknownLayers, read_shape
 from training.model_info.shape import ModelShape
@@ -98,21 +97,14 @@ def estimate_run(setup: Setup, *, advises: bool = True) -> Estimate:
     notes, config, card = list(_notes(setup, forecast, worst)), setup.config, setup.card
     if card is None:
         return Estimate(forecast, [], notes, worst)
-    batch, nvme = forecast.batch, bool(config.nvme_path)
-    advice = advise(
-        config, setup.shape, card, batch=batch, host_limit_bytes=setup.host_bytes, nvme=nvme, slack=_slack(setup)
-    )
+    batch = forecast.batch
+    advice = advise(config, setup.shape, card, batch=batch, host_limit_bytes=setup.host_bytes, slack=_slack(setup))
     if forecast.fits or forecast.unknown:
         return Estimate(forecast, advice, notes, worst)
     advice += _shorter(setup)
     part, tokens = PART_OF[forecast.moment], max(batch.tokens, batch.target_tokens)
-    step = first_step(config, machine_of(card, config.num_processes), part=part, tokens=tokens, shape=setup.shape)
+    step = first_step(config, card.machine(config.num_processes), part=part, tokens=tokens, shape=setup.shape)
     return Estimate(forecast, advice, notes, worst, step)
-
-
-def machine_of(card: Card, gpus: int) -> Machine:
-    """A machine with `gpus` of these cards."""
-    return Machine("cuda", gpus, [card.label] * gpus, [card.memory_bytes] * gpus, card.bf16)
 
 
 def _on_largest_batch(setup: Setup) -> tuple[Forecast, Worst | None]:

@@ -1,7 +1,7 @@
 """Memory forecasts as the command line and REST request them: by GPU model, number of GPUs and host memory."""
 
 from collections.abc import Container, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from training import rules
@@ -97,8 +97,8 @@ def _card(gpu: str | None) -> Card | None:
 
 def _machine(config: RunConfig, card: Card | None) -> Machine:
     """Machines with these GPUs, as many as the run uses."""
-    machine = forecasting.machine_of(card, max(config.num_processes, 1)) if card else Machine()
-    return replace(machine, most_machines=config.num_machines)
+    machines = config.num_machines
+    return card.machine(config.num_processes, machines) if card else Machine(most_machines=machines)
 
 
 def _simulated(setup: Setup, estimated: Estimate, simulate: bool | None) -> dict[str, Any] | None:

@@ -6,7 +6,6 @@ from typing import Any
 
 from training.config.choices import Task
 from training.config.run_config import RunConfig
-from training.forecast.card_share import workspace_bytes
 from training.forecast.formula.sizes import resolved
 from worker.forecasts.forecast import Estimate, Setup
 from worker.machine import programs
@@ -43,7 +42,7 @@ def request_of(setup: Setup) -> dict[str, Any]:
         "precision": resolved(config.precision, card).value,
         "device": "cuda" if card else "cpu",
         "flash": card is None or card.flash,
-        "workspace_bytes": workspace_bytes(card),
+        "workspace_bytes": card.workspace_bytes if card else 0,
         "expandable_segments": "expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
     }
 

@@ -14,7 +14,6 @@ from training.config.choices import Packing, Task
 from training.config.run_config import RunConfig
 from training.forecast.formula.activations import Batch
 from training.forecast.gpus import Card
-from training.forecast.power import watts
 from training.forecast.roofline import EFFICIENCY, Roofline, roofline
 from training.tokens.lengths import chunks
 from worker.forecasts.calibration import LEAST, measured_on
@@ -69,7 +68,7 @@ def speed_of(setup: Setup, prices: Prices | None = None) -> Speed:
 
 
 def _with_costs(speed: Speed, config: RunConfig, card: Card, hours: Range, prices: Prices) -> Speed:
-    power, gpus = watts(card), config.num_processes
+    power, gpus = card.watts, config.num_processes
     if power is None:
         speed = _noted(speed, f"Cannot say how much energy: the power of {card.label} is unknown.")
     else:

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from training.config.choices import Quantization
-from training.forecast.card_share import context_bytes, workspace_bytes
 from training.forecast.gpus import like
 from training.model_info.config_json import ModelError
 from training.model_info.families import read_shape
@@ -29,7 +28,7 @@ def check(planned: Plan, device: str | None) -> None:
     weights, cache = needed(planned)
     place = next((one for one in measured_devices() if device in (None, one.name)), None)
     card = like(place.label, place.memory_bytes) if device and place else None
-    total = weights + cache + (context_bytes(card) + workspace_bytes(card) if card else 0)
+    total = weights + cache + (card.context_bytes + card.workspace_bytes if card else 0)
     free = place.memory_bytes - (place.memory_used_bytes or 0) if place else None
     if not weights or free is None or total <= free:
         return

@@ -11,13 +11,11 @@ from app.format import forecast as words
 from app.format.forecast import QUESTIONS, memory_text, speed_rows, value_text
 from app.pages.common import form
 from app.pages.common.html import each
-from training.forecast.advice import Advice
-from training.forecast.forecast import Forecast
-from training.forecast.formula.host import HOST_MOMENTS
+from training.forecast.advice import Advice, Combination
+from training.forecast.forecast import HOST_MOMENTS, Forecast
 from training.forecast.formula.moments import MOMENTS
 from training.forecast.gpus import GIB, Card
 from training.forecast.solve import Solution, Wanted
-from training.forecast.strategy_table import Combination
 from training.units import byte_size
 from worker.forecasts.forecast import Estimate
 from worker.forecasts.speed import Speed

@@ -27,9 +27,9 @@ from app.pages.new_run.memory_html import (
 from training.config.applies import Values
 from training.config.choices import Task
 from training.config.run_config import RunConfig
+from training.forecast.advice import strategy_table
 from training.forecast.gpus import CARDS, Card, of_machine
 from training.forecast.solve import Solution, Wanted
-from training.forecast.strategy_table import strategy_table
 from training.model_info.config_json import ModelError
 from training.model_info.shape import ModelShape
 from worker.allowed_paths import HUB_ID

@@ -9,14 +9,13 @@ from training.config.machine import Machine
 from training.config.run_config import RunConfig, stepped_down
 from training.forecast import gpus as cards
 from training.forecast.advice import advise
-from training.forecast.first_step import PART_OF, first_step, saves_memory
 from training.forecast.forecast import estimate
 from training.forecast.formula.activations import Batch
-from training.forecast.step_down import next_rung
+from training.forecast.step_down import PART_OF, first_step, next_rung, saves_memory
 from training.model_info.families import shape_of
 from training.rules import check
 from worker.diagnosis.diagnosis import diagnose
-from worker.forecasts.forecast import Setup, estimate_run, machine_of
+from worker.forecasts.forecast import Setup, estimate_run
 
 LLAMA_2_7B: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008,
@@ -48,7 +47,7 @@ def drawn(seed: int) -> RunConfig:
             gradient_checkpointing=dice.choice(("none", "selective", "full", "offloaded")), precision="fp16",
             max_length=dice.choice((512, 2048)), optimizer=dice.choice(("adamw", "sgd")), packing="none",
         )  # fmt: skip
-        if not any(conflict.blocking for conflict in check(found, machine_of(T4, ranks))):
+        if not any(conflict.blocking for conflict in check(found, T4.machine(ranks))):
             return found
 
 
@@ -68,7 +67,7 @@ def test_ladder_diagnosis_and_forecast_name_one_first_step() -> None:
         if found.forecast.fits or PART_OF[found.forecast.moment] not in CODE:
             continue  # it would fail while it loads
         part, batch = PART_OF[found.forecast.moment], found.forecast.batch
-        machine = machine_of(T4, asked.num_processes)
+        machine = T4.machine(asked.num_processes)
         rung = next_rung(asked, machine, part=part, has_checkpoint=False, tokens=batch.tokens)
         assert rung is None or found.first_step == rung, asked
         settings = asked.model_dump(mode="json")
@@ -91,7 +90,7 @@ def test_four_bit_weights_are_advised_only_where_they_take_less(values: dict[str
 
 def test_without_a_rung_the_first_step_is_one_that_a_person_chooses() -> None:
     asked = config(method="full", micro_batch_size=1, precision="fp16", gradient_checkpointing="offloaded")
-    machine, shape = machine_of(T4, 1), shape_of(LLAMA_2_7B)
+    machine, shape = T4.machine(1), shape_of(LLAMA_2_7B)
     assert next_rung(asked, machine, part="optimizer", has_checkpoint=True) is None
     given: dict[str, Any] = {"part": "optimizer", "has_checkpoint": True, "shape": shape}
     assert first_step(asked, machine, **given) == {"optimizer": "adamw_8bit"}

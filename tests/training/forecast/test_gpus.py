@@ -7,7 +7,6 @@ import pytest
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.forecast import gpus as cards
-from training.forecast.card_share import CONTEXT, communication_bytes, context_bytes, workspace_bytes
 from training.forecast.forecast import estimate
 from training.model_info.families import shape_of
 
@@ -84,19 +83,19 @@ def test_offloading_saves_nothing_on_a_gpu_that_shares_the_host_s_memory() -> No
 
 
 def test_every_generation_has_a_context() -> None:
-    assert {card.generation for card in cards.CARDS.values()} <= CONTEXT.keys()
-    assert all(context_bytes(card) > 0 for card in cards.CARDS.values())
+    assert {card.generation for card in cards.CARDS.values()} <= cards.CONTEXT.keys()
+    assert all(card.context_bytes > 0 for card in cards.CARDS.values())
 
 
 def test_workspaces_have_the_sizes_of_torch_s_source() -> None:
     known = cards.CARDS
-    assert workspace_bytes(known["a100-80gb"]) == 2 * (2 * 4096 + 8 * 16) * 1024
-    assert workspace_bytes(known["h100"]) == workspace_bytes(known["rtx5090"]) == 64 * MIB
-    assert workspace_bytes(known["mi300x"]) == 256 * MIB
-    assert workspace_bytes(None) == 0
+    assert known["a100-80gb"].workspace_bytes == 2 * (2 * 4096 + 8 * 16) * 1024
+    assert known["h100"].workspace_bytes == known["rtx5090"].workspace_bytes == 64 * MIB
+    assert known["mi300x"].workspace_bytes == 256 * MIB
+    assert cards.find_card("m4-16gb").workspace_bytes == 0
 
 
 def test_nccl_takes_more_over_nvlink_and_nothing_for_one_gpu() -> None:
     h100, l4 = cards.CARDS["h100"], cards.CARDS["l4"]
-    assert communication_bytes(h100, 1) == 0
-    assert communication_bytes(l4, 2) == communication_bytes(l4, 8) < communication_bytes(h100, 2) < GIB
+    assert h100.communication_bytes(1) == 0
+    assert l4.communication_bytes(2) == l4.communication_bytes(8) < h100.communication_bytes(2) < GIB

@@ -12,8 +12,7 @@ from trainer_process import start, start_with_measured_loading, train_here
 from training.chat.tokenizer import load
 from training.config.choices import Precision
 from training.config.run_config import RunConfig
-from training.forecast.forecast import estimate
-from training.forecast.formula.host import PROCESS_BYTES
+from training.forecast.forecast import PROCESS_BYTES, estimate
 from training.forecast.gpus import CARDS
 from training.model_info.families import shape_of
 from training.models import placement

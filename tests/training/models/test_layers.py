@@ -10,7 +10,7 @@ from benchmarks.families.measure import measured
 from training.config.fields import parse
 from training.forecast.forecast import estimate
 from training.forecast.formula import trainable
-from training.forecast.formula.layers import layer_bytes
+from training.forecast.formula.activations import layer_bytes
 from training.forecast.gpus import CARDS
 from training.model_info.families import FAMILIES, padding_reasons, shape_of, why_padded
 from training.model_info.shape import Mixer, ModelShape, as_document, from_document

@@ -1,19 +1,25 @@
-"""Computes the bytes of activations that autograd saves in a forward pass, from the layers' widths. No torch.
+"""Computes the bytes of activations that autograd saves in a forward pass of a layer, from the layers' widths. No torch.
 
 The structure follows Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (2022), section 4. The
 terms are those of transformers' layers: PyTorch saves the inputs and outputs of an operation that its derivative needs. A linear
 layer saves its input only if its weight trains or an adapter reads that input. A product saves both factors. A fused attention
 kernel saves queries, keys, values, its output, and one number per head and token.
+
+Added to that is what other kinds of layers save besides: latent attention (DeepSeek-AI 2024, "DeepSeek-V2", section 2.1), experts
+that every token goes through, and gated short convolutions. What state-space layers and linear attention save depends on the
+installed kernels; such models are simulated.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from training.model_info.shape import Linear, ModelShape, Stack
+from training.model_info.shape import Linear, Mixer, ModelShape, Stack
 
 _POWERS = 3
 """Powers of its matrix that OFT's rotation saves in fp32, with PEFT's five terms of the series."""
 _PARALLEL = "gpt_neox"
 """A family whose attention and MLP have the same input."""
+_CONVOLUTION_WIDTHS = 7
+"""Widths of the hidden size that a gated convolution saves: its three projections, their two products, its input and output."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,12 @@ class Batch:
     first_micro: bool = False
     labeled: int = 0
     held_out_tokens: int = 0
+
+    def of(self, shape: ModelShape, stack: Stack) -> tuple[int, int]:
+        """The tokens that a stack computes and the length of the longest row: of an encoder-decoder's decoder, or of the others."""
+        if shape.encoder is not None and stack.cross:
+            return self.target_tokens, self.target_length
+        return self.tokens, self.length
 
 
 @dataclass(frozen=True)
@@ -87,14 +99,26 @@ class Formats:
 
 
 def layer_bytes(shape: ModelShape, stack: Stack, batch: Batch, formats: Formats) -> int:
-    """Bytes saved for the backward pass of one layer of a stack."""
-    decodes = shape.encoder is not None and stack.cross
-    tokens = batch.target_tokens if decodes else batch.tokens
-    length = batch.target_length if decodes else batch.length
+    """Bytes saved for the backward pass of one layer of a stack, of any kind."""
+    if not stack.layers or not stack.linears:
+        return 0
+    tokens, _ = batch.of(shape, stack)
+    total = _plain_layer(shape, stack if stack.attends else replace(stack, heads=0, kv_heads=0), batch, formats)
+    total += tokens * (_shared(stack, formats) + _latent(stack, formats))
+    if stack.experts and formats.adapts_experts:
+        total += formats.compute * stack.others  # PEFT adds the adapter to the weights, and their product saves the sum
+    if Mixer.CONVOLUTION in stack.mixers:
+        total += tokens * _CONVOLUTION_WIDTHS * formats.compute * shape.hidden
+    return max(int(total), 0)
+
+
+def _plain_layer(shape: ModelShape, stack: Stack, batch: Batch, formats: Formats) -> int:
+    """Bytes that a layer with attention and an MLP or routed experts saves."""
+    tokens, length = batch.of(shape, stack)
     total = _norms(shape, stack, formats) * tokens
     total += sum(_adapter(linear, formats) for linear in stack.linears) * tokens
     total += _attention(shape, stack, batch, tokens, length, length, formats)
-    if decodes:
+    if shape.encoder is not None and stack.cross:
         total += _attention(shape, stack, batch, tokens, length, batch.length, formats, key_tokens=batch.tokens)
     total += _mlp(shape, stack, formats) * tokens
     total += adapter_weights(stack, formats)
@@ -131,7 +155,7 @@ def position_biases(shape: ModelShape, batch: Batch, formats: Formats) -> int:
 def quantized_inputs(shape: ModelShape, stack: Stack, batch: Batch, formats: Formats) -> int:
     """Bytes of the inputs of a layer's linear modules, which bitsandbytes keeps in attributes of its function: checkpointing, which
     replaces saved tensors, does not free them."""
-    tokens = batch.target_tokens if shape.encoder is not None and stack.cross else batch.tokens
+    tokens, _ = batch.of(shape, stack)
     normed = {_block(linear) for linear in stack.linears if _reads_norm(linear, shape)}
     others = sum(linear.inputs for linear in stack.linears if _writes_out(linear))
     return formats.compute * tokens * (shape.hidden * len(normed) + others)
@@ -176,11 +200,8 @@ def _writes_out(linear: Linear) -> bool:
 
 
 def _block(linear: Linear) -> str:
-    return (
-        "mlp"
-        if any(part in linear.name for part in ("mlp", "fc1", "DenseReluDense"))
-        else linear.name.rsplit(".", 1)[0]
-    )
+    in_mlp = any(part in linear.name for part in ("mlp", "fc1", "DenseReluDense"))
+    return "mlp" if in_mlp else linear.name.rsplit(".", 1)[0]
 
 
 def _adapter(linear: Linear, formats: Formats) -> int:
@@ -212,19 +233,17 @@ def _attention(
     """
     queries, keys = stack.heads * stack.head_dim, stack.kv_heads * stack.head_dim
     c = formats.compute
+    normed = 0
     if stack.qk_norm:
         factor = (4 + (c if formats.trains else 0)) if formats.stream == 4 else 4 + (2 if formats.trains else 0)
         normed = tokens * factor * (queries + keys)
-    else:
-        normed = 0
     without_flash = formats.on_cuda and not formats.flash
     # Repeated for each query head.
     saved_keys = queries if (formats.eager and shape.encoder is None) or without_flash else keys
     # Dropout on CPU leads to a kernel that computes in fp32.
     in_fp32 = shape.dropout > 0 and shape.attends_with_dropout and not formats.on_cuda
-    saved = (4 if in_fp32 else c) * (
-        tokens * queries + (key_tokens or tokens) * 2 * saved_keys
-    )  # rotated queries and keys, values
+    # Rotated queries and keys, values.
+    saved = (4 if in_fp32 else c) * (tokens * queries + (key_tokens or tokens) * 2 * saved_keys)
     output = _named(stack, ("o_proj", "c_proj", "out_proj", "dense", "o"))
     saved += c * tokens * queries + 4 * tokens * stack.heads  # the result, and each row's log-sum-exp
     if batch.flat and (without_flash or not formats.on_cuda) and output and formats.keeps_input(output):
@@ -287,3 +306,18 @@ def _dropout(shape: ModelShape, stack: Stack, formats: Formats) -> int:
     # T5 also has dropout within the MLP.
     inner = stack.intermediate * (mask + formats.compute) if shape.encoder is not None else 0
     return after * shape.hidden * mask + inner
+
+
+def _shared(stack: Stack, formats: Formats) -> int:
+    """Bytes per token of the experts that every token goes through, a gated MLP like the others."""
+    return (4 if formats.trains else 3) * formats.compute * stack.shared
+
+
+def _latent(stack: Stack, formats: Formats) -> int:
+    """Bytes per token that latent attention saves beyond attention with as many channels for values as for keys: the norms of the
+    compressed queries and keys, less the narrower values and results."""
+    queries, keys, value = stack.latent
+    if not value:
+        return 0
+    norms = sum((4 + (formats.stream if formats.trains else 0) + formats.compute) * rank for rank in (queries, keys))
+    return norms - 2 * formats.compute * stack.heads * (stack.head_dim - value)

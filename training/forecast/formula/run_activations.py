@@ -2,11 +2,16 @@
 
 from training.config.choices import Attention, Checkpointing, Method, Precision, Quantization
 from training.config.run_config import RunConfig
-from training.forecast.formula.activations import Batch, Formats, attention_gradients, position_biases, quantized_inputs
-from training.forecast.formula.layers import layer_bytes
-from training.forecast.formula.less_memory import SOFTCAPS
+from training.forecast.formula.activations import (
+    Batch,
+    Formats,
+    attention_gradients,
+    layer_bytes,
+    position_biases,
+    quantized_inputs,
+)
+from training.forecast.formula.loss import SOFTCAPS, compares_answers
 from training.forecast.formula.sizes import Sizes
-from training.forecast.formula.task_memory import compares_answers
 from training.forecast.formula.trainable import adapter_rank, adapts_experts, rotated_block
 from training.model_info.shape import ModelShape, Stack
 
@@ -53,7 +58,7 @@ def run_activations(config: RunConfig, shape: ModelShape, batch: Batch, sizes: S
     kept = sum(layers[stack] * amount for stack, amount in whole)
     trained = [amount for stack, amount in whole if layers[stack]]
     widest_layer = largest = recomputed = max(trained)  # the layer that is recomputed
-    inputs = sum((layers[one] - spared[one]) * _tokens(shape, one, batch) for one in shape.stacks) * shape.hidden
+    inputs = sum((layers[one] - spared[one]) * batch.of(shape, one)[0] for one in shape.stacks) * shape.hidden
     inputs_bytes = inputs * sizes.stream / share
     if config.gradient_checkpointing is Checkpointing.SELECTIVE:
         kept = sum(spared[stack] * amount for stack, amount in whole)
@@ -103,11 +108,11 @@ def _spared_layers(config: RunConfig, shape: ModelShape) -> dict[Stack, int]:
     (training/models/activation_checkpointing.py)."""
     if config.gradient_checkpointing is not Checkpointing.SELECTIVE:
         return dict.fromkeys(shape.stacks, 0)
-    found, end = {}, 0
+    spared, end = {}, 0
     for stack, count in trained_layers(config, shape).items():
         end += stack.layers
-        found[stack] = end // 2 - (end - count) // 2
-    return found
+        spared[stack] = end // 2 - (end - count) // 2
+    return spared
 
 
 def first_layer(shape: ModelShape, batch: Batch, sizes: Sizes) -> float:
@@ -116,7 +121,3 @@ def first_layer(shape: ModelShape, batch: Batch, sizes: Sizes) -> float:
     stack = shape.stacks[0]
     wide = (4 if stack.gated else 2) * stack.intermediate * max(stack.routed, 1)
     return float(batch.tokens * (wide + 2 * shape.hidden) * sizes.compute)
-
-
-def _tokens(shape: ModelShape, stack: Stack, batch: Batch) -> int:
-    return batch.target_tokens if shape.encoder and stack.cross else batch.tokens

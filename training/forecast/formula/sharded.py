@@ -8,9 +8,14 @@ from dataclasses import dataclass
 
 from training.config.choices import Quantization, Strategy
 from training.config.run_config import RunConfig
-from training.forecast.formula.optimizer_memory import layer_matrices, split_experts, step_bytes, trained_matrices
-from training.forecast.formula.sizes import Sizes
-from training.forecast.formula.trainable import ties_head, trains_tables
+from training.forecast.formula.sizes import Sizes, step_bytes
+from training.forecast.formula.trainable import (
+    layer_matrices,
+    split_experts,
+    ties_head,
+    trained_matrices,
+    trains_tables,
+)
 from training.model_info.shape import ModelShape
 
 _NORM_BYTES = 8

@@ -4,14 +4,12 @@ Sharding follows Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training
 the libraries' other buffers were counted in real runs (benchmarks/forecast/command.py).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from training.config.choices import Method, Offload, OptimizerName, Precision, Quantization, Strategy, Task
 from training.config.run_config import RunConfig
-from training.forecast.card_share import workspace_bytes
 from training.forecast.formula import trainable
 from training.forecast.formula.gathered import Gathered, gathered_bytes, packed_bytes
-from training.forecast.formula.optimizer_memory import state_bytes, step_bytes
 from training.forecast.gpus import Card
 from training.model_info.shape import ModelShape
 
@@ -19,6 +17,25 @@ _BROADCAST_BYTES = 250 * 2**20
 """Size of DDP's broadcasts of rank 0's weights at the start."""
 _IMPORTANCE_BYTES = 12
 """AdaLoRA keeps three fp32 values of each trained weight (peft/tuners/adalora/layer.py: RankAllocator)."""
+STATE_BYTES = {
+    OptimizerName.ADAMW: 8.0,
+    OptimizerName.PAGED_ADAMW_32BIT: 8.0,
+    OptimizerName.ADAMW_8BIT: 2.03,
+    OptimizerName.PAGED_ADAMW_8BIT: 2.03,
+    OptimizerName.ADAMW_TORCHAO_8BIT: 2.03,
+    OptimizerName.ADAMW_TORCHAO_4BIT: 1.06,
+    OptimizerName.ADAFACTOR: 0.02,
+    OptimizerName.LION: 4.0,
+    OptimizerName.LION_8BIT: 1.02,
+    OptimizerName.MUON: 4.0,
+    OptimizerName.SGD: 4.0,
+}
+"""Bytes of optimizer state per trained weight: fp32 moments, or 8-bit ones with a scale per 256 (bitsandbytes, torchao)."""
+_FP32 = 4
+_BITSANDBYTES = {OptimizerName.ADAMW_8BIT: 8.0, OptimizerName.LION_8BIT: 4.0}
+"""Bytes of state per weight that these optimizers keep in fp32."""
+_LEAST_8BIT = 4096
+"""bitsandbytes keeps the state of smaller tensors in fp32 (min_8bit_size)."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +88,8 @@ def sizes_of(config: RunConfig, shape: ModelShape, card: Card | None) -> Sizes:
     kept = loaded_bytes(config, precision) if config.trainable_layers else stored
     held, ranks = _frozen_bytes(config, shape, frozen, kept), config.num_processes
     sharded = fsdp or zero == 3
-    weights = (held + trained * format_) / (ranks if sharded else 1) + (
-        4 if plain else compute
-    ) * trainable.fixed_weights(config, shape)
+    weights = (held + trained * format_) / (ranks if sharded else 1)
+    weights += (4 if plain else compute) * trainable.fixed_weights(config, shape)
     if config.task in (Task.DPO, Task.KTO) and not config.method.adapts:
         weights += shape.parameters * stored / (ranks if sharded else 1)  # the reference model
     gradients = trained * format_ / (ranks if sharded or zero == 2 else 1)
@@ -83,8 +99,9 @@ def sizes_of(config: RunConfig, shape: ModelShape, card: Card | None) -> Sizes:
     if config.method is Method.ADALORA:
         state += _IMPORTANCE_BYTES * trained
     step = 0.0 if zero is not None or fsdp else step_bytes(config, shape, stored, on_cuda=card is not None)
-    buffers = _buffers(config, shape, trained, format_, compute) + workspace_bytes(card)
-    start = workspace_bytes(card) + (min(weights, _BROADCAST_BYTES) if config.strategy is Strategy.DDP else 0.0)
+    workspaces = card.workspace_bytes if card else 0
+    buffers = _buffers(config, shape, trained, format_, compute) + workspaces
+    start = workspaces + (min(weights, _BROADCAST_BYTES) if config.strategy is Strategy.DDP else 0.0)
     loading = _loading(shape, stored) if card is None and config.quantized is not Quantization.NONE else 0.0
     gathered = gathered_bytes(config, shape, held, trained, compute) if sharded else Gathered()
     off_state = off_weights = 0.0
@@ -152,3 +169,61 @@ def _buffers(config: RunConfig, shape: ModelShape, trained: int, format_: int, c
     if config.strategy is Strategy.DDP:
         return trained * format_
     return compute * shape.hidden**2 if config.strategy.zero_stage == 3 else 0.0
+
+
+def freed_in_backward(config: RunConfig, shape: ModelShape, sizes: Sizes) -> Sizes:
+    """The sizes with only the largest gradient if the optimizer steps in the backward pass."""
+    if not config.steps_in_backward:
+        return sizes
+    linears = [linear.parameters for stack in shape.stacks for linear in stack.linears]
+    largest = max(shape.table, shape.head, *linears) * sizes.gradient_format
+    return replace(sizes, gradients=float(min(largest, sizes.gradients)))
+
+
+def state_bytes(config: RunConfig, shape: ModelShape, trained: int, format_: int) -> float:
+    """The state of `trained` weights of `format_` bytes each, on all ranks."""
+    zero = config.strategy.zero_stage is not None
+    if config.optimizer is OptimizerName.ADAMW_ANYPRECISION:
+        # Two moments in the format of the weight and, of 16-bit weights, the Kahan compensation; ZeRO updates fp32 weights.
+        return trained * (8.0 if zero or format_ == _FP32 else 3.0 * format_)
+    if config.optimizer is OptimizerName.SGD and not config.momentum:
+        return 0.0
+    if config.optimizer is OptimizerName.ADAFACTOR and (zero or config.method.adapts):
+        return trained * (_FP32 if zero or not config.method.is_lora else _FP32 / config.lora_r)
+    if config.optimizer is OptimizerName.MUON and trainable.trains_tables(config):
+        # AdamW's second moment of what is not a matrix of a layer.
+        experts = sum(stack.layers * stack.others for stack in shape.stacks if stack.experts)
+        outside = shape.parameters - shape.in_layers + experts
+        return trained * STATE_BYTES[OptimizerName.MUON] + _FP32 * outside
+    if config.optimizer in _BITSANDBYTES and not zero:
+        narrow, wide = STATE_BYTES[config.optimizer], _BITSANDBYTES[config.optimizer]
+        return trained * narrow + _in_fp32(config, shape, trained) * (wide - narrow)
+    # torch's own optimizers keep their state in the format of the weight.
+    own = config.optimizer in (OptimizerName.ADAMW, OptimizerName.SGD) and not zero
+    return trained * STATE_BYTES[config.optimizer] / (2 if own and format_ == 2 else 1)
+
+
+def _in_fp32(config: RunConfig, shape: ModelShape, trained: int) -> float:
+    """The weights of which bitsandbytes keeps the state in fp32: transformers asks for it for embeddings."""
+    if config.method.adapts:
+        return trained * trainable.share_in_small_tensors(config, shape, _LEAST_8BIT)
+    return float(shape.table + shape.positions) if trainable.trains_tables(config) else 0.0
+
+
+def step_bytes(config: RunConfig, shape: ModelShape, format_: int, part: int = 0, *, on_cuda: bool) -> float:
+    """Temporary tensors of a step that updates weights of `format_` bytes one by one, or a flat vector of `part` weights.
+
+    Adafactor squares a gradient in fp32 and adds a constant, which makes two tensors, and updates fp32 copies of 16-bit weights
+    with fp32 copies of their gradients (transformers/optimization.py). Muon makes an fp32 update, and the 16-bit matrices of its
+    iteration (torch/optim/_muon.py). optimi makes the root of the second moment, on a GPU within its kernel.
+    """
+    if config.optimizer is OptimizerName.MUON and not config.method.adapts:
+        matrices = [linear for stack in shape.stacks for linear in stack.linears]
+        sizes = (8.0 * one.inputs * one.outputs + 4.0 * min(one.inputs, one.outputs) ** 2 for one in matrices)
+        return max(sizes, default=0.0)
+    largest = part or max(trainable.trained_matrices(config, shape), default=0)
+    if config.optimizer is OptimizerName.ADAFACTOR:
+        return float(_FP32 * largest * (2 if part or format_ == _FP32 else 4))
+    if config.optimizer is OptimizerName.ADAMW_ANYPRECISION and not on_cuda:
+        return float(format_ * largest)
+    return 0.0

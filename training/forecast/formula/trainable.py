@@ -1,28 +1,36 @@
-"""The number of weights that a method trains, from the model's shape. No torch."""
+"""Which weights a method trains, and how many, from the model's shape. No torch."""
 
 from training.config import patterns
 from training.config.choices import Method
 from training.config.name_values import as_names
 from training.config.peft_methods import is_pattern, options, refused_targets, usual_targets
 from training.config.run_config import RunConfig
-from training.model_info.shape import Linear, ModelShape
+from training.model_info.shape import Linear, ModelShape, Stack
 
+_TABLES = {"embed_tokens", "wte", "shared", "word_embeddings", "embed_in"}
+_HEADS = {"lm_head", "embed_out"}
 _OFT_BLOCK = 32
 """The default of PEFT's option `oft_block_size`."""
 _RANKS = {Method.VERA: ("r", 256), Method.ADALORA: ("init_r", 12)}
 """The option of methods that has their rank, and its default in PEFT."""
+
+_PLACES = (
+    "model.layers.",
+    "transformer.h.",
+    "model.decoder.layers.",
+    "gpt_neox.layers.",
+    "decoder.block.",
+    "encoder.block.",
+)
+"""Where the layers of families are."""
 
 
 def adapted(config: RunConfig, shape: ModelShape) -> frozenset[str]:
     """The names, within a layer, of the linear modules with an adapter."""
     if not config.method.adapts:
         return frozenset()
-    return frozenset(
-        linear.name
-        for stack in shape.stacks
-        for linear in stack.linears
-        if _matches(config, shape, linear, stack.place)
-    )
+    places = [(linear, stack.place) for stack in shape.stacks for linear in stack.linears]
+    return frozenset(linear.name for linear, place in places if _matches(config, shape, linear, place))
 
 
 def count(config: RunConfig, shape: ModelShape) -> tuple[int, int]:
@@ -59,18 +67,47 @@ def trains_tables(config: RunConfig) -> bool:
     return not config.method.adapts and not config.trainable_layers
 
 
+def trains_head(config: RunConfig) -> bool:
+    """True if the weight of the head is trained."""
+    whole = config.method is Method.FULL and not config.trainable_layers
+    return whole or bool(_HEADS & set(as_names(config.modules_to_save or "")))
+
+
 def ties_head(config: RunConfig, shape: ModelShape) -> bool:
     """True if embeddings and head share a weight, whose gradients are summed."""
     return config.task.generates and not shape.head
 
 
+def trained_matrices(config: RunConfig, shape: ModelShape) -> list[int]:
+    """The elements of each matrix that full fine-tuning trains, in the model's order; none with an adapter."""
+    if config.method.adapts:
+        return []
+    if config.trainable_layers:
+        last = shape.stacks[-1]
+        return min(config.trainable_layers, last.layers) * layer_matrices(last)
+    layers = [size for stack in shape.stacks for size in stack.layers * layer_matrices(stack)]
+    return [size for size in (shape.table, shape.positions, *layers, shape.head) if size]
+
+
+def layer_matrices(stack: Stack) -> list[int]:
+    """The elements of each matrix of a layer. Fused experts are two tensors: gate with up, and down."""
+    experts = [_gate_and_up(stack), stack.others // 3] if stack.experts else []
+    return [linear.inputs * linear.outputs for linear in stack.linears] + experts
+
+
+def split_experts(shape: ModelShape) -> int:
+    """The elements of fused experts that files hold as two tensors."""
+    return sum(stack.layers * _gate_and_up(stack) for stack in shape.stacks if stack.experts)
+
+
+def _gate_and_up(stack: Stack) -> int:
+    return stack.others * 2 // 3
+
+
 def _adapter(config: RunConfig, linear: Linear) -> int:
     if config.method is Method.IA3:
-        return (
-            linear.inputs
-            if linear.name.endswith(("down_proj", "c_proj", "fc2", "wo", "dense_4h_to_h"))
-            else linear.outputs
-        )
+        ends_mlp = linear.name.endswith(("down_proj", "c_proj", "fc2", "wo", "dense_4h_to_h"))
+        return linear.inputs if ends_mlp else linear.outputs
     if config.method is Method.OFT:
         block = rotated_block(config, linear.inputs)
         shares = options(config.method, config.method_options).get("block_share")
@@ -82,9 +119,8 @@ def _adapter(config: RunConfig, linear: Linear) -> int:
         return 2 * rank * (linear.inputs + linear.outputs)
     if config.method is Method.ADALORA:
         return rank * (linear.inputs + linear.outputs + 1)
-    return rank * (linear.inputs + linear.outputs) + (
-        linear.outputs if config.method.is_lora and config.use_dora else 0
-    )
+    scales = linear.outputs if config.method.is_lora and config.use_dora else 0
+    return rank * (linear.inputs + linear.outputs) + scales
 
 
 def adapter_rank(config: RunConfig) -> int:
@@ -97,12 +133,12 @@ def adapter_rank(config: RunConfig) -> int:
 
 def rotated_block(config: RunConfig, inputs: int) -> int:
     """How many of a linear module's `inputs` OFT rotates together: a divisor near the option `oft_block_size`, or as `r` asks."""
-    given = options(config.method, config.method_options)
+    chosen = options(config.method, config.method_options)
     divisors = [size for size in range(1, inputs + 1) if inputs % size == 0]
-    if number := int(given.get("r") or 0):
+    if number := int(chosen.get("r") or 0):
         return inputs // min(divisors, key=lambda size: abs(size - number))
-    wanted = int(given.get("oft_block_size") or _OFT_BLOCK)
-    return min(divisors, key=lambda size: abs(size - wanted))
+    block = int(chosen.get("oft_block_size") or _OFT_BLOCK)
+    return min(divisors, key=lambda size: abs(size - block))
 
 
 def fixed_weights(config: RunConfig, shape: ModelShape) -> int:
@@ -147,10 +183,8 @@ def share_in_small_tensors(config: RunConfig, shape: ModelShape, elements: int) 
 
 def _saved(config: RunConfig, shape: ModelShape) -> int:
     """The weights of modules_to_save."""
-    tables = {"embed_tokens", "wte", "shared", "word_embeddings", "embed_in"}
-    heads = {"lm_head", "embed_out"}
     names = set(as_names(config.modules_to_save or ""))
-    return shape.table * bool(names & tables) + (shape.head or shape.table) * bool(names & heads)
+    return shape.table * bool(names & _TABLES) + (shape.head or shape.table) * bool(names & _HEADS)
 
 
 def _takes_all(config: RunConfig, shape: ModelShape) -> bool:
@@ -161,27 +195,16 @@ def _takes_all(config: RunConfig, shape: ModelShape) -> bool:
 
 def _matches(config: RunConfig, shape: ModelShape, linear: Linear, place: str) -> bool:
     """True if PEFT puts an adapter on a linear module of a layer in `place`; on one outside of layers if `place` is empty."""
-    wanted, last = config.target_modules, linear.name.rsplit(".", 1)[-1]
+    targets, last = config.target_modules, linear.name.rsplit(".", 1)[-1]
     if _takes_all(config, shape):
         return last not in refused_targets(config.method, shape.model_type)
-    if wanted == "auto":
+    if targets == "auto":
         return any(_ends(linear.name, name) for name in usual_targets(config.method, shape.model_type) or ())
-    if is_pattern(wanted):
-        places = (
-            [f"{place}0."] if place else [""] if shape.counted_by == "class" else [f"{known}0." for known in _PLACES]
-        )
-        return any(patterns.matches(wanted, f"{before}{linear.name}") for before in places)
-    return any(_ends(linear.name, name) for name in as_names(wanted))
-
-
-_PLACES = (
-    "model.layers.",
-    "transformer.h.",
-    "model.decoder.layers.",
-    "gpt_neox.layers.",
-    "decoder.block.",
-    "encoder.block.",
-)
+    if is_pattern(targets):
+        usual = [""] if shape.counted_by == "class" else [f"{path}0." for path in _PLACES]
+        places = [f"{place}0."] if place else usual
+        return any(patterns.matches(targets, f"{before}{linear.name}") for before in places)
+    return any(_ends(linear.name, name) for name in as_names(targets))
 
 
 def _ends(full: str, name: str) -> bool:
