@@ -60,7 +60,7 @@
       localStorage.setItem(ON, "on");
       localStorage.removeItem(AFTER);
       await ask();
-      const events = ["finished", "failed", "diverged"];
+      const events = line.dataset.usual.split(",");
       if (!line.dataset.events) await lathe.request("/api/notifications/browser", "PUT", { events });
       lathe.view.follow();
     }

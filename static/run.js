@@ -105,6 +105,25 @@
   });
   addEventListener("pagehide", close);
   addEventListener("pageshow", (event) => event.persisted && connect());
+  // The index marks the section that stands at the top of the window, or at the end of the page the one that was chosen in it.
+  const index = document.querySelector("nav.sections");
+  function markSection() {
+    const links = [...index.querySelectorAll("a")];
+    const under = index.getBoundingClientRect().bottom + 24;
+    const atEnd = innerHeight + scrollY >= document.documentElement.scrollHeight - 2 && scrollY > 0;
+    const passed = links.filter((link) => document.querySelector(link.hash)?.getBoundingClientRect().top <= under);
+    const chosen = links.find((link) => link.hash === location.hash);
+    const current = atEnd ? chosen ?? links.at(-1) : passed.at(-1) ?? links[0];
+    for (const link of links) {
+      if (link === current) link.setAttribute("aria-current", "location");
+      else link.removeAttribute("aria-current");
+    }
+  }
+  addEventListener("scroll", markSection, { passive: true });
+  addEventListener("hashchange", markSection);
+  document.addEventListener("filled", markSection);
+  markSection();
+
   lathe.plotsOfRun = () => plots;
   connect();
 })();

@@ -8,6 +8,7 @@
   const main = document.querySelector("main[data-live]");
   const ask = document.getElementById("ask");
   let shown = document.getElementById("shown").dataset.version;
+  let present = location.search; // what the page shows
   let source = null;
   let filling = false;
 
@@ -104,6 +105,7 @@
 
   // Asks for all parts again, whatever they are.
   function renew() {
+    present = location.search;
     readAddress();
     shown = "another";
     follow();
@@ -181,17 +183,18 @@
 
   async function sent(source) {
     const button = source.matches("form") ? source.querySelector("[type=submit]") : source;
-    button.disabled = true;
+    if (button) button.disabled = true;
     refuse(source, "");
     try {
       await send(source);
-      if (source.matches("form[data-do^=POST]")) source.reset();
+      if (source.matches("form[data-do^=POST]:not([data-stays])")) source.reset();
+      else for (const field of source.closest("dialog") ? source.elements : []) field.defaultValue = field.value;
       source.closest("dialog")?.close();
     } catch (error) {
       refuse(source, error.message);
       for (const option of source.options ?? []) option.selected = option.defaultSelected;
     }
-    button.disabled = false;
+    if (button) button.disabled = false;
   }
 
   // Asks in a dialog before `act` does something, and says why it was refused. `act` can change the dialog's text meanwhile.
@@ -220,11 +223,17 @@
     ask.showModal();
   }
 
+  // A dialog that was left by Cancel or Escape opens without what was typed in it.
+  function openDialog(dialog) {
+    dialog.querySelector("form")?.reset();
+    dialog.showModal();
+  }
+
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button[data-do]");
     if (button) return void (button.dataset.ask ? question(JSON.parse(button.dataset.ask), () => send(button)) : sent(button));
     const opener = event.target.closest("[data-open]");
-    if (opener) return void document.getElementById(opener.dataset.open).showModal();
+    if (opener) return void openDialog(document.getElementById(opener.dataset.open));
     if (event.target.closest("dialog [data-close]")) return void event.target.closest("dialog").close();
     const link = event.target.closest("main a[href^='?']");
     if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
@@ -234,6 +243,7 @@
 
   document.addEventListener("change", (event) => {
     if (event.target.matches("select[data-do]")) sent(event.target);
+    else if (event.target.form?.matches("form[data-do][data-at-once]")) sent(event.target.form);
   });
 
   // Forms with data-live: the page shows what is typed; empty fields are not in the address. Of the rest of the address, what
@@ -278,10 +288,10 @@
     }
   }
 
-  // Menus: one is open at a time; it closes on Escape and on a click outside.
+  // Menus: one is open at a time; it closes on Escape, on a click outside, and when a link in it is chosen.
   const openMenus = () => [...document.querySelectorAll("details.menu[open]")];
   document.addEventListener("click", (event) => {
-    for (const menu of openMenus()) if (!menu.contains(event.target)) menu.open = false;
+    for (const menu of openMenus()) if (!menu.contains(event.target) || event.target.closest(".menu-box a")) menu.open = false;
   });
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") {
@@ -299,7 +309,7 @@
 
   document.addEventListener("visibilitychange", follow);
   addEventListener("pagehide", () => source?.close());
-  addEventListener("popstate", renew);
+  addEventListener("popstate", () => location.search !== present && renew()); // links to sections change nothing that is shown
   window.lathe.view = { fill, follow, go, question, renew, say };
   lathe.copies(document.body);
   follow();

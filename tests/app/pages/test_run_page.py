@@ -69,6 +69,15 @@ class TestPlots:
         assert first == second
         says(page, ".plot-readout", "peak")
 
+    def test_the_index_marks_the_section_that_is_read(self, page):
+        assert page.locator(".sections a[aria-current]").inner_text() == "Overview"
+        page.locator(".sections a", has_text="Log").click()
+        says(page, ".sections a[aria-current]", "Log")
+        page.locator(".sections a", has_text="Plots").click()
+        says(page, ".sections a[aria-current]", "Plots")
+        page.evaluate("scrollTo(0, 0)")
+        says(page, ".sections a[aria-current]", "Overview")
+
     def test_a_drag_zooms_all_plots_and_asks_for_finer_data_and_a_double_click_resets(self, page):
         canvas = page.locator(".plot-canvas").first
         assert len(x_of_loss(page)) == 376

@@ -241,6 +241,9 @@ class TestInChromium:
         try:
             open_list(page)
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            page.locator("#sort-menu summary").click()
+            page.locator("#sort-menu a", has_text="Name").click()
+            page.locator("#sort-menu a[aria-current]", has_text="Name").wait_for(state="attached")
             pick(page, "training")
             act(page, "stop")
             says(page, "#ask", "Stop 1 run?", "saves a checkpoint")

@@ -54,8 +54,12 @@ def test_a_webhook_is_added_and_a_test_reports_the_real_outcome(page):
         says(page, ".outcome.bad", "answered with status 404: said by the receiver")
         says(page, "table.messages", "Not delivered.")
         assert "verysecretpart" not in page.content()
-    page.locator("li[data-channel] .chip", has_text="Stopped").click()
-    page.locator("li[data-channel] .chip[aria-pressed=true]", has_text="Stopped").wait_for()
+    boxes = page.locator("li[data-channel] .chip input")
+    with page.expect_response(lambda answer: answer.request.post_data_json == {"events": ["failed", "stopped"]}):
+        for event in ("finished", "diverged", "stopped"):  # at once: a press must not take back those before it
+            page.locator(f"li[data-channel] .chip:has([value={event}])").click()
+    page.reload()
+    assert [box.get_attribute("value") for box in boxes.all() if box.is_checked()] == ["failed", "stopped"]
     page.get_by_role("button", name="Remove http").click()
     says(page, "#ask", "Remove this address?")
     page.locator("#ask [data-confirm]").click()
@@ -67,7 +71,7 @@ def test_the_browser_shows_a_message_after_it_was_allowed_with_a_press(page):
         page.goto("/settings")
         says(page, "[data-browser]", "shows nothing until you allow it")
         page.locator("[data-allow]").click()
-        page.locator("[data-browser] .chip[aria-pressed=true]", has_text="Failed").wait_for()
+        page.locator("[data-browser] .chip:has(:checked)", has_text="Failed").wait_for()
         PlayedRun("broken").claim().end(Status.FAILED, error={"message": "It broke."})
         page.wait_for_function("() => window.shown.includes('broken failed')")
         page.reload()
