@@ -1,7 +1,6 @@
 // The plots of the pages Compare and Sweep: their runs in one plot for each metric, by plots.js.
 (() => {
   "use strict";
-  const COLORS = 10; // of runs, in compare.css
   const GIB = 1024 ** 3;
   const LONGEST = 600; // points of a line, at which the server thins it again
   const PANELS = [
@@ -14,15 +13,15 @@
   ];
 
   function panels(runs) {
-    const line = (run, index, panel) => ({
+    const line = (run, panel) => ({
       key: `${run.id}/${panel.key}`,
       group: run.id, // its entry in a readout hides the run in all plots
       label: run.label,
-      color: `--run-${(index % COLORS) + 1}`,
-      dash: Math.floor(index / COLORS),
+      color: run.color,
+      dash: run.dash,
       smooth: Boolean(panel.smooth),
     });
-    return PANELS.map((panel) => ({ ...panel, lines: runs.map((run, index) => line(run, index, panel)) }));
+    return PANELS.map((panel) => ({ ...panel, lines: runs.map((run) => line(run, panel)) }));
   }
 
   const attempt = (stored) => stored.split(".")[0];
@@ -105,6 +104,5 @@
     draw();
   }
 
-  window.lathe = Object.assign(window.lathe ?? {}, { RUN_COLORS: COLORS });
   if (document.querySelector("[data-runs]")) comparePlots(); // not if the run or the database is missing
 })();

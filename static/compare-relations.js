@@ -134,7 +134,7 @@
       const { x, y, color } = this.chosen;
       const { columns } = this;
       const { labels } = this.found;
-      const colors = this.runs.map((_, index) => style(`--run-${(index % window.lathe.RUN_COLORS) + 1}`));
+      const colors = this.runs.map((run) => style(run.color));
       const marker = color ? colored(columns[color], labels[color]) : { color: colors };
       const text = this.runs.map((run) => escaped(run.label));
       const hovertemplate = `<b>%{text}</b><br>${escaped(labels[x])}: %{x}<br>${escaped(labels[y])}: %{y}<extra></extra>`;

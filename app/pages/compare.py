@@ -14,7 +14,7 @@ from app.documents.comparison.results import same_data
 from app.format import numbers
 from app.format.evaluations import label
 from app.format.runs import method, names, status
-from app.pages.common.run_plots import plotted
+from app.pages.common.run_plots import plotted, strokes
 from app.pages.common.view import Context, View
 from training.scoring.paired import Verdict, in_words
 from worker.store import database
@@ -98,7 +98,7 @@ def comparison(query: QueryParams) -> Context:
         "names": names(compared.runs),
         "methods": [method(run.config | run.stepped_down) for run in compared.runs],
         "status": status,
-        "place_by_id": {run.id: place for place, run in enumerate(compared.runs)},
+        "strokes": strokes(run.id for run in compared.runs),
         "places": _places(selection, compared, lines),
         "first_columns": _FIRST,
         "groups": [(group, list(members)) for group, members in groupby(lines, key=lambda line: line.group)],

@@ -6,6 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from app.pages.common.run_plots import strokes
 from app.web.assets import STATIC
 
 # Linear RGB without L, M or S cones: Machado, Oliveira, Fernandes (2009), severity 1.
@@ -57,3 +58,16 @@ def test_every_color_has_a_contrast_of_3_with_the_surface(scheme):
 def test_every_two_colors_differ(scheme, vision):
     seen = [oklab(np.array(VISION[vision]) @ linear(color)) for color in scheme[1]]
     assert min(np.linalg.norm(first - second) for first, second in combinations(seen, 2)) >= 0.07
+
+
+def test_a_run_keeps_its_color_whatever_it_is_compared_with():
+    ids = [f"dc4e{number:08d}" for number in range(50)]
+    together = strokes(ids)
+    assert len(set(together.values())) == 50, "color and dash pattern together name a run"
+    assert strokes(reversed(ids)) == together
+    alone = [strokes([run_id])[run_id] for run_id in ids]
+    assert {dash for _, dash in alone} == {0} and len({color for color, _ in alone}) == 10
+    three = [
+        next(run_id for run_id, (color, _) in zip(ids, alone, strict=True) if color == number) for number in (3, 1, 7)
+    ]
+    assert [strokes(three)[run_id] for run_id in three] == [(3, 0), (1, 0), (7, 0)]

@@ -124,7 +124,7 @@ def test_the_table_is_sorted_by_a_click_on_a_heading(page):
     page.locator("table.compared th a", has_text="Name").click()
     page.locator("th[aria-sort=ascending]").wait_for()
     assert page.locator(".run-name bdi").all_inner_texts() == ["a", "b", "c"]
-    assert plotted(page) == ["b", "c", "a"]  # colors stay those of the address
+    assert plotted(page) == ["b", "c", "a"]  # in the order of the address
 
 
 def test_unknown_and_deleted_runs_are_named_and_the_others_shown(page):
