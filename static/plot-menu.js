@@ -1,4 +1,4 @@
-// The menu of one plot (plot-panel.js): full screen, its picture as PNG, and its points as CSV.
+// The menu of one plot (plot-panel.js): full screen, its picture as PNG, its points as CSV, and its place among the others.
 (() => {
   "use strict";
   const MARGIN = 70; // pixels around a plot that fills the screen
@@ -47,11 +47,20 @@
     return document.fullscreenElement === panel.element ? innerHeight - MARGIN : panel.spec.height;
   }
 
+  const ACTS = [
+    ["Full screen", fullScreen],
+    ["Picture (PNG)", png],
+    ["Points (CSV)", csv],
+    ["Move up", (panel) => panel.shared.move(panel, -1)],
+    ["Move down", (panel) => panel.shared.move(panel, 1)],
+    ["Hide", (panel) => panel.shared.include(panel.spec.key, false)],
+  ];
+
   function plotMenu(panel) {
     const menu = Object.assign(document.createElement("details"), { className: "menu plot-menu" });
     const summary = menu.appendChild(Object.assign(document.createElement("summary"), { textContent: "\u22ef" }));
     const box = menu.appendChild(Object.assign(document.createElement("div"), { className: "menu-box" }));
-    for (const [label, act] of [["Full screen", fullScreen], ["Picture (PNG)", png], ["Points (CSV)", csv]]) {
+    for (const [label, act] of ACTS) {
       const button = box.appendChild(Object.assign(document.createElement("button"), { type: "button", className: "button small", textContent: label }));
       button.addEventListener("click", () => {
         menu.open = false;

@@ -38,7 +38,7 @@
     try {
       kept = JSON.parse(localStorage.getItem(KEPT)) ?? {};
     } catch { /* not readable: the defaults */ }
-    const chosen = { axis: "step", smoothing: "Off", log: false, clip: false, ...kept };
+    const chosen = { axis: "step", smoothing: "Off", log: false, clip: false, order: [], without: [], ...kept };
     if (!axes.includes(chosen.axis)) chosen.axis = axes[0];
     if (!(chosen.smoothing in SMOOTHINGS)) chosen.smoothing = "Off";
     return chosen;
@@ -84,9 +84,31 @@
         return panel ?? new PlotPanel(spec, this);
       });
       known.forEach((panel) => panel.destroy());
-      this.list.replaceChildren(...this.panels.map((panel) => panel.element));
-      this.buildTools(Math.max(0, ...panels.flatMap((panel) => panel.lines.map((line) => line.ranks ?? 0))));
+      this.arrange();
       if (draws && this.view) this.spread();
+    }
+
+    // Puts the plots where the user wants them: those in `order` first, none of those in `without`.
+    arrange() {
+      const place = ({ spec }) => (this.order.includes(spec.key) ? this.order.indexOf(spec.key) : this.order.length);
+      this.arranged = this.panels.filter(({ spec }) => !this.without.includes(spec.key)).sort((one, other) => place(one) - place(other));
+      this.list.replaceChildren(...this.arranged.map((panel) => panel.element));
+      this.buildTools(Math.max(0, ...this.panels.flatMap(({ spec }) => spec.lines.map((line) => line.ranks ?? 0))));
+    }
+
+    // Moves a plot before the plot that stands before it, or after the next one.
+    move(panel, by) {
+      const seen = this.arranged.filter(({ element }) => !element.hidden);
+      const other = seen[seen.indexOf(panel) + by];
+      if (!other) return;
+      const order = this.arranged.filter((one) => one !== panel);
+      order.splice(order.indexOf(other) + (by > 0 ? 1 : 0), 0, panel);
+      this.choose({ order: order.map(({ spec }) => spec.key) });
+      panel.element.scrollIntoView({ block: "nearest" });
+    }
+
+    include(key, included) {
+      this.choose({ without: [...this.without.filter((other) => other !== key), ...(included ? [] : [key])] });
     }
 
     async reload() {
@@ -119,7 +141,7 @@
     draw() {
       this.view = this.range ?? this.whole();
       this.scale = SMOOTHINGS[this.smoothing] * (this.view[1] - this.view[0]);
-      this.panels.forEach((panel) => panel.draw());
+      this.arranged.forEach((panel) => panel.draw());
       this.back.disabled = !this.range;
     }
 
@@ -167,10 +189,11 @@
       if (values.axis && values.axis !== this.axis) this.range = this.extent = null;
       const reload = values.axis || values.ranks;
       Object.assign(this, values);
-      const { axis, smoothing, log, clip } = this;
+      const { axis, smoothing, log, clip, order, without } = this;
       try {
-        localStorage.setItem(KEPT, JSON.stringify({ axis, smoothing, log, clip }));
+        localStorage.setItem(KEPT, JSON.stringify({ axis, smoothing, log, clip, order, without }));
       } catch { /* not writable: they last until the page is closed */ }
+      if (values.order || values.without) this.arrange();
       if (reload) this.reload();
       else this.draw();
     }
@@ -224,9 +247,10 @@
     }
 
     buildTools(ranks) {
-      const said = JSON.stringify([this.axes, ranks]);
+      const said = JSON.stringify([this.axes, ranks, this.without, this.panels.map(({ spec }) => spec.title)]);
       if (said === this.offered) return;
       this.offered = said;
+      this.opened = new Set([...this.tools.querySelectorAll("details[open]")].map((details) => details.className.split(" ")[1]));
       this.tools.replaceChildren();
       if (this.axes.length > 1) {
         this.select("X axis", this.axes.map((axis) => [axis, AXES[axis].label]), this.axis, (axis) => this.choose({ axis }));
@@ -235,6 +259,7 @@
       this.check("Log scale", this.log, (log) => this.choose({ log }));
       this.check("Clip outliers", this.clip, (clip) => this.choose({ clip }));
       if (ranks) this.tools.append(this.rankChooser(ranks));
+      if (this.panels.length > 1) this.tools.append(this.plotChooser());
       this.back = this.tools.appendChild(make("button", "button small", "Reset zoom"));
       this.back.type = "button";
       this.back.disabled = !this.range;
@@ -257,10 +282,32 @@
       box.append(label);
     }
 
+    plotChooser() {
+      const { details, grid } = this.chooser("Plots", "plot-choice");
+      for (const { spec } of this.panels) {
+        const box = grid.appendChild(make("label"));
+        const input = box.appendChild(make("input"));
+        Object.assign(input, { type: "checkbox", value: spec.key, checked: !this.without.includes(spec.key) });
+        input.addEventListener("change", () => this.include(spec.key, input.checked));
+        box.append(spec.title);
+      }
+      const usual = grid.appendChild(make("button", "button small", "Usual arrangement"));
+      usual.type = "button";
+      usual.disabled = !this.order.length && !this.without.length;
+      usual.addEventListener("click", () => this.choose({ order: [], without: [] }));
+      return details;
+    }
+
+    // What was open before the tools were made again stays open.
+    chooser(label, name) {
+      const details = make("details", `plot-ranks ${name}`);
+      details.open = Boolean(this.opened?.has(name));
+      details.append(make("summary", "", label));
+      return { details, grid: details.appendChild(make("div")) };
+    }
+
     rankChooser(count) {
-      const details = make("details", "plot-ranks");
-      details.append(make("summary", "", "Single ranks"));
-      const grid = details.appendChild(make("div"));
+      const { details, grid } = this.chooser("Single ranks", "");
       for (let rank = 0; rank < count; rank += 1) {
         const box = grid.appendChild(make("label"));
         const input = box.appendChild(make("input"));

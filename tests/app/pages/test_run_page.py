@@ -127,6 +127,27 @@ class TestPlots:
         page.wait_for_function("() => document.querySelector('.plot-canvas').clientHeight === 170")
         assert canvas.is_visible()
 
+    def test_plots_are_moved_hidden_and_remembered(self, page):
+        def titles():
+            return [title for title in page.locator(".plot h3").all_inner_texts() if title]
+
+        usual = titles()
+        page.get_by_label("Menu of the plot Loss").click()
+        page.get_by_role("button", name="Move down").first.click()
+        assert titles() == [usual[1], "Loss", *usual[2:]]
+        page.get_by_label(f"Menu of the plot {usual[1]}").click()
+        page.get_by_role("button", name="Hide").first.click()
+        assert titles() == ["Loss", *usual[2:]]
+        page.reload()
+        page.wait_for_function("() => lathe.plotsOfRun()?.panels[0]?.plot")
+        assert titles() == ["Loss", *usual[2:]]
+        page.locator(".plot-choice summary").click()
+        page.locator(".plot-choice label", has_text=usual[1].split(",")[0]).locator("input").check()
+        assert titles() == [usual[1], "Loss", *usual[2:]]
+        page.get_by_role("button", name="Usual arrangement").click()
+        assert titles() == usual
+        page.locator(".plot-choice summary").click()
+
     def test_phases_have_durations(self, page):
         says(page, ".phase-list", "loading model", "training")
 
