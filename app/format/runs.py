@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from os.path import commonprefix
 from typing import Any
 
 from app.format import numbers
@@ -13,6 +14,7 @@ from training.units import NONE
 from worker.store.tables import Request, Run, Status
 
 _END = 12  # characters of a name that stay where space is short
+_LONG_BEGINNING = 12  # characters that names share
 _SHORT_ID = 8  # ids begin with the time
 DIFFERS = "result differs"
 """Beside the status of a run whose result does not compute what was trained."""
@@ -37,6 +39,16 @@ def names(runs: Collection[Run]) -> dict[str, str]:
     """The names of runs by id; a name that several have is followed by the beginning of the id."""
     counts = Counter(run.name for run in runs)
     return {run.id: run.name if counts[run.name] == 1 else f"{run.name} ({run.id[:_SHORT_ID]})" for run in runs}
+
+
+def short_names(runs: Collection[Run]) -> dict[str, str]:
+    """As `names`, without the words with which all begin if these are long: what differs is then seen where space is short."""
+    labels = names(runs)
+    shared = commonprefix(list(labels.values()))  # noqa: RUF071 - texts, no paths
+    cut = max(shared.rfind(separator) for separator in " -_/") + 1
+    if len(labels) < 2 or cut < _LONG_BEGINNING or any(len(label) == cut for label in labels.values()):
+        return labels
+    return {run_id: f"…{label[cut:]}" for run_id, label in labels.items()}
 
 
 def progress(values: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from app.documents.comparison.line import Line
 from app.documents.comparison.results import same_data
 from app.format import numbers
 from app.format.evaluations import label
-from app.format.runs import method, names, status
+from app.format.runs import method, short_names, status
 from app.pages.common.run_plots import plotted, strokes
 from app.pages.common.view import Context, View
 from training.scoring.paired import Verdict, in_words
@@ -95,7 +95,7 @@ def comparison(query: QueryParams) -> Context:
     return {
         "selection": selection,
         "comparison": compared,
-        "names": names(compared.runs),
+        "names": short_names(compared.runs),
         "methods": [method(run.config | run.stepped_down) for run in compared.runs],
         "status": status,
         "strokes": strokes(run.id for run in compared.runs),

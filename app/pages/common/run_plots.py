@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 from zlib import crc32
 
-from app.format.runs import names
+from app.format.runs import short_names
 from app.web.assets import plotly_url
 from app.web.templating import TEMPLATES
 from worker.store.tables import Run
@@ -27,7 +27,7 @@ def strokes(run_ids: Iterable[str]) -> dict[str, tuple[int, int]]:
 
 def plotted(runs: Sequence[Run]) -> str:
     """The runs as JSON; `stored` changes with a run's metrics, so that the browser asks only for new ones."""
-    labels, styles = names(runs), strokes(run.id for run in runs)
+    labels, styles = short_names(runs), strokes(run.id for run in runs)
     return json.dumps(
         [
             {
