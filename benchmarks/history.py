@@ -27,9 +27,7 @@ from sqlmodel import select
 from training.config.run_config import RunConfig
 from training.run_folder.events import CheckpointSaved, Event, Metrics, PhaseStarted
 from worker.settings import get_settings
-from worker.store import claims, database, history, logs, runs
-from worker.store.listed import run_list
-from worker.store.measured import series
+from worker.store import claims, database, history, run_list, runs, series
 from worker.store.tables import Metric
 
 SERIES = ("loss", "learning_rate", "grad_norm", "tokens_per_second")
@@ -112,7 +110,7 @@ def fill(steps: int) -> tuple[str, float]:
             f"{{'loss': {3 - line / LOG_LINES:.4f}, 'grad_norm': 1.2534, 'epoch': {line / 1000}}}"
             for line in range(LOG_LINES)
         ]
-        logs.append(session=session, run_id=run.id, attempt=1, lines=lines, new_offset=1)
+        history.append_log(session=session, run_id=run.id, attempt=1, lines=lines, new_offset=1)
     began = time.perf_counter()
     for first in range(0, steps, BATCH_STEPS):
         events = list(reports(range(first, min(steps, first + BATCH_STEPS)), steps))

@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from app.cli.__main__ import main
 from worker.store import database as db
-from worker.store.listed import run_list
+from worker.store import run_list
 
 
 def lathe(*arguments):

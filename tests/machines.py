@@ -2,8 +2,7 @@
 
 from sqlmodel import update
 
-from worker.store import database
-from worker.store.system import machines
+from worker.store import database, machines
 from worker.store.tables import Machine
 
 GIB = 2**30

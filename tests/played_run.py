@@ -6,7 +6,7 @@ from typing import Any
 
 from training.config.run_config import RunConfig
 from training.run_folder.events import Event
-from worker.store import claims, database, history, logs, runs
+from worker.store import claims, database, history, runs
 from worker.store.tables import Run, Status
 
 GIB = 1024**3
@@ -74,7 +74,7 @@ class PlayedRun:
         self._bytes += 100
         where = {"run_id": self.id, "attempt": self.attempt, "new_offset": self._bytes}
         with database.write() as session:
-            assert logs.append(session=session, lines=list(lines), **where)
+            assert history.append_log(session=session, lines=list(lines), **where)
         return self
 
     def end(self, status: Status = Status.FINISHED, **how: Any) -> "PlayedRun":

@@ -21,8 +21,7 @@ from worker.datasets import datasets
 from worker.diagnosis.diagnosis import diagnose
 from worker.evaluations import submit
 from worker.settings import get_settings
-from worker.store import accounts, database, evaluations
-from worker.store.playground import serving
+from worker.store import accounts, database, evaluations, served_models
 from worker.store.tables import Status
 from worker.sweeps import start
 from worker.sweeps.spec import parse_sweep
@@ -105,7 +104,7 @@ def _make(folder: Path) -> Prepared:
     sweep = start.start(parse_sweep({"config": config, "space": {"lora_r": [4, 8]}})).id
     machine("node1", devices=[gpu("node1", 0), gpu("node1", 1)])
     with database.write() as session:
-        served = serving.create(session=session, models=[f"{finished.id}:base"], owner="local").id
+        served = served_models.create(session=session, models=[f"{finished.id}:base"], owner="local").id
     base, result = (evaluated(finished.id, heldout, source, right) for source, right in RIGHT.items())
     return Prepared(
         folder / "home", dataset, heldout, finished.id, failed.id, waiting, sweep, base, result, served, tokens

@@ -27,7 +27,7 @@ from worker.machine import processes as process
 from worker.machine.process_identity import me
 from worker.machine.processes import is_gone
 from worker.settings import get_settings
-from worker.store import claims, database, history, logs, runs
+from worker.store import claims, database, history, runs
 from worker.store.tables import Request, Run, RunEvent
 from worker.supervision.standby import SUPERVISOR_LOG
 
@@ -143,7 +143,7 @@ class Supervised:
 
     def log(self) -> list[str]:
         with database.read() as session:
-            return [line.text for line in logs.tail(session=session, run_id=self.run_id, limit=100_000)]
+            return [line.text for line in history.log_tail(session=session, run_id=self.run_id, limit=100_000)]
 
 
 @contextlib.contextmanager

@@ -68,6 +68,10 @@ class EngineSettings(BaseSettings):
         """The engines of this installation, the default one first."""
         return [EngineName(name) for name in self.engines.split(",")]
 
+    def chosen_engine(self, engine: EngineName) -> EngineName:
+        """The engine that a run's setting means."""
+        return self.engine_names[0] if engine is EngineName.AUTO else engine
+
 
 def _short(options: dict[str, str], grace: int) -> Problem | None:
     limit = slurm_options.seconds(options.get("time", ""))

@@ -6,8 +6,7 @@ from app.access import callers
 from app.access.permissions import check_admin
 from worker.disk import background
 from worker.disk.offers import Freeable
-from worker.store import database
-from worker.store.system import aside, machines
+from worker.store import database, machines
 
 
 def free_disk(kinds: Collection[Freeable]) -> None:
@@ -43,4 +42,4 @@ def use_machine(name: str) -> None:
     """
     check_admin("machine", name)
     with database.write() as session:
-        aside.use(session=session, host=name)
+        machines.uncordon(session=session, host=name)

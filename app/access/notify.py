@@ -9,9 +9,8 @@ from training.errors import UserError
 from worker.forecasts import prices
 from worker.notifications import addresses, delivery, mail
 from worker.settings import get_settings
-from worker.store import database
-from worker.store.notifications import channels, outbox, preferences
-from worker.store.notifications.channels import ChannelError
+from worker.store import accounts, channels, database, outbox
+from worker.store.channels import ChannelError
 from worker.store.tables import ChannelKind, Notification, NotificationChannel, Preferences, WebhookFormat
 
 TEST_SECONDS = 10.0
@@ -157,7 +156,7 @@ def history() -> list[tuple[Notification, NotificationChannel]]:
 def current_preferences() -> Preferences:
     """The caller's preferences."""
     with database.read() as session:
-        return preferences.of(session=session, owner=callers.current().name)
+        return accounts.preferences_of(session=session, owner=callers.current().name)
 
 
 def change_preferences(**values: str) -> Preferences:
@@ -171,13 +170,13 @@ def change_preferences(**values: str) -> Preferences:
     """
     prices.parse(values.get("price_gpu_hour", ""), values.get("price_kwh", ""))
     with database.write() as session:
-        return preferences.change(session=session, owner=callers.current().name, **values)
+        return accounts.change_preferences(session=session, owner=callers.current().name, **values)
 
 
 def add_tour_step(step: str) -> None:
     """Stores that the caller has done a step of the tour."""
     with database.write() as session:
-        preferences.add_tour_step(session=session, owner=callers.current().name, step=step)
+        accounts.add_tour_step(session=session, owner=callers.current().name, step=step)
 
 
 def _own(channel_id: str) -> NotificationChannel:

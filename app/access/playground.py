@@ -6,8 +6,7 @@ from typing import Any
 from app.access import callers
 from app.access.permissions import check_change
 from worker.serving import requests
-from worker.store import database
-from worker.store.playground import prompt_sets, serving
+from worker.store import database, prompt_sets, served_models
 from worker.store.tables import PromptSet, ServedModel
 
 
@@ -28,9 +27,9 @@ def end_served(served_id: str) -> None:
         Forbidden: another user asked for it.
     """
     with database.write() as session:
-        served = serving.get(session=session, served_id=served_id)
+        served = served_models.get(session=session, served_id=served_id)
         check_change("served model", served.id, served.owner)
-        serving.request_end(session=session, served_id=served.id, reason="Its user ended it.")
+        served_models.request_end(session=session, served_id=served.id, reason="Its user ended it.")
 
 
 def save_prompts(name: str, prompts: list[dict[str, str]]) -> PromptSet:

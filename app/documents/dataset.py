@@ -10,9 +10,9 @@ from sqlmodel import Session, col, select
 from training.data.inspection import Inspection
 from worker.datasets import datasets
 from worker.datasets.datasets import DatasetNotFound
-from worker.store import dataset_uses
-from worker.store.dataset_uses import DatasetUse
+from worker.store import uses
 from worker.store.tables import Dataset
+from worker.store.uses import DatasetUse
 
 BRIEF = ("id", "name", "owner", "rows", "bytes", "created_at")
 _WHOLE = (*BRIEF, "sha256", "reason", "counts", "columns", "warnings")
@@ -32,7 +32,7 @@ def brief(item: Dataset, users: Sequence[DatasetUse]) -> dict[str, Any]:
 
 def listing(session: Session, search: str, limit: int, offset: int = 0) -> list[dict[str, Any]]:
     """The matching data sets from `offset` on, newest first, each as in `brief`."""
-    users = dataset_uses.users(session=session)
+    users = uses.dataset_users(session=session)
     matching = (item for item in datasets.listing(session=session) if matches(item, search))
     return [brief(item, users.get(item.id, ())) for item in islice(matching, offset, offset + limit)]
 
@@ -55,7 +55,7 @@ def document(session: Session, dataset_id: str) -> dict[str, Any]:
         DatasetNotFound: no data set has this id, or several begin with it.
     """
     item = find(session, dataset_id)
-    users = dataset_uses.users(session=session).get(item.id, [])
+    users = uses.dataset_users(session=session).get(item.id, [])
     kinds = {"format": item.shape, "file_format": item.format, "columns_map": item.columns_map}
     runs = [{"id": user.id, "name": user.name, "status": user.status.value} for user in users]
     more = {"unused_columns": datasets.unused(item), "runs": runs, "sample": item.sample}

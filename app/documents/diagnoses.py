@@ -6,8 +6,7 @@ from typing import Any
 
 from worker.runs import shared_diagnoses
 from worker.runs.shared_diagnoses import SharedDiagnosis
-from worker.store import database, sight
-from worker.store.listed import run_list
+from worker.store import database, run_list, sight
 from worker.store.tables import Run, Status
 
 MOST = 10

@@ -13,8 +13,7 @@ from training.run_folder.paths import PARITY_FOLDER
 from worker.serving import requests
 from worker.serving.models import BASE, CHECKPOINT
 from worker.settings import get_settings
-from worker.store import database, runs
-from worker.store.playground import serving
+from worker.store import database, runs, served_models
 from worker.store.tables import Dataset, PromptSet, Run, ServedModel, ServedState
 
 SERVED = ("id", "owner", "models", "device", "pid", "created_at", "ready_at", "ended_at")
@@ -34,7 +33,7 @@ def offered() -> list[dict[str, Any]]:
 
 def served(session: Session, owner: str) -> dict[str, Any] | None:
     """The latest served models of a user, with their state; None if there never were any."""
-    found = serving.latest(session=session, owner=owner)
+    found = served_models.latest(session=session, owner=owner)
     return served_document(session, found) if found else None
 
 

@@ -8,10 +8,8 @@ from training.config.choices import EngineName
 from worker.machine import devices, overload
 from worker.runs import start_times
 from worker.settings import SettingsError
-from worker.store import database, evaluations, runs, sight, waiting
-from worker.store.engine_names import engine_name
+from worker.store import database, evaluations, machines, runs, sight, waiting
 from worker.store.quotas import DeviceQuotas
-from worker.store.system import machines
 from worker.store.tables import Run, Status
 
 
@@ -68,7 +66,7 @@ def _starts(session: Session, queued: list[Run]) -> dict[str, float | None]:
         return {}
     starts, now = start_times.expected(session=session, devices=device_count(session)), database.now(session=session)
     for run in queued:
-        if engine_name(run) is EngineName.SLURM:
+        if run.engine is EngineName.SLURM:
             at = (run.job or {}).get("starts_at")
             starts[run.id] = None if at is None else max(at - now, 0.0)
     return starts

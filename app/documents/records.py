@@ -8,7 +8,7 @@ from typing import Any, Literal
 from sqlmodel import Session
 
 from app.documents.run import EVENT
-from worker.store import database, history, logs, runs
+from worker.store import database, history, runs
 from worker.store.tables import LogLine, Status
 
 Level = Literal["warning", "error"]
@@ -32,7 +32,7 @@ def log(run_id: str, *, after: int = 0, limit: int = 1000, last: bool = False) -
     """
     with database.read() as session:
         run = runs.get(session=session, run_id=run_id)  # before the lines: an ended run prints nothing more
-        read = logs.tail if last else logs.head
+        read = history.log_tail if last else history.log_head
         lines = read(session=session, run_id=run.id, after_id=after, limit=limit)
         listed = [line.model_dump(mode="json", exclude={"run_id"}) for line in lines]
     return _page(listed, after, "lines", run.status)
@@ -104,7 +104,7 @@ def classified(lines: Iterable[LogLine]) -> Iterator[tuple[LogLine, str, int | N
 def _first(session: Session, run_id: str, wanted: Filter, after: int, limit: int) -> tuple[list[Any], int, bool]:
     found: list[dict[str, Any]] = []
     for _ in range(SEARCHED // _PART):
-        part = logs.head(session=session, run_id=run_id, after_id=after, limit=_PART)
+        part = history.log_head(session=session, run_id=run_id, after_id=after, limit=_PART)
         for line, level, rank in _of_part(session, run_id, part):
             after = line.id or after
             if wanted.fits(level, rank, line.text):
@@ -120,7 +120,7 @@ def _last(session: Session, run_id: str, wanted: Filter, after: int, limit: int)
     found: list[dict[str, Any]] = []
     before, end = None, after
     for _ in range(SEARCHED // _PART):
-        part = logs.tail(session=session, run_id=run_id, after_id=after, before_id=before, limit=_PART)
+        part = history.log_tail(session=session, run_id=run_id, after_id=after, before_id=before, limit=_PART)
         end = max(end, part[-1].id or 0) if part else end
         lines = _of_part(session, run_id, part)
         found = [_classified_line(*line) for line in lines if wanted.fits(line[1], line[2], line[0].text)] + found
@@ -134,7 +134,7 @@ def _of_part(session: Session, run_id: str, part: list[LogLine]) -> list[tuple[L
     """The lines of a part, classified with the lines before it."""
     if not part:
         return []
-    earlier = logs.tail(session=session, run_id=run_id, before_id=part[0].id, limit=_BEFORE)
+    earlier = history.log_tail(session=session, run_id=run_id, before_id=part[0].id, limit=_BEFORE)
     return list(classified([*earlier, *part]))[len(earlier) :]
 
 

@@ -15,12 +15,9 @@ from worker.engines.slurm.words import waiting_sentence
 from worker.forecasts import run_forecast
 from worker.machine import overload
 from worker.runs.settle import settle
-from worker.store import database, history, runs, waiting
-from worker.store.engine_names import engine_name
+from worker.store import database, history, machines, runs, series, waiting
 from worker.store.jobs import submitted_id
-from worker.store.measured import series
 from worker.store.quotas import DeviceQuotas
-from worker.store.system import engines
 from worker.store.tables import Run, Status, damaged
 
 BRIEF = (
@@ -108,8 +105,8 @@ def place(session: Session, run: Run) -> dict[str, Any] | None:
     numbers = {"place": position, "waiting": max(len(ids), position), "running": len(running)}
     job_id = submitted_id(run)
     job = waiting_sentence(job_id, run.job, time.time()) if job_id and run.job else ""
-    engine = engine_name(run)
-    if engine is EngineName.SLURM and (problem := engines.problem(session=session, name=engine)):
+    engine = run.engine
+    if engine is EngineName.SLURM and (problem := machines.engine_problem(session=session, name=engine)):
         job = f"Waits for Slurm, which does not answer: {problem}"
     if not job and run.config.get("num_machines", 1) > 1 and engine is EngineName.LOCAL:
         job = placement.reason_to_wait(session=session, run=run)

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from worker import broker_state
+from worker import services
 from worker.machine import measurement
 from worker.settings import get_settings
-from worker.store.system import database_facts
 
 _LIMITS = (
     "upload_limit_bytes",
@@ -26,8 +25,8 @@ def document(machines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """
     settings = get_settings()
     return {
-        "database": asdict(database_facts.facts()),
-        "broker": asdict(broker_state.state()),
+        "database": asdict(services.database_facts()),
+        "broker": asdict(services.broker_state()),
         "versions": versions(machines),
         "limits": {name: getattr(settings, name) for name in _LIMITS} | {"data_dir": str(settings.data_dir)},
     }

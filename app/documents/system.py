@@ -11,9 +11,8 @@ from worker.disk import background
 from worker.disk.usage import Usage
 from worker.machine.devices import JOB
 from worker.settings import get_settings
-from worker.store import accounts, database, quotas, sight
-from worker.store.system import aside, engines, machines
-from worker.store.system.machines import Lease
+from worker.store import accounts, database, machines, quotas, sight
+from worker.store.machines import Lease
 from worker.store.tables import EngineReport, Machine
 
 _ACCOUNT = ("name", "max_devices", "max_waiting", "max_disk_bytes")
@@ -63,9 +62,9 @@ def fleet(session: Session, usage: Usage | None = None) -> dict[str, Any]:
         "time": now,
         "machines": known,
         "other_leases": [_lease(lease) for lease in leases if lease.device not in named and JOB not in lease.device],
-        "engines": [_engine(report, now) for report in engines.listing(session=session)],
+        "engines": [_engine(report, now) for report in machines.engine_reports(session=session)],
         "queue": _queue(session),
-        "put_aside": [one.model_dump() for one in aside.listing(session=session)],
+        "put_aside": [one.model_dump() for one in machines.cordons(session=session)],
         "accounts": _accounts(usage),
     }
 

@@ -11,7 +11,7 @@ from sqlmodel import Session, col, func, select
 from training.run_folder.paths import ARCHIVE_FILE
 from worker.runs import shared_diagnoses
 from worker.settings import ROOT, get_settings
-from worker.store.notifications import preferences
+from worker.store import accounts
 from worker.store.tables import Dataset, Run, Status
 
 
@@ -27,7 +27,7 @@ def document(session: Session) -> dict[str, Any]:
 
     `latest` is the newest run, `result` the newest finished one, and `archive` the address of its packed result; each can be "".
     """
-    steps = preferences.tour_steps(session=session)
+    steps = accounts.tour_steps(session=session)
     newest_first = select(Run.id).order_by(col(Run.queued_at).desc(), col(Run.id).desc()).limit(1)
     latest = session.exec(newest_first).first() or ""
     result = session.exec(newest_first.where(Run.status == Status.FINISHED)).first() or ""

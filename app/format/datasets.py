@@ -10,7 +10,7 @@ from training.data.row_formats import UNKNOWN
 from training.data.survey import Issue
 from training.errors import DataError, Problem
 from worker.datasets.datasets import Refused
-from worker.store.dataset_uses import DatasetUse
+from worker.store.uses import DatasetUse
 
 
 def data_words(value: str | None, names: Mapping[str, str]) -> str:

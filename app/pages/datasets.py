@@ -9,7 +9,7 @@ from app.format import datasets as words
 from app.pages.common.view import Context, View
 from training.data.row_formats import UNKNOWN
 from worker.datasets import datasets
-from worker.store import database, dataset_uses
+from worker.store import database, uses
 
 
 def listed(query: QueryParams) -> Context:
@@ -19,7 +19,7 @@ def listed(query: QueryParams) -> Context:
         return {
             "imports": intakes.all(),
             "items": [item for item in datasets.listing(session=session) if matches(item, search)],
-            "uses": dataset_uses.users(session=session),
+            "uses": uses.dataset_users(session=session),
             "uploads": datasets.uploads_of(session=session, user=caller.name),
             "may_change": caller.may_change,
             "search": search,

@@ -11,7 +11,7 @@ from app.format import system as words
 from app.pages.common.cache import TimedCache
 from app.pages.common.view import Context, View
 from worker.disk.offers import Freeable
-from worker.store.system.machines import SERVING
+from worker.store.machines import SERVING
 
 _SECONDS, _WORKING_SECONDS = 5.0, 1.0
 _services: TimedCache[None, dict[str, Any]] = TimedCache(seconds=15.0)  # the latency of the database is never the same

@@ -20,10 +20,8 @@ from training.config.choices import Strategy
 from training.config.fields import parse
 from training.errors import DataError, UserError
 from worker.runs import submit
-from worker.store import database, runs
+from worker.store import database, run_list, runs, series
 from worker.store.database import UNREACHABLE
-from worker.store.listed import run_list
-from worker.store.measured import series
 from worker.store.submissions import Submission
 from worker.store.tables import Status
 

@@ -19,8 +19,7 @@ from training.config import json_text
 from training.errors import Problem, UserError, openai_form
 from worker.machine.process_identity import hostname
 from worker.serving import models, requests
-from worker.store import database
-from worker.store.playground import serving
+from worker.store import database, served_models
 from worker.store.tables import Run, ServedModel, ServedState
 
 router = APIRouter(include_in_schema=False)
@@ -116,7 +115,7 @@ async def _ready(name: str) -> ServedModel:
 
 def _again(served_id: str) -> ServedModel:
     with database.read() as session:
-        return serving.get(session=session, served_id=served_id)
+        return served_models.get(session=session, served_id=served_id)
 
 
 def _not_ready(served: ServedModel) -> Response:

@@ -12,8 +12,7 @@ from app.documents.run import document
 from app.web.rest.routing import BodyForm, JsonRouter, answers, sends
 from app.web.rest.run_answers import QueueAnswer, RunAnswer
 from training.errors import UserError
-from worker.store import database, runs, waiting
-from worker.store.listed import run_list
+from worker.store import database, run_list, runs, waiting
 from worker.store.tables import Status
 
 router = JsonRouter()

@@ -19,7 +19,7 @@ from training.run_folder.events import CheckpointSaved, Metrics, RankStarted, de
 from training.run_folder.paths import ARCHIVE_FILE, EVENTS_FILE
 from worker.settings import Settings
 from worker.store import database
-from worker.store.measured.metrics import WHOLE_RUN
+from worker.store.metrics import WHOLE_RUN
 from worker.store.tables import Attempt, DeviceLease, Metric, Run, RunEvent, Status
 
 Losses = dict[int, float | None]

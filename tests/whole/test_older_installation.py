@@ -27,8 +27,7 @@ from web import client, server
 
 from worker.engines.local import starting
 from worker.settings import get_settings
-from worker.store import database
-from worker.store.listed import run_list
+from worker.store import database, run_list
 from worker.store.tables import Run, Status
 
 pytestmark = pytest.mark.slow

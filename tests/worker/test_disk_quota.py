@@ -16,9 +16,8 @@ from worker.runs import checks, requests, restore, run_archive, submit
 from worker.runs.restore import BadArchive
 from worker.runs.settle import settle
 from worker.settings import get_settings
-from worker.store import accounts, runs
+from worker.store import accounts, run_list, runs
 from worker.store import database as db
-from worker.store.listed import run_list
 from worker.store.tables import Run, Status
 
 LIMIT = 10_000

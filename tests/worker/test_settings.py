@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from worker import private_folder
 from worker import settings as module
 from worker.settings import MAX_SOCKET_PATH, ROOT, Settings, SettingsError, get_settings
-from worker.store import private_folder
 
 
 @pytest.fixture

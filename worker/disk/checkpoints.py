@@ -7,7 +7,7 @@ from training.units import byte_size
 from worker.disk import removal
 from worker.file_store import run_files
 from worker.machine.sizes import Size
-from worker.store.run_states import RunState
+from worker.store.uses import RunState
 
 
 def delete(run_id: str, choose: Callable[[RunState], Sequence[Path]], reason: str) -> Size:

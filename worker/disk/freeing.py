@@ -11,9 +11,9 @@ from worker.disk import checkpoints, offers
 from worker.disk.offers import Freeable, Offer
 from worker.machine.sizes import Size, entries, size_of
 from worker.settings import get_settings
-from worker.store import database, run_states
-from worker.store.run_states import RunState
+from worker.store import database, uses
 from worker.store.tables import Run
+from worker.store.uses import RunState
 
 MayChange = Callable[[str], bool]
 """Takes an owner; true if the caller may change what the owner has."""
@@ -40,7 +40,7 @@ class Progress:
 def free(progress: Progress, may_change: MayChange, who: str) -> None:
     """Frees all offers of these kinds whose owner the caller `who` may change, and updates `progress`."""
     with database.read_everything() as session:
-        states = run_states.states(session=session)
+        states = uses.run_states(session=session)
     wanted = [offer for offer in offers.offers(states) if offer.kind in progress.kinds and may_change(offer.owner)]
     progress.total = len(wanted)
     for offer in wanted:

@@ -11,10 +11,10 @@ from training.run_folder.paths import checkpoints_dir, saved_result
 from worker.datasets import token_cache
 from worker.machine.sizes import entries
 from worker.settings import get_settings
-from worker.store import database, dataset_uses
-from worker.store.run_states import RunState
+from worker.store import database, uses
 from worker.store.runs import ID_LENGTH, ID_LETTERS
 from worker.store.tables import LOCAL, Status
+from worker.store.uses import RunState
 
 OLD_SECONDS = 24 * 3600.0
 """Uploads and unknown run folders younger than a day are kept: something may still use them."""
@@ -76,7 +76,7 @@ def checkpoint_kind(state: RunState, run_dir: Path) -> Freeable | None:
 def used_data() -> set[str]:
     """The ids of the data sets that queued and running runs use."""
     with database.read_everything() as session:
-        users = dataset_uses.users(session=session)
+        users = uses.dataset_users(session=session)
     return {dataset_id for dataset_id, uses in users.items() if any(use.needs_it for use in uses)}
 
 

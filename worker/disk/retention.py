@@ -19,9 +19,9 @@ from training.run_folder.paths import checkpoints_dir, saved_result
 from worker.disk import checkpoints, store_cache
 from worker.machine.sizes import Size, entries
 from worker.settings import Settings, get_settings
-from worker.store import database, run_states, runs
-from worker.store.run_states import RunState
+from worker.store import database, runs, uses
 from worker.store.tables import Status
+from worker.store.uses import RunState
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ def apply() -> Size:
         with database.write() as session:
             runs.archive_ended(session=session, seconds=settings.archive_days * _DAY)
     with database.read_everything() as session:
-        states, now = run_states.states(session=session), database.now(session=session)
+        states, now = uses.run_states(session=session), database.now(session=session)
     for one in due(states, now):
         run_dir = settings.runs_dir / one.run_id
 

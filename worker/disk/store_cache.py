@@ -18,7 +18,7 @@ from worker.file_store.object_store import ObjectStore
 from worker.machine.process_identity import hostname
 from worker.machine.sizes import Size, entries, size_of
 from worker.settings import get_settings
-from worker.store import database, run_states
+from worker.store import database, uses
 from worker.store.tables import Status
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ def evict() -> Size:
 
 def _copies() -> Iterator[Copy]:
     with database.read_everything() as session:
-        states = run_states.states(session=session)
+        states = uses.run_states(session=session)
     for folder in entries(get_settings().runs_dir):
         state = states.get(folder.name)
         if state is not None and state.status is Status.FINISHED:

@@ -18,9 +18,9 @@ from worker.disk.offers import Freeable
 from worker.disk.removal import is_aside
 from worker.machine.sizes import Size, entries, size_of
 from worker.settings import get_settings
-from worker.store import database, run_states
-from worker.store.run_states import RunState
+from worker.store import database
 from worker.store.tables import Dataset
+from worker.store.uses import RunState, run_states
 
 LARGEST_RUNS = 10
 _RESULTS = ("adapter", "model", MERGED_FOLDER, ARCHIVE_FILE, MERGED_FILE, *GGUF_FILES)
@@ -74,7 +74,7 @@ def measure(progress: Callable[[int, int], None]) -> Usage:
     """Measures everything; `progress` receives how many folders of runs are done, and their number."""
     began, settings = time.time(), get_settings()
     with database.read_everything() as session:
-        states, now = run_states.states(session=session), database.now(session=session)
+        states, now = run_states(session=session), database.now(session=session)
         stored = select(Dataset.owner, func.sum(Dataset.bytes)).group_by(Dataset.owner)
         owners = Counter({owner: int(size) for owner, size in session.exec(stored)})
     kinds: dict[Kind, Size] = dict.fromkeys(Kind, Size())

@@ -17,14 +17,13 @@ import psutil
 from packaging.requirements import Requirement
 
 from training.units import byte_size
-from worker import broker_state
 from worker.doctor.finding import Finding, State, judged
 from worker.machine import devices, programs
 from worker.machine.gpus import Gpu
+from worker.services import broker_state, database_facts
 from worker.settings import ROOT, SettingsError, get_settings
 from worker.store import database
 from worker.store.database import UNREACHABLE
-from worker.store.system import database_facts
 
 _GIB, _MIB = 2**30, 2**20
 _SHARED = "/dev/shm"  # noqa: S108 only its size is asked for
@@ -161,7 +160,7 @@ def compiler() -> Iterator[Finding]:
 def services() -> Iterator[Finding]:
     """Database and broker, and whether the database's clock agrees with this machine's."""
     try:
-        facts = database_facts.facts()
+        facts = database_facts()
         with database.read_everything() as session:
             ahead = database.now(session=session) - time.time()
     except UNREACHABLE as error:
@@ -171,7 +170,7 @@ def services() -> Iterator[Finding]:
         yield Finding("database", State.OK, f"{facts.kind} {facts.version}, {facts.latency_ms:.1f} ms")
         cure = "Let both machines set their clocks by NTP: leases and times on the pages are by the database's."
         yield judged("clock", f"{abs(ahead):.1f} s from the database's", warned=abs(ahead) > _CLOCK_SECONDS, cure=cure)
-    state = broker_state.state()
+    state = broker_state()
     cure = "Start Lathe (`lathe up`), or check LATHE_BROKER_URL. Without it, runs start some seconds later."
     yield judged("broker", "answers" if state.reachable else "does not answer", warned=not state.reachable, cure=cure)
 

@@ -5,7 +5,6 @@ from worker.engines.engine import Engine
 from worker.engines.local.engine import LocalEngine
 from worker.engines.slurm.engine import SlurmEngine
 from worker.settings import get_settings
-from worker.store.engine_names import engine_name
 from worker.store.tables import Run
 
 _ALL: dict[EngineName, Engine] = {engine.name: engine for engine in (LocalEngine(), SlurmEngine())}
@@ -23,4 +22,4 @@ def engine(name: EngineName) -> Engine:
 
 def engine_of(run: Run) -> Engine:
     """The engine that places the run."""
-    return engine(engine_name(run))
+    return engine(run.engine)

@@ -4,8 +4,7 @@ from worker.evaluations.submit import folder_of
 from worker.machine import devices, free_devices, overload
 from worker.machine.process_identity import me
 from worker.settings import get_settings
-from worker.store import database, evaluations
-from worker.store.playground import serving
+from worker.store import database, evaluations, served_models
 from worker.store.tables import Evaluation
 from worker.store.work import EVALUATION
 from worker.supervision.queued_work import Queue
@@ -46,8 +45,8 @@ def _end_served_for_next() -> None:
         if not queued or free_devices.free(session=session):
             return
         own = set(devices.own_devices())
-        held = {name: served for name, served in serving.on_devices(session=session).items() if name in own}
+        held = {name: served for name, served in served_models.on_devices(session=session).items() if name in own}
     if held and not any(served.end_request for served in held.values()):
         reason = f"An evaluation of run {queued[0].run_id} needs its device."
         with database.write() as session:
-            serving.request_devices(session=session, devices=[min(held)], reason=reason)
+            served_models.request_devices(session=session, devices=[min(held)], reason=reason)

@@ -23,8 +23,7 @@ from worker.machine import processes, programs
 from worker.machine.programs import Limits, ProgramError
 from worker.runs.settle import resolve
 from worker.settings import ROOT
-from worker.store import database
-from worker.store.playground import prompt_sets
+from worker.store import database, prompt_sets
 from worker.supervision.launcher import Launch
 from worker.supervision.queued_work import State
 

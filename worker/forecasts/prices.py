@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from training.errors import UserError
 from training.forecast import solve
 from training.forecast.gpus import CARDS, Card
-from worker.store import database
-from worker.store.notifications import preferences
+from worker.store import accounts, database
 from worker.store.tables import Preferences
 
 _MOST = 100_000
@@ -69,7 +68,7 @@ def of_user(owner: str) -> Prices:
     if not database.has_tables():
         return Prices()
     with database.read() as session:
-        return of_preferences(preferences.of(session=session, owner=owner))
+        return of_preferences(accounts.preferences_of(session=session, owner=owner))
 
 
 def of_preferences(stored: Preferences) -> Prices:

@@ -5,14 +5,13 @@ from sqlmodel import Session, select
 from worker.machine.devices import lease_name, own_devices, usable_gpus
 from worker.machine.gpus import used_by_others
 from worker.settings import get_settings
-from worker.store import nodes
-from worker.store.system import aside
+from worker.store import machines, nodes
 from worker.store.tables import DeviceLease
 
 
 def offered(*, session: Session) -> list[str]:
     """This machine's devices that are not put aside after a failure."""
-    avoided = aside.hosts(session=session)
+    avoided = machines.cordoned(session=session)
     return [device for device in own_devices() if device not in avoided]
 
 

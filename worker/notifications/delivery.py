@@ -12,9 +12,8 @@ from worker.notifications import addresses, http_post, mail, messages
 from worker.notifications.addresses import AddressError
 from worker.notifications.errors import NotSent
 from worker.settings import get_settings
-from worker.store import accounts, database
+from worker.store import accounts, channels, database, outbox
 from worker.store.database import UNREACHABLE
-from worker.store.notifications import channels, outbox
 from worker.store.tables import LOCAL, Attempt, ChannelKind, Event, Notification, NotificationChannel
 
 log = logging.getLogger(__name__)

@@ -59,7 +59,7 @@ def of_run(event: Event, run: dict[str, Any], report: dict[str, Any] | None, set
     """The message about an event of a run.
 
     Args:
-        run: The run when it happened, as worker/store/notifications/outbox.py stores it.
+        run: The run when it happened, as worker/store/outbox.py stores it.
         report: The out-of-memory report of the attempt, if there is one.
     """
     cause = _cause(event, run, report)

@@ -19,9 +19,8 @@ from worker.machine import device_trial, overload
 from worker.queue.reporting import Reporter
 from worker.serving import processes as serving
 from worker.settings import get_settings
-from worker.store import claims, database, logs
+from worker.store import claims, database, history, machines
 from worker.store.database import UNREACHABLE
-from worker.store.system import aside
 from worker.store.tables import Request, Run, Status
 from worker.store.work import RUN
 from worker.supervision import closing, holders, outcome
@@ -68,7 +67,7 @@ def try_devices(gauge: overload.Gauge) -> None:
     for name, reason in found.faulty.items():
         log.warning("%s is put aside: %s", name, reason)
         with database.write() as session:
-            aside.put_aside(session=session, host=name, reason=reason)
+            machines.cordon(session=session, host=name, reason=reason)
 
 
 def _attempt(action: Callable[[], object]) -> None:
@@ -144,7 +143,7 @@ def _verdict(session: Session, run: Run, host: str, expired: bool) -> Verdict:
         reason = f"Lost contact with {host} for {get_settings().lease_seconds:.0f} s."
     else:
         reason = f"Its supervisor on {host} ended unexpectedly."
-    lines = logs.tail(session=session, run_id=run.id, limit=_ERROR_LINES)
+    lines = history.log_tail(session=session, run_id=run.id, limit=_ERROR_LINES)
     seen = AttemptProgress(phase=run.phase, step=run.step)
     seen.log.extend(line.text for line in lines)
     # A job of Slurm that has ended may have been cancelled or preempted.

@@ -6,9 +6,7 @@ from worker.doctor.checks import wrong_at_start
 from worker.engines.registry import engines
 from worker.machine import measurement
 from worker.machine.process_identity import me
-from worker.store import database
-from worker.store.system import engines as stored_engines
-from worker.store.system import machines
+from worker.store import database, machines
 from worker.supervision.lease import steady
 
 REPORT_SECONDS = 10.0
@@ -50,4 +48,4 @@ def report_engines() -> None:
         if engine.abilities.queues_itself:
             capacity = asdict(engine.capacity())
             with database.write() as session:
-                stored_engines.report(session=session, name=engine.name.value, capacity=capacity)
+                machines.report_engine(session=session, name=engine.name.value, capacity=capacity)

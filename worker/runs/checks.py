@@ -25,7 +25,6 @@ from worker.datasets import run_data
 from worker.runs.settle import Settled, target_modules
 from worker.settings import get_settings, hub_token
 from worker.store import database, quotas
-from worker.store.engine_names import chosen_engine
 
 SPARE_BYTES = 256 * 2**20  # logs, events and answers of a run
 _IN_TEMPLATES = str.maketrans("", "", "\n\r\t")
@@ -71,7 +70,7 @@ def _unprintable(config: RunConfig) -> Iterator[Problem]:
 def quota_problems(session: Session, settled: Settled, *, more: int) -> Iterator[Problem]:
     """What the owner's quota does not allow, with `more` waiting runs."""
     config, owner = settled.config, settled.owner
-    on_cpu = chosen_engine(config.engine) is EngineName.LOCAL and settled.machine.kind == "cpu"
+    on_cpu = get_settings().chosen_engine(config.engine) is EngineName.LOCAL and settled.machine.kind == "cpu"
     devices = quotas.devices_problem(session=session, config=config, owner=owner, on_cpu=on_cpu)
     yield from filter(None, [devices, quotas.waiting_problem(session=session, owner=owner, more=more)])
 
@@ -147,7 +146,7 @@ def _split(targets: str) -> set[str]:
 def _surroundings(settled: Settled) -> Iterator[Problem]:
     """What the run would lack besides its model: time in Slurm's job, a token of the hub, the packages of its trackers."""
     config, settings = settled.config, get_settings()
-    if chosen_engine(config.engine) is EngineName.SLURM:
+    if get_settings().chosen_engine(config.engine) is EngineName.SLURM:
         yield from filter(None, [settings.time_problem(config.slurm_options)])
     if settings.broker_url:
         return  # the workers are elsewhere, and each run notes what is missing there

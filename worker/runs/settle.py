@@ -32,7 +32,6 @@ from worker.file_store import dataset_files
 from worker.runs import config_files
 from worker.settings import get_settings
 from worker.store import database
-from worker.store.engine_names import chosen_engine
 from worker.store.tables import LOCAL, Dataset, Run
 
 A_CLUSTER = Machine("cuda", devices=1024, most_machines=1024)
@@ -168,7 +167,7 @@ def machine_of(engine: EngineName = EngineName.AUTO) -> Machine:
     """
     from worker.machine import devices
 
-    if chosen_engine(engine) is EngineName.SLURM:
+    if get_settings().chosen_engine(engine) is EngineName.SLURM:
         return A_CPU_CLUSTER if get_settings().slurm_gres == "cpu" else A_CLUSTER
     return A_CLUSTER if get_settings().broker_url else devices.machine()
 

@@ -24,9 +24,8 @@ from worker.machine.process_identity import hostname, me
 from worker.runs import results
 from worker.serving import memory, models
 from worker.settings import ROOT, get_settings
-from worker.store import database, quotas
+from worker.store import database, quotas, served_models
 from worker.store.database import UNREACHABLE
-from worker.store.playground import serving as store
 from worker.store.tables import DeviceLease, ServedModel, ServedState
 from worker.store.work import SERVED, LeaseLost
 from worker.supervision import holders
@@ -58,7 +57,7 @@ def start_waiting() -> None:
         return
     with _lock:
         with database.read() as session:
-            waiting = store.waiting(session=session)
+            waiting = served_models.waiting(session=session)
         for served in waiting:
             _start_or_note(served)
 
@@ -95,7 +94,7 @@ def _start_or_note(served: ServedModel) -> None:
             device = _free_gpu(session) if devices.usable_gpus() else None
             memory.check(planned, device)
             seconds, holder = get_settings().lease_seconds, str(me())
-            if not store.claim(
+            if not served_models.claim(
                 session=session, served_id=served.id, holder=holder, device=device, lease_seconds=seconds
             ):
                 return
@@ -112,7 +111,7 @@ def _obstacle(served: ServedModel) -> str:
     if reason := overload.here():
         return f"This machine starts nothing at present ({reason}); it starts when the machine has recovered."
     with database.read() as session:
-        others = [one for one in store.live(session=session, owner=served.owner) if one.id != served.id]
+        others = [one for one in served_models.live(session=session, owner=served.owner) if one.id != served.id]
         if any(one.state is not ServedState.WAITING for one in others):
             return "The models served before are being ended."
         if devices.usable_gpus() and (allowed := quotas.DeviceQuotas.read(session)).left(served.owner) < 1:
@@ -200,7 +199,7 @@ def _watched(served: ServedModel, process: "subprocess.Popen[bytes]", output: Pa
                 process.wait()
                 return requested
             if "state" not in values and (port := (told := _last_line(output)).get("port")):
-                values |= store.ready(f"{_reachable_host()}:{port}", str(told.get("note", "")))
+                values |= served_models.ready(f"{_reachable_host()}:{port}", str(told.get("note", "")))
                 continue
             processes.wait_for_end(process, _READY_SECONDS if "state" in values else _STARTING_SECONDS)
     finally:
@@ -248,11 +247,11 @@ def _last_line(output: Path) -> dict[str, object]:
 
 def _note(served: ServedModel, reason: str) -> None:
     if served.reason != reason:
-        _tell(lambda session: store.note(session=session, served_id=served.id, reason=reason))
+        _tell(lambda session: served_models.note(session=session, served_id=served.id, reason=reason))
 
 
 def _finish(served_id: str, reason: str) -> None:
-    _tell(lambda session: store.finish(session=session, served_id=served_id, reason=reason))
+    _tell(lambda session: served_models.finish(session=session, served_id=served_id, reason=reason))
 
 
 def _tell(action: Callable[[Session], object]) -> None:

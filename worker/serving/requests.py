@@ -8,8 +8,7 @@ from worker import celery_app
 from worker.runs.admission import admitted
 from worker.serving import models
 from worker.settings import get_settings
-from worker.store import database
-from worker.store.playground import serving as store
+from worker.store import database, served_models
 from worker.store.tables import Run, ServedModel, ServedState, Status
 
 LOST_SECONDS = 30.0
@@ -34,7 +33,7 @@ def ask(names: Sequence[str], owner: str) -> ServedModel:
         for known in present(session, owner):
             if set(names) <= set(known.models):
                 return known
-        served = store.create(session=session, models=wanted, owner=owner)
+        served = served_models.create(session=session, models=wanted, owner=owner)
     celery_app.notify_of_model(served.id)
     return served
 
@@ -78,7 +77,7 @@ def offered() -> list[tuple[Run, list[str]]]:
 
 def present(session: Session, owner: str | None = None) -> list[ServedModel]:
     """The served models that answer or will, of an owner or of all."""
-    live = store.live(session=session, owner=owner)
+    live = served_models.live(session=session, owner=owner)
     return [one for one in live if not one.end_request and not is_lost(session, one)]
 
 

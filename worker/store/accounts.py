@@ -1,4 +1,4 @@
-"""Accounts: users with their own token. Only a token's hash is stored; the token is shown once.
+"""Accounts: users with their own token, and what users prefer. Only a token's hash is stored; the token is shown once.
 
 Every function takes a session, which the caller commits, as in worker/store/runs.py.
 """
@@ -11,9 +11,8 @@ from sqlmodel import Session, col, select
 
 from training.errors import UserError
 from worker.settings import get_settings
-from worker.store import database, shares
-from worker.store.notifications import channels, preferences
-from worker.store.tables import LOCAL, Account
+from worker.store import channels, database, shares
+from worker.store.tables import LOCAL, Account, Preferences
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 Limits = dict[str, int | None]
@@ -22,6 +21,7 @@ Limits = dict[str, int | None]
 MOST = {"max_devices": 2**31 - 1, "max_waiting": 2**31 - 1, "max_disk_bytes": 2**63 - 1}
 """The highest limits that can be stored, by their columns."""
 
+LONGEST_MODEL = 500
 NAME_RULE = "1 to 64 letters, digits and . _ @ -, beginning with a letter or digit"
 
 
@@ -30,6 +30,10 @@ class AccountError(UserError):
 
     def __init__(self, name: str, message: str, fix: str) -> None:
         super().__init__("NAME", name, message, fix)
+
+
+class BadPreference(UserError):  # noqa: N818
+    """The preference cannot be stored."""
 
 
 class AccountNotFound(AccountError):  # noqa: N818
@@ -100,7 +104,8 @@ def remove(*, session: Session, name: str) -> None:
     session.delete(get(session=session, name=name))
     channels.remove_of(session=session, owner=name)
     shares.remove_user(session=session, user=name)
-    preferences.remove_of(session=session, owner=name)
+    if preferences := session.get(Preferences, name):
+        session.delete(preferences)
 
 
 def get(*, session: Session, name: str) -> Account:
@@ -128,6 +133,40 @@ def of_token(*, session: Session, token: str) -> Account | None:
 def listing(*, session: Session) -> list[Account]:
     """The accounts by name."""
     return list(session.exec(select(Account).order_by(col(Account.name))))
+
+
+def preferences_of(*, session: Session, owner: str) -> Preferences:
+    """The preferences of a user; the defaults if they changed nothing."""
+    return session.get(Preferences, owner) or Preferences(owner=owner)
+
+
+def change_preferences(*, session: Session, owner: str, **values: str) -> Preferences:
+    """Stores some of `model`, `price_gpu_hour` and `price_kwh`, prices as typed; worker/forecasts/prices.py reads them.
+
+    Raises:
+        BadPreference: the model is too long.
+    """
+    kept = preferences_of(session=session, owner=owner)
+    for name, text in values.items():
+        setattr(kept, name, text.strip())
+    if len(kept.model) > LONGEST_MODEL:
+        message = f"has {len(kept.model):,} characters."
+        raise BadPreference("model", f"{kept.model[:40]}...", message, f"Use at most {LONGEST_MODEL}.")
+    session.add(kept)
+    return kept
+
+
+def add_tour_step(*, session: Session, owner: str, step: str) -> None:
+    """Stores that the user has done a step of the tour."""
+    found = preferences_of(session=session, owner=owner)
+    if step not in found.tour:
+        found.tour = [*found.tour, step]
+        session.add(found)
+
+
+def tour_steps(*, session: Session) -> set[str]:
+    """The steps of the tour that any user has done."""
+    return {step for steps in session.exec(select(Preferences.tour)) for step in steps}
 
 
 def new_token() -> str:

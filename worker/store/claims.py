@@ -8,10 +8,8 @@ from sqlmodel import Session, col, func, select
 from training.config.fields import in_words
 from training.redaction import redact, redact_all
 from training.run_folder.events import CheckpointSaved
-from worker.store import database, history, nodes
+from worker.store import database, history, nodes, outbox, prompt_sets
 from worker.store.jobs import open_for
-from worker.store.notifications import outbox
-from worker.store.playground import new_results
 from worker.store.tables import Attempt, Event, Request, Run, RunEvent, Status
 from worker.store.waiting import counts_as_waiting
 from worker.store.work import RUN
@@ -109,9 +107,9 @@ def finish(
     level = "error" if status in (Status.FAILED, Status.DIVERGED) else "info"
     message = f"{status.value.capitalize()}. {reason}".strip()
     history.note(session=session, run_id=run_id, attempt=attempt, message=message, level=level, kind=status.value)
-    outbox.tell(session=session, run=run, event=Event(status.value))
+    outbox.enqueue(session=session, run=run, event=Event(status.value))
     if status is Status.FINISHED:
-        new_results.ask(session=session, run=run)
+        prompt_sets.ask_new_result(session=session, run=run)
     return True
 
 

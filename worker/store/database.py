@@ -22,8 +22,9 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlmodel import Session, SQLModel, select
 
 from training.run_folder.events import finite
+from worker import private_folder
 from worker.settings import Settings, get_settings
-from worker.store import private_folder, schema, sight
+from worker.store import schema, sight
 
 if TYPE_CHECKING:
     from alembic.config import Config

@@ -1,21 +1,24 @@
-"""Stores the training program's records, and reads a run's events."""
+"""Stores the training program's records and output, and reads a run's events and log; secrets are redacted."""
 
 import dataclasses
 import math
+import time
 from collections.abc import Sequence
+from typing import TypeVar
 
-from sqlalchemy import insert, update
+from sqlalchemy import desc, insert, update
 from sqlmodel import Session, col, select
+from sqlmodel.sql.expression import SelectOfScalar
 
-from training.redaction import redact
+from training.redaction import clean, redact
 from training.run_folder import events as trainer
+from training.run_folder.memory_words import summary
 from training.units import byte_size
-from worker.store import database
-from worker.store.measured import metrics
-from worker.store.measured.metrics import WHOLE_RUN, Point
-from worker.store.memory_words import summary
-from worker.store.notifications import outbox
-from worker.store.tables import Attempt, Event, Metric, Run, RunEvent
+from worker.store import database, metrics, outbox
+from worker.store.metrics import WHOLE_RUN, Point
+from worker.store.tables import Attempt, Event, LogLine, Metric, Run, RunEvent
+
+T = TypeVar("T", RunEvent, LogLine)
 
 LOSSES = ("loss", "eval_loss")
 SMOOTHING = 64  # losses over which the time of a step is averaged
@@ -54,7 +57,7 @@ def apply(
     session.add(run)
     session.flush()
     if run.diverged and not diverged:
-        outbox.tell(session=session, run=run, event=Event.DIVERGED)
+        outbox.enqueue(session=session, run=run, event=Event.DIVERGED)
     return True
 
 
@@ -65,22 +68,68 @@ def note(*, session: Session, run_id: str, attempt: int, message: str, level: st
     session.exec(insert(RunEvent).values(**values, time=database.clock()))
 
 
+def append_log(*, session: Session, run_id: str, attempt: int, lines: list[str], new_offset: int) -> bool:
+    """Stores lines with `new_offset`, the position in output.log after them.
+
+    False, with nothing stored, if the attempt is not the current one. Storing the same part again changes nothing.
+    """
+    current = select(Run.log_offset).where(Run.id == run_id, Run.attempt == attempt).with_for_update()
+    offset = session.exec(current).first()
+    if offset is None:
+        return False
+    if new_offset > offset:
+        session.exec(update(Run).where(col(Run.id) == run_id).values(log_offset=new_offset))
+        now = time.time()
+        rows = [{"run_id": run_id, "attempt": attempt, "time": now, "text": clean(line)} for line in lines]
+        if rows:
+            session.exec(insert(LogLine), params=rows)
+    return True
+
+
 def events(*, session: Session, run_id: str, after_id: int = 0, limit: int = 500) -> list[RunEvent]:
     """The last `limit` events after `after_id`, the oldest first."""
-    later = select(RunEvent).where(RunEvent.run_id == run_id, col(RunEvent.id) > after_id)
-    return list(session.exec(later.order_by(col(RunEvent.id).desc()).limit(limit)))[::-1]
+    return _last(session, _after(RunEvent, run_id, after_id), limit)
 
 
 def phases(*, session: Session, run_id: str, limit: int = 5000) -> list[RunEvent]:
     """The first `limit` events at which a phase began, the oldest first."""
-    begun = select(RunEvent).where(RunEvent.run_id == run_id, RunEvent.kind == trainer.PhaseStarted.kind)
-    return list(session.exec(begun.order_by(col(RunEvent.id)).limit(limit)))
+    return _first(session, _after(RunEvent, run_id).where(RunEvent.kind == trainer.PhaseStarted.kind), limit)
 
 
 def following(*, session: Session, run_id: str, after_id: int = 0, limit: int = 500) -> list[RunEvent]:
     """The first `limit` events after `after_id`, the oldest first."""
-    later = select(RunEvent).where(RunEvent.run_id == run_id, col(RunEvent.id) > after_id)
-    return list(session.exec(later.order_by(col(RunEvent.id)).limit(limit)))
+    return _first(session, _after(RunEvent, run_id, after_id), limit)
+
+
+def log_tail(
+    *, session: Session, run_id: str, after_id: int = 0, before_id: int | None = None, limit: int = 500
+) -> list[LogLine]:
+    """The last `limit` lines of the log after `after_id` and before `before_id`, the oldest first."""
+    return _last(session, _after(LogLine, run_id, after_id, before_id), limit)
+
+
+def log_head(*, session: Session, run_id: str, after_id: int = 0, limit: int = 500) -> list[LogLine]:
+    """The first `limit` lines of the log after `after_id`, the oldest first."""
+    return _first(session, _after(LogLine, run_id, after_id), limit)
+
+
+def last_line_with(*, session: Session, run_id: str, text: str, before_id: int | None = None) -> int | None:
+    """The id of the last line before `before_id` that contains `text`, whatever its case; None if no line does."""
+    matching = _after(LogLine, run_id, before_id=before_id).where(col(LogLine.text).icontains(text, autoescape=True))
+    return next((line.id for line in _last(session, matching, 1)), None)
+
+
+def _after(kind: type[T], run_id: str, after_id: int = 0, before_id: int | None = None) -> SelectOfScalar[T]:
+    chosen = select(kind).where(kind.run_id == run_id, col(kind.id) > after_id)
+    return chosen if before_id is None else chosen.where(col(kind.id) < before_id)
+
+
+def _first(session: Session, chosen: SelectOfScalar[T], limit: int) -> list[T]:
+    return list(session.exec(chosen.order_by("id").limit(limit)))
+
+
+def _last(session: Session, chosen: SelectOfScalar[T], limit: int) -> list[T]:
+    return list(session.exec(chosen.order_by(desc("id")).limit(limit)))[::-1]
 
 
 def _store(run: Run, event: trainer.Event) -> list[Point]:

@@ -9,8 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, or_
 from sqlmodel import Session, col, select
 
-from worker.store import database, history, quotas
-from worker.store.notifications import outbox
+from worker.store import database, history, outbox, quotas
 from worker.store.tables import Event, Run, Status
 from worker.store.work import RUN
 
@@ -118,5 +117,5 @@ def end(*, session: Session, run: Run, status: Status, reason: str, error: dict[
         history.note(
             session=session, run_id=run.id, attempt=run.attempt, message=message, level=level, kind=status.value
         )
-        outbox.tell(session=session, run=changed, event=Event(status.value))
+        outbox.enqueue(session=session, run=changed, event=Event(status.value))
     return changed is not None

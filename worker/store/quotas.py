@@ -16,7 +16,6 @@ from training.config.choices import EngineName
 from training.config.run_config import RunConfig
 from training.errors import Problem
 from worker.store import sight
-from worker.store.engine_names import engine_name
 from worker.store.tables import LOCAL, Account, Evaluation, Machine, Run, ServedModel, ServedState, Status
 
 _HOLDING = (ServedState.STARTING, ServedState.READY)
@@ -75,7 +74,7 @@ class DeviceQuotas:
 
     def _devices_of(self, run: Run) -> int:
         settings = run.config | run.stepped_down
-        on_cpu = self.on_cpu and engine_name(run) is not EngineName.SLURM
+        on_cpu = self.on_cpu and run.engine is not EngineName.SLURM
         return int(settings.get("num_machines" if on_cpu else "num_processes", 1))
 
 

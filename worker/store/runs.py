@@ -18,8 +18,7 @@ from training.config.run_config import Changes, RunConfig
 from training.errors import Conflict, NotFound, UserError
 from worker.file_store import run_files
 from worker.settings import get_settings
-from worker.store import database, history, shares
-from worker.store.notifications import outbox
+from worker.store import database, history, outbox, shares
 from worker.store.tables import LOCAL, Attempt, Event, Request, Run, Status
 from worker.store.tables.run_values import LONGEST_NAME, LONGEST_NOTES, LONGEST_TAG
 
@@ -147,7 +146,7 @@ def request_stop(*, session: Session, run_id: str) -> Run:
     if run.status is Status.QUEUED:
         run.status, run.finished_at = Status.STOPPED, database.now(session=session)
         _note(session, run, "stopped", "Stopped while it was queued.")
-        outbox.tell(session=session, run=run, event=Event.STOPPED)
+        outbox.enqueue(session=session, run=run, event=Event.STOPPED)
     elif run.request is not Request.STOP:
         run.request = Request.STOP
         _note(session, run, "stop", "Stop requested.")

@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import Dialect
 
 from training.errors import UserError
+from worker import private_folder
 from worker.settings import ROOT
-from worker.store import private_folder
 
 MIGRATIONS = ROOT / "migrations"
 

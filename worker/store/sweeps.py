@@ -10,7 +10,7 @@ from sqlmodel import Session, col, func, select
 
 from training.errors import Conflict, NotFound
 from worker.store import database
-from worker.store.measured.metrics import WHOLE_RUN
+from worker.store.metrics import WHOLE_RUN
 from worker.store.runs import SHORTEST_PREFIX, new_id
 from worker.store.tables import Metric, Run, Status, Sweep
 

@@ -9,8 +9,7 @@ from sqlmodel import Session
 from training.config import slurm_options
 from worker.machine.devices import JOB
 from worker.settings import get_settings
-from worker.store import database, history
-from worker.store.system import aside, engines, machines
+from worker.store import database, history, machines
 from worker.store.tables import Run
 
 _UNUSABLE = ("down", "drain", "fail", "boot", "unk", "no_")  # states of Slurm's nodes
@@ -42,10 +41,10 @@ def count(*, session: Session, run: Run, name: str, reason: str) -> None:
     hours = settings.put_aside_hours
     if host is None or _machines(run) < 2 or not hours:
         return
-    number = aside.add_failure(
+    number = machines.add_failure(
         session=session, host=host, run_id=run.id, attempt=run.attempt, reason=reason, within_seconds=hours * 3600
     )
-    if number < aside.FAILURES or host in aside.hosts(session=session):
+    if number < machines.FAILURES or host in machines.cordoned(session=session):
         return
     failed = f"Machine {host} ended {number} attempts within {hours:g} h, the latest: {reason}"
     others, needed = _others(session, run, host), int(run.config.get("min_machines") or _machines(run))
@@ -54,7 +53,7 @@ def count(*, session: Session, run: Run, name: str, reason: str) -> None:
             f"{failed} It is not put aside, because only {others} other machines are known and the run needs {needed}."
         )
     else:
-        aside.put_aside(session=session, host=host, reason=reason)
+        machines.cordon(session=session, host=host, reason=reason)
         message = (
             f"{failed} It is put aside: runs on several machines avoid it until `lathe machines use {host}` or the button "
             "on the page System takes it back."
@@ -70,13 +69,13 @@ def put_gpus_aside(*, session: Session, run: Run, error: dict[str, Any] | None, 
     False if no GPU is at fault, or without them too few are left for the run.
     """
     faulty = _faulty_gpus(run, error or {})
-    now, avoided = database.now(session=session), aside.hosts(session=session).union(faulty)
+    now, avoided = database.now(session=session), machines.cordoned(session=session).union(faulty)
     offered = [machine for machine in machines.listing(session=session) if machines.is_fresh(machine, now)]
     left = [name for machine in offered for name in machines.usable_devices(machine) if name not in avoided]
     if not faulty or len(left) < len(run.devices):
         return False
     for device in faulty:
-        aside.put_aside(session=session, host=device, reason=reason)
+        machines.cordon(session=session, host=device, reason=reason)
     message = f"{', '.join(faulty)} put aside: {reason} `lathe machines use NAME` or the page System takes it back."
     history.note(
         session=session, run_id=run.id, attempt=run.attempt, message=message, level="warning", kind="put_aside"
@@ -107,7 +106,7 @@ def _short(name: str) -> str:
 
 def _others(session: Session, run: Run, host: str) -> int:
     """How many other machines could run it, as far as is known: those that report, or Slurm's nodes."""
-    avoided = {host, *(name for name in aside.hosts(session=session) if "/" not in name)}  # others are devices
+    avoided = {host, *(name for name in machines.cordoned(session=session) if "/" not in name)}  # others are devices
     if any(JOB in device for device in run.devices):
         return max(_slurm_nodes(session, run) - len(avoided), 0)
     now = database.now(session=session)
@@ -120,7 +119,7 @@ def _slurm_nodes(session: Session, run: Run) -> int:
     """The usable nodes of the run's partition, else of the default one."""
     given = slurm_options.parse(get_settings().slurm_options) | slurm_options.parse(run.config.get("slurm_options"))
     wanted = given.get("partition", "").split(",")
-    pools = [pool for report in engines.listing(session=session) for pool in report.capacity["pools"]]
+    pools = [pool for report in machines.engine_reports(session=session) for pool in report.capacity["pools"]]
     chosen = [pool for pool in pools if pool["name"] in wanted] or [pool for pool in pools if pool["is_default"]]
     return sum(
         number for pool in chosen for state, number in pool["states"].items() if not state.lower().startswith(_UNUSABLE)

@@ -12,7 +12,7 @@ from training.config.run_config import Changes
 from training.errors import UserError
 from training.run_folder.events import DIVERGED, PAUSED, Failed, Finished, OutOfMemory
 from training.run_folder.full_disk import FullDisk
-from worker.store.memory_words import summary
+from training.run_folder.memory_words import summary
 from worker.store.tables import Request, Status
 from worker.supervision.machine_faults import killed_on, node_failure
 from worker.supervision.report_reader import AttemptProgress

@@ -22,7 +22,7 @@ from training.run_folder.events import (
     decode,
 )
 from training.run_folder.paths import EVENTS_FILE, LOG_FILE, checkpoint_step, events_file
-from worker.store import database, history, logs
+from worker.store import database, history
 from worker.store.tables import Run
 from worker.store.work import LeaseLost
 
@@ -221,7 +221,9 @@ class Reports:
                     new_offset=reached[0][0],
                     node_offsets=reached[0][1:],
                 )
-                and logs.append(session=session, run_id=run_id, attempt=attempt, lines=lines, new_offset=reached[1])
+                and history.append_log(
+                    session=session, run_id=run_id, attempt=attempt, lines=lines, new_offset=reached[1]
+                )
             ):
                 raise LeaseLost(f"Run {self._run_id} is past attempt {self._attempt}.")
         self._stored = reached

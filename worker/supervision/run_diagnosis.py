@@ -8,7 +8,7 @@ from training.model_info.config_json import Dimensions, ModelError, read_dimensi
 from worker.diagnosis.comparison import different_settings, new_lines
 from worker.diagnosis.diagnosis import Diagnosis, diagnose
 from worker.diagnosis.log_file import Excerpt, read_log
-from worker.store import database, logs, runs
+from worker.store import database, history, runs
 from worker.store.tables import Status
 from worker.supervision.outcome import Verdict
 from worker.supervision.report_reader import AttemptProgress
@@ -31,7 +31,7 @@ def of_run(run_id: str, *, dimensions: Dimensions | None = None, micro_batch: in
         stored = (run.error or {}).get("diagnosis")
         if stored and dimensions is None and micro_batch is None:
             return dict(stored) | {"compared": compared(run_id)}
-        lines = [line.text for line in logs.tail(session=session, run_id=run.id, limit=_MOST_LINES)]
+        lines = [line.text for line in history.log_tail(session=session, run_id=run.id, limit=_MOST_LINES)]
         trace = str((run.error or {}).get("traceback") or "")
         text = "\n".join([*lines, *([] if trace in "\n".join(lines) else trace.splitlines())])
         config, stepped = dict(run.config), dict(run.stepped_down)
@@ -58,7 +58,8 @@ def compared(run_id: str) -> dict[str, Any] | None:
         if best is None or not {"model", "data"} & set(shared):
             return None
         failed, good = (
-            [line.text for line in logs.tail(session=session, run_id=one.id, limit=_MOST_LINES)] for one in (run, best)
+            [line.text for line in history.log_tail(session=session, run_id=one.id, limit=_MOST_LINES)]
+            for one in (run, best)
         )
         settings = different_settings(run.config | run.stepped_down, best.config | best.stepped_down)
         return {

@@ -23,8 +23,7 @@ from worker.machine import devices
 from worker.runs import checks, config_files
 from worker.runs.settle import settle
 from worker.settings import get_settings
-from worker.store import database
-from worker.store.system import machines
+from worker.store import database, machines
 from worker.store.tables import LOCAL
 from worker.sweeps import pace
 from worker.sweeps.expand import Candidate, candidates

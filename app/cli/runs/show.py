@@ -14,9 +14,9 @@ from app.format.runs import DIFFERS, change, exact_match, progress, result_noun,
 from training.config.data_sets import FIELDS
 from training.config.fields import in_words
 from training.run_folder.events import OutOfMemory
+from training.run_folder.memory_words import facts
 from training.units import NONE, byte_size
 from worker.machine import overload
-from worker.store.memory_words import facts
 from worker.store.tables import Status
 
 EVENTS_SHOWN = 12

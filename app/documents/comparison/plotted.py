@@ -10,9 +10,8 @@ from sqlmodel import Session
 from app.documents.comparison.document import check_number
 from app.documents.live.plots import rounded, summed_up
 from app.documents.live.positions import Positions, positions
-from worker.store import runs
-from worker.store.measured import series
-from worker.store.measured.series import Series
+from worker.store import runs, series
+from worker.store.series import Series
 from worker.store.tables import Run
 
 Axis = Literal["step", "tokens", "epoch", "time"]

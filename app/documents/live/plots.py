@@ -14,9 +14,8 @@ from sqlmodel import Session
 
 from app.documents.live.panels import is_drawn, is_summed_up, line_key, panels
 from app.documents.live.positions import Positions, marks, positions
-from worker.store import database, history, runs
-from worker.store.measured import series
-from worker.store.measured.series import Series
+from worker.store import database, history, runs, series
+from worker.store.series import Series
 from worker.store.tables import Run
 
 EVENTS = 100

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlmodel import Session
 
-from worker.store.measured import series
-from worker.store.measured.series import Series
+from worker.store import series
+from worker.store.series import Series
 from worker.store.tables import Run, RunEvent
 
 AXES = ("step", "tokens", "epoch", "time")

@@ -13,10 +13,9 @@ from app.documents.live.facts import facts
 from app.documents.live.panels import is_drawn, is_summed_up, line_key
 from app.documents.live.plots import rounded
 from app.documents.run import place
-from worker.store import database, history, logs, runs
-from worker.store.measured import series
-from worker.store.measured.metrics import Point
-from worker.store.measured.series import Key
+from worker.store import database, history, runs, series
+from worker.store.metrics import Point
+from worker.store.series import Key
 from worker.store.tables import LogLine, Run, RunEvent
 
 MOST_STEPS = 6
@@ -74,7 +73,7 @@ class Reader:
             if self.cursor is None:
                 self.cursor = end(session, run)
             events = history.events(session=session, run_id=run.id, after_id=self.cursor.event, limit=_EVENTS + 1)
-            lines = logs.tail(session=session, run_id=run.id, after_id=self.cursor.line, limit=GAP + 1)
+            lines = history.log_tail(session=session, run_id=run.id, after_id=self.cursor.line, limit=GAP + 1)
             points, restarted = self._points(session, run)
             queue = place(session, run)
             speed = mean_speed(session, run) if run.status.ended else self._speed
@@ -190,7 +189,7 @@ def is_sent(name: str) -> bool:
 def end(session: Session, run: Run) -> Cursor:
     """The cursor of a page that shows all there is."""
     events = history.events(session=session, run_id=run.id, limit=1)
-    lines = logs.tail(session=session, run_id=run.id, limit=1)
+    lines = history.log_tail(session=session, run_id=run.id, limit=1)
     return Cursor(events[-1].id or 0 if events else 0, lines[-1].id or 0 if lines else 0, run.step)
 
 

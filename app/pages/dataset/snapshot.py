@@ -17,8 +17,7 @@ from worker.datasets import datasets, previewing, row_pages, row_search, token_c
 from worker.datasets.row_search import Search
 from worker.datasets.token_counts import TokenCount
 from worker.settings import ROOT
-from worker.store import database
-from worker.store.listed import run_list
+from worker.store import database, run_list
 from worker.store.tables import Dataset, Run
 
 STARTER = "static/starter"

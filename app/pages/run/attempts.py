@@ -8,7 +8,7 @@ from typing import Any
 from app.format import numbers
 from training.config.fields import in_words
 from training.run_folder.events import OutOfMemory
-from worker.store.memory_words import facts
+from training.run_folder.memory_words import facts
 from worker.store.tables import Attempt, Run, RunEvent, Status
 
 _INTERRUPTED = "training"

@@ -11,8 +11,7 @@ from app.documents.live.reader import Cursor
 from app.documents.run import place
 from app.pages.common.cache import TimedCache
 from worker.datasets import datasets
-from worker.store import database, history, logs, runs
-from worker.store.measured import series
+from worker.store import database, history, runs, series
 from worker.store.tables import Attempt, LogLine, Run, RunEvent
 from worker.supervision import run_diagnosis
 
@@ -55,7 +54,7 @@ def read(run_id: str) -> Snapshot:
         return Snapshot(
             run=run,
             events=history.events(session=session, run_id=run.id, limit=EVENTS),
-            log=logs.tail(session=session, run_id=run.id, limit=LOG_LINES),
+            log=history.log_tail(session=session, run_id=run.id, limit=LOG_LINES),
             dataset_names={item.id: item.name for item in datasets.listing(session=session)},
             cursor=live.end(session, run),
             facts=facts(run, place(session, run), speed),

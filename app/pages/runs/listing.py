@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 from starlette.datastructures import QueryParams
 
 from app.pages.runs.columns import DEFAULT, SORTED_UPWARDS, columns
-from worker.store.listed.run_list import GROUPS, orders
+from worker.store.run_list import GROUPS, orders
 from worker.store.tables import Status
 
 PAGE = 50

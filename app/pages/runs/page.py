@@ -17,9 +17,8 @@ from app.pages.runs.listing import PAGE, Listing
 from training.config.fields import settings
 from worker.datasets import datasets
 from worker.settings import get_settings
-from worker.store import database, sweeps, waiting
-from worker.store.listed import filters, run_list
-from worker.store.listed.filters import FilterError
+from worker.store import database, filters, run_list, sweeps, waiting
+from worker.store.filters import FilterError
 from worker.store.tables import Run, Status, damaged
 
 _REFRESH_SECONDS = 3.0

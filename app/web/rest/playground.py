@@ -10,8 +10,7 @@ from app.access import playground as changes
 from app.documents import playground as documents
 from app.documents.playground import PROMPT_SET, SERVED
 from app.web.rest.routing import Answer, BodyForm, JsonRouter, answers, columns
-from worker.store import database
-from worker.store.playground import prompt_sets
+from worker.store import database, prompt_sets
 from worker.store.tables import PromptSet, ServedModel
 
 

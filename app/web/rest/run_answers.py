@@ -8,7 +8,7 @@ from app.documents.results.outputs import Output
 from app.documents.results.snippets import Snippet
 from app.documents.run import ATTEMPT, BRIEF, EVENT, WHOLE
 from app.web.rest.routing import Answer, columns
-from worker.store.measured.series import Series
+from worker.store.series import Series
 from worker.store.tables import Attempt, LogLine, Run, RunEvent, Status
 
 

@@ -9,14 +9,13 @@ from app.access import callers, installation
 from app.documents import system as system_document
 from app.web.rest.routing import Answer, BodyForm, JsonRouter, answers, columns
 from app.web.rest.users import AccountUse
-from worker.broker_state import Broker
 from worker.disk import background
 from worker.disk.offers import Freeable
 from worker.machine.sizes import Size, size_of
+from worker.services import Broker, DatabaseFacts
 from worker.settings import get_settings
 from worker.store import database, runs
-from worker.store.system.database_facts import DatabaseFacts
-from worker.store.tables import Machine, MachineAside
+from worker.store.tables import Cordon, Machine
 
 
 class LeaseAnswer(Answer):
@@ -90,7 +89,7 @@ class EngineAnswer(Answer):
     age_seconds: float
 
 
-@columns(MachineAside, ("host", "since", "reason"))
+@columns(Cordon, ("host", "since", "reason"))
 class AsideAnswer(Answer):
     """A machine that runs on several machines avoid, since its second failure; `reason` is the latest one."""
 

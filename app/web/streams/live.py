@@ -17,7 +17,7 @@ from app.documents.live.plots import View
 from app.documents.live.reader import Cursor, Reader
 from app.web.downloads import slug
 from app.web.rest.routing import After, sends
-from worker.store import database, logs, runs
+from worker.store import database, history, runs
 from worker.store.database import UNREACHABLE
 from worker.store.runs import RunNotFound
 from worker.store.tables import Run, Status
@@ -212,11 +212,11 @@ def show_log(
     """
     with database.read() as session:
         if find:
-            found = logs.last_with(session=session, run_id=run.id, text=find, before_id=before)
+            found = history.last_line_with(session=session, run_id=run.id, text=find, before_id=before)
             if found is None:
                 return {"lines": []}
             after = max(after, found - 1)
-        lines = logs.tail(session=session, run_id=run.id, after_id=after, before_id=before, limit=limit)
+        lines = history.log_tail(session=session, run_id=run.id, after_id=after, before_id=before, limit=limit)
     return {"lines": [[line.id, line.attempt, line.text] for line in lines]}
 
 
@@ -231,7 +231,7 @@ def _whole_log(run_id: str) -> Iterator[str]:
     after = 0
     while True:
         with database.read() as session:
-            lines = logs.head(session=session, run_id=run_id, after_id=after, limit=_PAGE)
+            lines = history.log_head(session=session, run_id=run_id, after_id=after, limit=_PAGE)
             texts = [f"{line.text}\n" for line in lines]
             after = lines[-1].id or 0 if lines else 0
         if not texts:

@@ -11,8 +11,7 @@ from benchmarks.scale.limits.processes import at_once
 from training.config.run_config import RunConfig
 from worker.engines.local import starting
 from worker.machine import free_devices
-from worker.store import claims, database, runs, waiting
-from worker.store.listed import run_list
+from worker.store import claims, database, run_list, runs, waiting
 from worker.store.tables import Attempt, Run, Status
 
 _LEASE_SECONDS = 600.0

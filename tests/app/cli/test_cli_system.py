@@ -10,7 +10,7 @@ from app.cli.services import FREEABLE
 from worker.disk import usage
 from worker.disk.offers import Freeable
 from worker.store import database as db
-from worker.store.system import aside
+from worker.store import machines
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def test_accounts_are_listed_with_what_they_use(database):
 
 def test_a_machine_that_was_put_aside_is_listed_and_taken_back(database):
     with db.write() as session:
-        aside.put_aside(session=session, host="node1", reason="Lost contact with node1 for 150 s.")
+        machines.cordon(session=session, host="node1", reason="Lost contact with node1 for 150 s.")
     text = lathe("system").stdout
     assert "Lost contact with node1 for 150 s." in text and "lathe machines use NAME" in text
     assert lathe("machines", "use", "node1").stdout == "Runs on several machines use node1 again.\n"

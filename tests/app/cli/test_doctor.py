@@ -11,8 +11,7 @@ from worker.doctor.finding import State
 from worker.machine import device_trial, gpus, overload
 from worker.queue.reaper import try_devices
 from worker.settings import get_settings
-from worker.store import database
-from worker.store.system import aside
+from worker.store import database, machines
 
 WORKS = {"problems": {}, "seconds": 0.1}
 BROKEN = {
@@ -79,10 +78,10 @@ def test_a_gpu_that_computes_nothing_is_put_aside_when_the_worker_starts(four_gp
     gauge = overload.Gauge()
     try_devices(gauge)
     with database.write() as session:
-        names = aside.hosts(session=session)
+        names = machines.cordoned(session=session)
         assert ({name.rpartition(":")[2] for name in names}, gauge.trial) == (expected, "")
         for name in names:
-            aside.use(session=session, host=name)
+            machines.uncordon(session=session, host=name)
 
 
 @nvml.needs_compiler

@@ -12,8 +12,8 @@ from app.access.intake import Intake, intakes
 from app.format.datasets import removal
 from worker.datasets import datasets
 from worker.store import database, runs
-from worker.store.dataset_uses import DatasetUse
 from worker.store.tables import Dataset, Run, Status
+from worker.store.uses import DatasetUse
 
 SCRIPT = "<script>alert(1)</script>"
 

@@ -24,8 +24,7 @@ from worker.machine import devices, overload
 from worker.machine import processes as process
 from worker.machine.process_identity import hostname
 from worker.serving import processes
-from worker.store import database, runs
-from worker.store.playground import serving
+from worker.store import database, runs, served_models
 from worker.store.tables import PromptSet, ServedModel, Status
 
 pytestmark = IN_BROWSER
@@ -53,8 +52,8 @@ def worker(page, monkeypatch):
     ended.set()
     thread.join()
     with database.write() as session:
-        for one in serving.live(session=session):
-            serving.request_end(session=session, served_id=one.id, reason="The test ends.")
+        for one in served_models.live(session=session):
+            served_models.request_end(session=session, served_id=one.id, reason="The test ends.")
     processes.wait_for_ends()
 
 
@@ -137,7 +136,7 @@ def test_base_and_adapter_answer_side_by_side_while_a_run_trains_and_a_killed_pr
     says(page, "#set-note", "Every run that finishes from now on answers this set")
 
     with database.read() as session:
-        (live,) = serving.live(session=session)
+        (live,) = served_models.live(session=session)
     os.kill(live.pid, signal.SIGKILL)
     says(page, ".served", "Ended", "It was killed by signal 9 (SIGKILL).", "Start again")
     assert row(training).status is Status.RUNNING

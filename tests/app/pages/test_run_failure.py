@@ -6,8 +6,8 @@ from prepared import prepared_installation  # noqa: F401
 from web import client
 
 from training.run_folder.events import OutOfMemory
+from training.run_folder.memory_words import summary
 from worker.diagnosis.diagnosis import diagnose
-from worker.store.memory_words import summary
 from worker.store.tables import Status
 
 LOG = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 8.00 GiB."

@@ -9,8 +9,7 @@ from patience import eventually
 from played_run import PlayedRun
 from web import client
 
-from worker.store import database, evaluations, runs, waiting
-from worker.store.listed import run_list
+from worker.store import database, evaluations, run_list, runs, waiting
 from worker.store.tables import Run, Status
 
 HOSTILE = "<b onmouseover=harmed()>محاولة</b>"

@@ -7,8 +7,7 @@ from played_run import PlayedRun
 from training.config.run_config import RunConfig
 from training.run_folder.events import Metrics
 from worker.settings import ROOT
-from worker.store import database, runs
-from worker.store.listed import run_list
+from worker.store import database, run_list, runs
 
 pytestmark = pytest.mark.browser
 STARTER = ROOT / "static" / "starter"

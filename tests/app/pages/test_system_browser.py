@@ -6,8 +6,7 @@ from played_run import PlayedRun
 from run_files import checkpoint, result, steps_of
 from sqlmodel import select
 
-from worker.store import database
-from worker.store.system import aside
+from worker.store import database, machines
 from worker.store.tables import Machine, Status
 
 pytestmark = IN_BROWSER
@@ -33,7 +32,7 @@ def test_devices_link_to_their_runs_and_a_lost_machine_can_be_removed(page):
 def test_a_machine_that_was_put_aside_is_taken_back_by_a_click(page):
     machine("node1"), machine("node2")
     with database.write() as session:
-        aside.put_aside(session=session, host="node2", reason="Lost contact with node2 for 150 s.")
+        machines.cordon(session=session, host="node2", reason="Lost contact with node2 for 150 s.")
     page.goto("/system")
     says(page, ".put-aside", "node2", "after two failures: Lost contact with node2 for 150 s.")
     page.get_by_label("Use node2 again").click()
@@ -41,7 +40,7 @@ def test_a_machine_that_was_put_aside_is_taken_back_by_a_click(page):
     page.locator("#ask [data-confirm]").click()
     page.locator(".put-aside").wait_for(state="detached")
     with database.read() as session:
-        assert not aside.hosts(session=session)
+        assert not machines.cordoned(session=session)
 
 
 def test_checkpoints_are_freed_after_a_question_by_keyboard(page):

@@ -14,8 +14,7 @@ from app.format.system import account_cells, device_names, used_of
 from app.pages import system as system_page
 from worker.disk import background, usage
 from worker.settings import get_settings
-from worker.store import accounts, database
-from worker.store.system import aside, engines
+from worker.store import accounts, database, machines
 from worker.store.tables import Run
 
 SCRIPT = "<img src=x onerror='window.harmed = true'>"
@@ -69,12 +68,14 @@ def test_an_engine_shows_its_partitions_and_why_it_does_not_answer(shown):
     pool = {"name": "gpu", "machines": 3, "states": {"idle": 2, "down": 1}, "gpus": 24, "time_limit": "1-00:00:00"}
     capacity = {"engine": "slurm", "pools": [pool | {"is_default": True}], "waiting": 4, "running": 1, "problem": ""}
     with database.write() as session:
-        engines.report(session=session, name="slurm", capacity=capacity)
+        machines.report_engine(session=session, name="slurm", capacity=capacity)
     text = shown()
     assert "Engine Slurm" in text and "1 running, 4 waiting" in text
     assert "gpu (default)" in text and "1 down, 2 idle" in text and "does not answer" not in text
     with database.write() as session:
-        engines.report(session=session, name="slurm", capacity=capacity | {"pools": [], "problem": "connect failure"})
+        machines.report_engine(
+            session=session, name="slurm", capacity=capacity | {"pools": [], "problem": "connect failure"}
+        )
     assert "Slurm does not answer." in shown()
 
 
@@ -136,7 +137,7 @@ def test_a_lost_machine_names_the_runs_that_it_held(shown):
 
 def test_a_machine_that_was_put_aside_shows_why_and_only_admins_can_take_it_back(shown):
     with database.write() as session:
-        aside.put_aside(session=session, host="node2", reason=SCRIPT)
+        machines.cordon(session=session, host="node2", reason=SCRIPT)
     text = shown()
     assert "node2" in text and "after two failures" in text and "Use again" in text and SCRIPT not in text
     assert "Use again" not in shown(account("alice"))

@@ -16,8 +16,7 @@ from training.run_folder.events import Metrics, PhaseStarted
 from worker import celery_app
 from worker.datasets import datasets
 from worker.settings import get_settings
-from worker.store import database
-from worker.store.listed import run_list
+from worker.store import database, run_list
 from worker.store.tables import Status
 
 

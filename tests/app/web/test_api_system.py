@@ -7,8 +7,7 @@ from run_files import checkpoint, result, steps_of
 from web import account, client
 
 from worker.disk import background, usage
-from worker.store import database
-from worker.store.system import aside
+from worker.store import database, machines
 from worker.store.tables import Run, Status
 
 
@@ -92,7 +91,7 @@ def test_only_an_admin_removes_a_machine_that_no_longer_reports(api):
 def test_only_an_admin_takes_back_a_machine_that_was_put_aside(api):
     alice, carol = account("alice"), account("carol", admin=True)
     with database.write() as session:
-        aside.put_aside(session=session, host="node1", reason="Lost contact.")
+        machines.cordon(session=session, host="node1", reason="Lost contact.")
     (listed,) = api.get("/api/system", headers=carol).json()["put_aside"]
     assert (listed["host"], listed["reason"]) == ("node1", "Lost contact.")
     use = "/api/system/machines/node1/use"

@@ -9,8 +9,7 @@ from web import account, client
 
 from app.web import model_endpoint
 from training.run_folder.paths import PARITY_FOLDER
-from worker.store import accounts, database
-from worker.store.playground import prompt_sets, serving
+from worker.store import accounts, database, prompt_sets, served_models
 from worker.store.tables import Status
 
 ASKED = {"messages": [{"role": "user", "content": "hi"}]}
@@ -50,11 +49,13 @@ def test_a_request_starts_the_model_and_is_answered_with_503_until_it_is_ready(a
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert answer.json()["error"]["type"] == "server_error"
     with database.read() as session:
-        (asked,) = serving.live(session=session)
+        (asked,) = served_models.live(session=session)
     assert asked.models == [f"{run.id}:base", f"{run.id}:checkpoint-7"]
     assert api.post("/v1/chat/completions", json=ASKED | {"model": f"{run.id}:base"}).status_code == 503
     with database.read() as session:
-        assert [one.id for one in serving.live(session=session)] == [asked.id]  # the same process answers for both
+        assert [one.id for one in served_models.live(session=session)] == [
+            asked.id
+        ]  # the same process answers for both
 
 
 @pytest.mark.parametrize(
@@ -186,7 +187,7 @@ def test_a_model_s_name_reaches_no_file(api, subtests):
                 assert served.status_code in (404, 422), served.text[:300]
                 assert len(served.content) < 5000
     with database.read() as session:
-        assert serving.live(session=session) == []
+        assert served_models.live(session=session) == []
 
 
 def test_prompt_sets_have_limits_for_each_user(api):

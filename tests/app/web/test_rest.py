@@ -7,7 +7,7 @@ from played_run import PlayedRun
 from web import client
 
 from training.run_folder.events import Note
-from worker.store import accounts, database, logs
+from worker.store import accounts, database, history
 
 ROWS = "".join(json.dumps({"prompt": f"{n}", "completion": f"{n + 1}"}) + "\n" for n in range(20))
 COLUMNS = "".join(json.dumps({"q": f"{n}", "a": f"{n + 1}"}) + "\n" for n in range(20))
@@ -107,7 +107,9 @@ def test_only_the_owner_maps_and_deletes_a_data_set(api, account):
 def test_a_log_is_read_in_pages_or_from_its_end(api):
     run = PlayedRun("sums").claim()
     with database.write() as session:
-        logs.append(session=session, run_id=run.id, attempt=1, lines=[f"line {n}" for n in range(5)], new_offset=50)
+        history.append_log(
+            session=session, run_id=run.id, attempt=1, lines=[f"line {n}" for n in range(5)], new_offset=50
+        )
     first = api.get(f"/api/runs/{run.id}/log", params={"limit": 3}).json()
     second = api.get(f"/api/runs/{run.id}/log", params={"after": first["next"]}).json()
     end = api.get(f"/api/runs/{run.id}/log", params={"limit": 2, "last": True}).json()

@@ -13,9 +13,8 @@ from web import account
 
 from worker.queue import local_broker
 from worker.settings import get_settings
-from worker.store import accounts
+from worker.store import accounts, run_list
 from worker.store import database as db
-from worker.store.listed import run_list
 from worker.store.tables import IdempotencyKey
 
 pytestmark = pytest.mark.slow

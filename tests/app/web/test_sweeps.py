@@ -8,8 +8,7 @@ from web import client
 
 from training.run_folder.events import Metrics
 from worker import celery_app
-from worker.store import database, runs, sweeps
-from worker.store.listed import run_list
+from worker.store import database, run_list, runs, sweeps
 from worker.sweeps import delete
 
 

@@ -17,8 +17,7 @@ from app.access.intake import intakes
 from app.web.addresses import PAGES
 from app.web.streams import live
 from worker.settings import get_settings
-from worker.store import database, evaluations, shares, sight
-from worker.store.playground import prompt_sets
+from worker.store import database, evaluations, prompt_sets, shares, sight
 from worker.store.runs import RunNotFound
 from worker.store.tables import Dataset, DeviceLease, Evaluation, PromptSet, Run, ServedModel, Sweep
 

@@ -20,9 +20,10 @@ from training.reports.memory_limit import counted_memory
 from training.reports.out_of_memory import part_of_step, requested
 from training.reports.out_of_memory import reporting_out_of_memory as reported
 from training.reports.report import Report
+from training.run_folder import memory_words
 from training.run_folder.events import OutOfMemory, decode
 from worker.store import database as db
-from worker.store import memory_words, runs
+from worker.store import runs
 from worker.store.runs import NotResumable
 from worker.store.tables import Status
 from worker.supervision.outcome import Ending, judge

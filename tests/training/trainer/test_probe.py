@@ -14,7 +14,7 @@ from training.forecast.step_down import next_rung_after
 from training.rules import check
 from training.rules.probe import wants_probe
 from training.run_folder.events import Metrics, Note, OutOfMemory, PhaseStarted, decode
-from worker.store.memory_words import summary
+from training.run_folder.memory_words import summary
 
 
 def events(folder: Path, kind: type[Any]) -> list[Any]:

@@ -15,7 +15,7 @@ from worker.runs.lineage import lineage_of
 from worker.runs.settle import resolve, settle
 from worker.settings import ROOT
 from worker.store import database as db
-from worker.store import dataset_uses
+from worker.store import uses
 
 MODEL = str(ROOT / "static" / "starter")
 
@@ -59,7 +59,7 @@ def test_the_second_set_cannot_be_deleted_while_a_run_waits(database: str, files
     run = submit.submit(mixture(files, "chat", "pairs"))
     second = sources(run.config["data"])[1].path
     with db.read() as session:
-        assert [use.id for use in dataset_uses.users(session=session)[second]] == [run.id]
+        assert [use.id for use in uses.dataset_users(session=session)[second]] == [run.id]
     with pytest.raises(DatasetInUse), db.write() as session:
         datasets.delete(session=session, dataset_id=second)
 

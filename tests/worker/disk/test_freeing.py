@@ -14,7 +14,7 @@ from worker.disk.freeing import Progress
 from worker.disk.offers import Freeable
 from worker.settings import get_settings
 from worker.store import database as db
-from worker.store import run_states
+from worker.store import uses
 from worker.store.tables import LOCAL, Dataset, Status
 
 EVERYTHING = tuple(Freeable)
@@ -39,7 +39,7 @@ def free(*kinds, may_change=lambda _: True):
 
 def offered():
     with db.read() as session:
-        return {offer.kind for offer in offers.offers(run_states.states(session=session))}
+        return {offer.kind for offer in offers.offers(uses.run_states(session=session))}
 
 
 def dataset(digit, new_run=None):

@@ -6,9 +6,8 @@ from machines import gpu, machine, seen_ago
 from training.config.run_config import RunConfig
 from worker.engines.local import placement
 from worker.machine.process_identity import hostname
-from worker.store import claims, nodes, runs
+from worker.store import claims, machines, nodes, runs
 from worker.store import database as db
-from worker.store.system import aside
 from worker.store.tables import Run
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -134,7 +133,7 @@ def test_the_reason_to_wait_counts_the_machines() -> None:
 def test_a_machine_that_is_put_aside_is_not_taken_and_the_reason_to_wait_names_it() -> None:
     host("b"), host("c")
     with db.write() as session:
-        aside.put_aside(session=session, host="b", reason="Lost contact.")
+        machines.cordon(session=session, host="b", reason="Lost contact.")
     assert place(queued()) == [*HERE, "c/cuda:0", "c/cuda:1"]
     with db.read() as session:
         text = placement.reason_to_wait(session=session, run=queued())
@@ -144,5 +143,5 @@ def test_a_machine_that_is_put_aside_is_not_taken_and_the_reason_to_wait_names_i
 def test_a_machine_that_is_put_aside_starts_no_run_on_several() -> None:
     host("b")
     with db.write() as session:
-        aside.put_aside(session=session, host=hostname(), reason="Lost contact.")
+        machines.cordon(session=session, host=hostname(), reason="Lost contact.")
     assert place(queued()) is None

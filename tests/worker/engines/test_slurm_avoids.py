@@ -13,8 +13,7 @@ from benchmarks.slurm_cluster import SlurmCluster
 from worker.queue.reporting import report_engines
 from worker.store import database as db
 from worker.store import jobs as stored
-from worker.store import runs
-from worker.store.system import aside
+from worker.store import machines, runs
 from worker.store.tables import Run, Status
 
 __all__ = ["slurm"]
@@ -61,7 +60,7 @@ def test_a_node_that_fails_twice_is_avoided_until_it_is_used_again(slurm: Instal
     waiting = slurm.light(5, slurm_options="cpus-per-task=2")  # more than n1 and n3 have free
     slurm.until(waiting, lambda run: run.job and run.job.get(stored.EXCLUDED) == "n2")
     with db.write() as session:
-        aside.use(session=session, host="n2")
+        machines.uncordon(session=session, host="n2")
     slurm.until(waiting, lambda run: run.job and run.job.get(stored.EXCLUDED) == "")
     with db.write() as session:
         runs.request_stop(session=session, run_id=run_id)

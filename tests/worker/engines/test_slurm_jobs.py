@@ -19,8 +19,7 @@ from worker.runs import checks
 from worker.runs.settle import settle
 from worker.settings import Settings, SettingsError, get_settings
 from worker.store import database as db
-from worker.store import runs
-from worker.store.system import engines
+from worker.store import machines, runs
 from worker.store.tables import Request, Status
 from worker.supervision import closing, outcome
 from worker.supervision.report_reader import AttemptProgress
@@ -206,13 +205,15 @@ def test_a_waiting_run_says_that_slurm_does_not_answer(home: Path, monkeypatch: 
     get_settings.cache_clear()
     run = PlayedRun("waits")
     with db.write() as session:
-        engines.report(session=session, name="slurm", capacity={"problem": "Unable to contact slurm controller"})
+        machines.report_engine(
+            session=session, name="slurm", capacity={"problem": "Unable to contact slurm controller"}
+        )
     with db.read() as session:
         assert (
             place(session, run.row)["job"]
             == "Waits for Slurm, which does not answer: Unable to contact slurm controller"
         )
     with db.write() as session:
-        engines.report(session=session, name="slurm", capacity={"problem": ""})
+        machines.report_engine(session=session, name="slurm", capacity={"problem": ""})
     with db.read() as session:
         assert place(session, run.row)["job"] == ""

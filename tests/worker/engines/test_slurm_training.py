@@ -12,8 +12,7 @@ from training.config.run_config import RunConfig
 from worker.engines.slurm import jobs
 from worker.runs.submit import submit
 from worker.store import database as db
-from worker.store import logs
-from worker.store.measured import series
+from worker.store import history, series
 from worker.store.tables import Status
 
 __all__ = ["cluster", "slurm"]
@@ -41,6 +40,6 @@ def test_zero_2_on_two_nodes_has_the_losses_of_one_machine(
     assert losses(run_id) == pytest.approx(alone.losses(), rel=1e-6)
     with db.read() as session:
         memory = {rank for name, rank in series.latest(session=session, run_id=run_id) if name == "host_rss"}
-        printed = [line.text for line in logs.tail(session=session, run_id=run_id)]
+        printed = [line.text for line in history.log_tail(session=session, run_id=run_id)]
     assert memory == {0, 1}, "the rank on the second node reports too"
     assert any("train_loss" in line for line in printed)

@@ -21,8 +21,7 @@ from worker.evaluations.submit import submit
 from worker.machine import overload, processes
 from worker.machine.process_identity import Identity
 from worker.settings import get_settings
-from worker.store import database, evaluations, runs
-from worker.store.playground import prompt_sets
+from worker.store import database, evaluations, prompt_sets, runs
 from worker.store.tables import DeviceLease, Status
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("home", "started")]

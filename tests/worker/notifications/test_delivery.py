@@ -18,9 +18,8 @@ from training.run_folder import events as records
 from worker.notifications import delivery
 from worker.notifications import messages as messages_of
 from worker.settings import get_settings
-from worker.store import accounts, claims, history, runs
+from worker.store import accounts, channels, claims, history, outbox, runs
 from worker.store import database as db
-from worker.store.notifications import channels, outbox
 from worker.store.tables import ChannelKind, Event, Notification, NotificationChannel, Run, Status, WebhookFormat
 
 ALL = ["finished", "failed", "stopped", "diverged"]
@@ -139,7 +138,7 @@ def test_an_event_is_written_once_even_if_it_is_reported_twice(database, new_run
     run = new_run()
     for _ in range(2):
         with db.write() as session:
-            outbox.tell(session=session, run=session.get_one(Run, run.id), event=Event.FAILED)
+            outbox.enqueue(session=session, run=session.get_one(Run, run.id), event=Event.FAILED)
     assert len(messages()) == 1
 
 

@@ -7,9 +7,8 @@ from worker.datasets import datasets
 from worker.runs import checks, requests, submit
 from worker.runs.settle import settle
 from worker.settings import get_settings
-from worker.store import accounts
+from worker.store import accounts, run_list
 from worker.store import database as db
-from worker.store.listed import run_list
 from worker.store.submissions import Submission
 from worker.sweeps import plan, start
 from worker.sweeps.spec import parse_sweep

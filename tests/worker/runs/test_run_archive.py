@@ -19,8 +19,7 @@ from training.scoring.request import EvaluationRequest, evaluation_dir
 from worker.runs import restore, run_archive
 from worker.runs.restore import BadArchive
 from worker.settings import get_settings
-from worker.store import database, evaluations, history, logs, runs
-from worker.store.measured import series
+from worker.store import database, evaluations, history, runs, series
 from worker.store.runs import NotEnded
 from worker.store.tables import Attempt, LogLine, Metric, MetricRollup, Run, RunEvent, Status
 
@@ -113,7 +112,7 @@ def contents(run_id: str) -> dict[str, Any]:
             "attempts": [one.model_dump(exclude={"run_id"}) for one in runs.attempts(session=session, run_id=run_id)],
             "series": [vars(line) for line in series.series(session=session, run_id=run_id, points=10)],
             "events": [(one.kind, one.message, one.time) for one in history.events(session=session, run_id=run_id)],
-            "log": [(one.text, one.attempt) for one in logs.tail(session=session, run_id=run_id)],
+            "log": [(one.text, one.attempt) for one in history.log_tail(session=session, run_id=run_id)],
         }
 
 

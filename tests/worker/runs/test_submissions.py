@@ -12,8 +12,7 @@ from worker import celery_app
 from worker.datasets import datasets
 from worker.runs import submit
 from worker.store import database as db
-from worker.store import runs, submissions
-from worker.store.listed import run_list
+from worker.store import run_list, runs, submissions
 from worker.store.submissions import KeyReused, Submission
 from worker.store.tables import IdempotencyKey
 

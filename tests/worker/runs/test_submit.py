@@ -11,8 +11,7 @@ from worker.datasets import datasets
 from worker.runs import submit
 from worker.runs.settle import resolve
 from worker.store import database as db
-from worker.store import runs
-from worker.store.listed import run_list
+from worker.store import run_list, runs
 from worker.store.tables import Status
 
 NOTHING = AllowedPaths(data=(), models=None)

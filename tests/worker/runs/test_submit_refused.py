@@ -16,8 +16,7 @@ from worker.machine import devices
 from worker.runs import checks, submit
 from worker.settings import get_settings
 from worker.store import database as db
-from worker.store import runs
-from worker.store.listed import run_list
+from worker.store import run_list, runs
 from worker.store.tables import Status
 
 NOTHING = AllowedPaths(data=(), models=None)

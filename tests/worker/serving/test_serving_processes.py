@@ -21,8 +21,7 @@ from worker.machine.process_identity import hostname, me
 from worker.machine.processes import is_gone
 from worker.serving import memory, models, processes
 from worker.settings import get_settings
-from worker.store import claims, database, evaluations
-from worker.store.playground import serving
+from worker.store import claims, database, evaluations, served_models
 from worker.store.tables import DeviceLease, ServedModel, ServedState, Status
 from worker.supervision import lease
 
@@ -45,7 +44,7 @@ def installation(home, monkeypatch):
     yield home
     for thread in list(processes._threads.values()):
         with database.read() as session:
-            live = serving.live(session=session)
+            live = served_models.live(session=session)
         for one in live:
             end(one.id)
         thread.join()
@@ -53,17 +52,17 @@ def installation(home, monkeypatch):
 
 def ask(*names, owner="local"):
     with database.write() as session:
-        return serving.create(session=session, models=list(names), owner=owner).id
+        return served_models.create(session=session, models=list(names), owner=owner).id
 
 
 def end(served_id, reason="The test ends."):
     with database.write() as session:
-        serving.request_end(session=session, served_id=served_id, reason=reason)
+        served_models.request_end(session=session, served_id=served_id, reason=reason)
 
 
 def get(served_id):
     with database.read() as session:
-        return serving.get(session=session, served_id=served_id)
+        return served_models.get(session=session, served_id=served_id)
 
 
 def is_in(state, served_id):
@@ -102,7 +101,7 @@ def test_a_process_ends_when_another_worker_has_ended_its_row(installation):
     """Otherwise two would use the device."""
     ready = served()
     with database.write() as session:
-        assert serving.finish(session=session, served_id=ready.id, reason="Its worker on host ended.")
+        assert served_models.finish(session=session, served_id=ready.id, reason="Its worker on host ended.")
     eventually(lambda: not psutil.pid_exists(ready.pid))
     assert (get(ready.id).reason, leased()) == ("Its worker on host ended.", {})
 
@@ -147,12 +146,12 @@ def test_a_queued_run_on_two_machines_ends_what_the_other_one_serves(installatio
     machine("b", devices=there)
     found = ask(base())
     with database.write() as session:
-        assert serving.claim(session=session, served_id=found, holder="b:1:1", device="b/cuda:1", lease_seconds=9)
+        assert served_models.claim(session=session, served_id=found, holder="b:1:1", device="b/cuda:1", lease_seconds=9)
     run = PlayedRun(num_processes=4, num_machines=2, strategy="ddp")
     assert starting.start_waiting() == []
     assert get(found).end_request == f"Run {run.id} needs its device."
     with database.write() as session:
-        assert serving.finish(session=session, served_id=found, reason="It was asked to.")
+        assert served_models.finish(session=session, served_id=found, reason="It was asked to.")
     assert [one.id for one in starting.start_waiting()] == [run.id]
     assert leased() == dict.fromkeys([FIRST, SECOND, "b/cuda:0", "b/cuda:1"], run.id)
 
@@ -232,7 +231,7 @@ def test_an_overloaded_machine_starts_none(installation, monkeypatch):
 def test_another_request_of_the_same_user_replaces_it(installation):
     first, other = served(), served(owner="anna")
     second = ask(base())
-    assert is_in(ServedState.ENDED, first.id).reason == serving.REPLACED
+    assert is_in(ServedState.ENDED, first.id).reason == served_models.REPLACED
     eventually(lambda: (processes.start_waiting(), get(second).state is ServedState.READY)[1])
     assert get(other.id).state is ServedState.READY
 
@@ -261,9 +260,11 @@ def test_after_kill_9_of_the_worker_the_process_dies_and_the_next_worker_frees_t
 def test_a_claim_is_for_one_worker_and_takes_the_device_too(home):
     found = ask("1:base")
     with database.write() as session:
-        assert serving.claim(session=session, served_id=found, holder=str(me()), device=FIRST, lease_seconds=9)
+        assert served_models.claim(session=session, served_id=found, holder=str(me()), device=FIRST, lease_seconds=9)
     with database.write() as session:
-        assert not serving.claim(session=session, served_id=found, holder="other:1:1", device=SECOND, lease_seconds=9)
+        assert not served_models.claim(
+            session=session, served_id=found, holder="other:1:1", device=SECOND, lease_seconds=9
+        )
     other = PlayedRun()
     with database.write() as session:
         assert claims.claim(session=session, run_id=other.id, owner=str(me()), devices=[FIRST], lease_seconds=9) is None
@@ -289,6 +290,6 @@ def test_rows_of_ended_models_stay_and_the_latest_is_found(home):
     first = ask("1:base")
     second = ask("2:base")
     with database.read() as session:
-        latest = serving.latest(session=session, owner="local")
+        latest = served_models.latest(session=session, owner="local")
         assert latest and latest.id == second
         assert session.get_one(ServedModel, first).state is ServedState.ENDED

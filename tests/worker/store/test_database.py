@@ -22,9 +22,7 @@ from sqlmodel import SQLModel, col, select
 
 from worker.settings import ROOT, get_settings
 from worker.store import database as db
-from worker.store import evaluations, schema, work
-from worker.store.measured import metrics
-from worker.store.playground import serving
+from worker.store import evaluations, metrics, schema, served_models, work
 from worker.store.schema import NewerDatabase
 from worker.store.tables import Dataset, Metric, MetricRollup, Run, Status
 
@@ -75,9 +73,9 @@ def test_work_that_is_held_and_work_that_waits_keeps_its_place_and_holder_when_t
     waiting, running = PlayedRun("waiting"), PlayedRun("running").claim("host/cpu")
     with db.write() as session:
         expires_at = session.get_one(Run, running.id).expires_at
-        served = serving.create(session=session, models=["1:base"], owner="local").id
+        served = served_models.create(session=session, models=["1:base"], owner="local").id
         held = {"holder": "host:2:2", "device": "host/cuda:0", "lease_seconds": 150}
-        assert serving.claim(session=session, served_id=served, **held)
+        assert served_models.claim(session=session, served_id=served, **held)
         item = evaluations.create(session=session, run_id=running.id, request={}, owner="local").id
         claim = {"owner": "host:3:3", "device": "host/cuda:1", "lease_seconds": 60}
         assert evaluations.claim(session=session, evaluation_id=item, **claim)

@@ -4,9 +4,8 @@ import pytest
 from held_runs import claim, finish
 
 from worker.store import database as db
-from worker.store import runs
-from worker.store.listed import filters, run_list
-from worker.store.listed.filters import FilterError, Part
+from worker.store import filters, run_list, runs
+from worker.store.filters import FilterError, Part
 from worker.store.tables import Run, Status
 
 

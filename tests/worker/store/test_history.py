@@ -16,9 +16,8 @@ from training.run_folder.events import (
     RankStarted,
     Resumed,
 )
-from worker.store import claims, history, runs
+from worker.store import claims, history, runs, series
 from worker.store import database as db
-from worker.store.measured import series
 
 PLAN = Planned(
     total_steps=100,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from worker.store import claims, logs, runs
+from worker.store import claims, history, runs
 from worker.store import database as db
 
 
@@ -16,12 +16,12 @@ def run(new_run):
 
 def append(run, lines, new_offset, attempt=1):
     with db.write() as session:
-        return logs.append(session=session, run_id=run.id, attempt=attempt, lines=lines, new_offset=new_offset)
+        return history.append_log(session=session, run_id=run.id, attempt=attempt, lines=lines, new_offset=new_offset)
 
 
 def tail(run, **options):
     with db.read() as session:
-        return logs.tail(session=session, run_id=run.id, **options)
+        return history.log_tail(session=session, run_id=run.id, **options)
 
 
 def test_lines_are_stored_in_order_with_the_offset(run):

@@ -5,8 +5,8 @@ from held_runs import claim
 from machines import machine, seen_ago
 
 from worker.store import database as db
-from worker.store.system import machines
-from worker.store.system.machines import MachineNotFound, MachineReports
+from worker.store import machines
+from worker.store.machines import MachineNotFound, MachineReports
 
 
 def listed():

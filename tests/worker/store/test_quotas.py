@@ -9,9 +9,8 @@ from patience import eventually
 from sqlalchemy import event, text
 
 from training.config.run_config import RunConfig
-from worker.store import accounts, claims, evaluations, jobs, quotas, runs, sight, waiting
+from worker.store import accounts, claims, evaluations, jobs, quotas, runs, served_models, sight, waiting
 from worker.store import database as db
-from worker.store.playground import serving
 from worker.store.quotas import DeviceQuotas
 from worker.store.tables import ServedState, Status
 
@@ -69,8 +68,8 @@ def claim_evaluation(item, device):
 
 def serve(device, owner="alice"):
     with db.write() as session:
-        served = serving.create(session=session, models=["a"], owner=owner)
-        claimed = serving.claim(
+        served = served_models.create(session=session, models=["a"], owner=owner)
+        claimed = served_models.claim(
             session=session, served_id=served.id, holder="node1:1:1", device=device, lease_seconds=60
         )
         return served.id, claimed
@@ -122,12 +121,12 @@ def test_evaluations_and_served_models_take_devices_of_the_quota(queued):
         assert evaluations.startable(session=session) == []
     assert claim(queued().id, devices=[THIRD_GPU]) is None
     with db.write() as session:
-        serving.finish(session=session, served_id=served_id, reason="its user ended it")
+        served_models.finish(session=session, served_id=served_id, reason="its user ended it")
     assert claim_evaluation(further, THIRD_GPU)
     served_id, claimed = serve("node1/cuda:3")
     assert not claimed
     with db.read() as session:
-        assert serving.get(session=session, served_id=served_id).state is ServedState.WAITING
+        assert served_models.get(session=session, served_id=served_id).state is ServedState.WAITING
     assert serve(None)[1]  # on a CPU it takes no device
     assert used() == (2, 1)
 

@@ -8,10 +8,8 @@ from sqlmodel import select
 
 from training.run_folder.events import CheckpointSaved
 from worker.settings import get_settings
-from worker.store import claims, history, runs, waiting
+from worker.store import claims, history, metrics, run_list, runs, waiting
 from worker.store import database as db
-from worker.store.listed import run_list
-from worker.store.measured import metrics
 from worker.store.runs import NotEnded, NotResumable, NotRunning, RunNotFound
 from worker.store.tables import Metric, Request, Run, Status
 

@@ -16,9 +16,8 @@ from worker.machine.processes import is_gone
 from worker.queue import reaper
 from worker.serving import processes as serving
 from worker.settings import get_settings
-from worker.store import claims
+from worker.store import claims, served_models
 from worker.store import database as db
-from worker.store.playground import serving as playground
 from worker.store.tables import Metric, ServedModel, ServedState, Status
 from worker.supervision.standby import SUPERVISOR_LOG
 
@@ -110,11 +109,11 @@ def test_a_served_model_ends_in_an_outage_that_is_longer_than_its_lease(
     get_settings.cache_clear()
     run = PlayedRun().claim("elsewhere/cpu")
     with db.write() as session:
-        served_id = playground.create(session=session, models=[f"{run.id}:base"], owner="local").id
+        served_id = served_models.create(session=session, models=[f"{run.id}:base"], owner="local").id
 
     def served() -> ServedModel:
         with db.read() as session:
-            return playground.get(session=session, served_id=served_id)
+            return served_models.get(session=session, served_id=served_id)
 
     serving.start_waiting()
     process = psutil.Process(eventually(lambda: served().state is ServedState.READY and served().pid))

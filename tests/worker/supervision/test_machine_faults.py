@@ -15,9 +15,8 @@ from training.run_folder.events import Failed, NodeFault
 from worker.machine import free_devices
 from worker.machine.process_identity import hostname
 from worker.settings import get_settings
-from worker.store import claims, history, runs
+from worker.store import claims, history, machines, runs
 from worker.store import database as db
-from worker.store.system import aside, engines
 from worker.store.tables import Run, Status
 from worker.supervision import closing
 from worker.supervision.machine_faults import killed_on
@@ -53,7 +52,7 @@ def lose(host: str, *, times: int = 1, devices: tuple[str, ...] = ("a/cpu", "b/c
 
 def put_aside() -> set[str]:
     with db.read() as session:
-        return aside.hosts(session=session)
+        return machines.cordoned(session=session)
 
 
 def warnings(run: Run) -> list[str]:
@@ -68,10 +67,10 @@ def test_the_second_failure_puts_a_machine_aside_and_a_user_takes_it_back() -> N
     assert put_aside() == {"b"}
     assert "Machine b ended 2 attempts within 24 h, the latest: Lost b. It is put aside" in message
     with db.write() as session:
-        aside.use(session=session, host="b")
+        machines.uncordon(session=session, host="b")
     assert put_aside() == set() and warnings(lose("b")) == []  # its failures are forgotten
     with pytest.raises(UserError, match="is not put aside"), db.write() as session:
-        aside.use(session=session, host="b")
+        machines.uncordon(session=session, host="b")
 
 
 def test_a_machine_that_the_run_needs_is_not_put_aside() -> None:
@@ -102,7 +101,7 @@ def test_nodes_of_slurm_are_counted_by_its_partition() -> None:
     nodes = ("n1/slurm:7", "n2/slurm:7")
     pool = {"name": "gpu", "machines": 4, "states": {"idle": 3, "down*": 1}, "is_default": True}
     with db.write() as session:
-        engines.report(session=session, name="slurm", capacity={"engine": "slurm", "pools": [pool]})
+        machines.report_engine(session=session, name="slurm", capacity={"engine": "slurm", "pools": [pool]})
     lose("n2", times=2, devices=nodes)
     assert put_aside() == {"n2"}
     lose("n1", times=2, devices=nodes)
@@ -151,7 +150,7 @@ def test_a_broken_gpu_is_put_aside_and_its_run_is_tried_on_another(
     with db.write() as session:
         assert not names & {*free_devices.free(session=session)}
         for name in names:
-            aside.use(session=session, host=name)
+            machines.uncordon(session=session, host=name)
         assert names <= {*free_devices.free(session=session)}
         claims.finish(session=session, run_id=run.id, attempt=run.attempt, status=Status.STOPPED)
         if expected:

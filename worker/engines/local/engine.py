@@ -8,8 +8,7 @@ from worker.engines.engine import Abilities, Capacity, Pool
 from worker.engines.local import node_starting, starting
 from worker.machine.process_identity import hostname
 from worker.settings import get_settings
-from worker.store import claims, database
-from worker.store.system import machines
+from worker.store import claims, database, machines
 from worker.store.tables import Run
 from worker.supervision import holders
 from worker.supervision.holders import Holder

@@ -12,8 +12,7 @@ from training.rules import check
 from worker.machine import devices
 from worker.machine.devices import CPU
 from worker.machine.process_identity import hostname
-from worker.store import database, nodes
-from worker.store.system import aside, machines
+from worker.store import database, machines, nodes
 from worker.store.tables import DeviceLease, Run
 
 _ANY = Machine("cuda", devices=1024, most_machines=1024)
@@ -28,7 +27,7 @@ def place(*, session: Session, run: Run, here: list[str], yielding: Collection[s
     only busy are waited for.
     """
     config = settings_of(run)
-    if hostname() in aside.hosts(session=session):
+    if hostname() in machines.cordoned(session=session):
         return None
     fewest = config.min_machines if run.attempt and config.min_machines else config.num_machines
     existing, free = _further(session, config, on_cpu=here[0].endswith(f"/{CPU}"), yielding=yielding)
@@ -78,7 +77,7 @@ def reason_to_wait(*, session: Session, run: Run) -> str:
     each = config.processes_per_machine
     wanted = f"Waits for {config.num_machines} machines with {each} free {'device' if each == 1 else 'devices'} each"
     are = "is" if len(free) == 1 else "are"
-    avoided = sorted(aside.hosts(session=session))
+    avoided = sorted(machines.cordoned(session=session))
     hint = f" Put aside after failures: {', '.join(avoided)} (lathe machines use NAME)." if avoided else ""
     return f"{wanted}: {len(free)} {are} free, of {len(existing)} that report as many devices.{hint}"
 
@@ -92,7 +91,7 @@ def _further(
     """
     now = database.now(session=session)
     taken = {*session.exec(select(DeviceLease.device)), *nodes.devices_in_use(session=session)}.difference(yielding)
-    lost = nodes.lost_hosts(session=session) | aside.hosts(session=session)
+    lost = nodes.lost_hosts(session=session) | machines.cordoned(session=session)
     owned: dict[str, list[str]] = {}
     for machine in machines.listing(session=session):
         # Another worker's devices may only be taken while it would start runs itself.

@@ -11,9 +11,7 @@ from worker.engines.local import placement
 from worker.machine import devices, free_devices, overload
 from worker.machine.process_identity import me
 from worker.settings import get_settings
-from worker.store import claims, database, waiting
-from worker.store.engine_names import engine_name
-from worker.store.playground import serving as served_models
+from worker.store import claims, database, served_models, waiting
 from worker.store.tables import Run
 from worker.store.work import RUN
 from worker.supervision.holders import Supervisors
@@ -92,7 +90,7 @@ def _next(session: Session, usable: list[str], yielding: Collection[str] = ()) -
 def _startable(session: Session) -> Iterator[Run]:
     # As claims count devices: a run that is offered and not claimed would be offered again and again.
     found = waiting.startable_one_by_one(session=session, on_cpu=not devices.usable_gpus())
-    return (run for run in found if engine_name(run) is EngineName.LOCAL)
+    return (run for run in found if run.engine is EngineName.LOCAL)
 
 
 def _claim(run: Run, chosen: list[str]) -> Run | None:

@@ -19,7 +19,6 @@ from worker.engines.slurm.rounds import Round
 from worker.settings import get_settings
 from worker.store import database
 from worker.store import jobs as stored
-from worker.store.engine_names import engine_name
 from worker.store.tables import Attempt, Run, Status
 from worker.supervision.holders import Holder
 from worker.supervision.standby import SUPERVISOR_LOG
@@ -78,7 +77,7 @@ class SlurmEngine:
 
     def capacity(self) -> Capacity:
         with database.read() as session:
-            mine = [run for run in stored.waiting_or_running(session=session) if engine_name(run) is self.name]
+            mine = [run for run in stored.waiting_or_running(session=session) if run.engine is self.name]
         waiting = sum(run.status is Status.QUEUED for run in mine)
         try:
             return Capacity(self.name, cluster.pools(), waiting, len(mine) - waiting)

@@ -13,10 +13,8 @@ from worker.engines.slurm.commands import SlurmError, call
 from worker.engines.slurm.jobs import CANCELLED, PENDING, Job
 from worker.machine.process_identity import Identity, boot, me
 from worker.settings import ROOT, get_settings
-from worker.store import database, waiting
+from worker.store import database, machines, waiting
 from worker.store import jobs as stored
-from worker.store.engine_names import engine_name
-from worker.store.system import aside
 from worker.store.tables import Run, Status
 from worker.supervision.standby import SUPERVISOR_LOG
 
@@ -205,7 +203,7 @@ class _Rows:
     @classmethod
     def read(cls) -> "_Rows":
         with database.read() as session:
-            runs = [run for run in stored.waiting_or_running(session=session) if engine_name(run) is EngineName.SLURM]
+            runs = [run for run in stored.waiting_or_running(session=session) if run.engine is EngineName.SLURM]
             startable = {run.id for run in waiting.startable(session=session)}
         return cls({run.id: run for run in runs}, startable)
 
@@ -228,7 +226,7 @@ def _config(run: Run) -> RunConfig:
 def _avoided() -> set[str]:
     """The nodes of the cluster that are put aside. sbatch refuses names that it does not know, such as those of a fleet."""
     with database.read() as session:
-        hosts = aside.hosts(session=session)
+        hosts = machines.cordoned(session=session)
     return hosts & nodes() if hosts else hosts
 
 

@@ -14,7 +14,7 @@ from worker.store.tables.installation import (
     QueueState,
     Share,
 )
-from worker.store.tables.nodes import MachineAside, MachineFailure, RunNode
+from worker.store.tables.nodes import Cordon, MachineFailure, RunNode
 from worker.store.tables.notifications import (
     ChannelKind,
     Event,
@@ -34,6 +34,7 @@ __all__ = [
     "Account",
     "Attempt",
     "ChannelKind",
+    "Cordon",
     "Dataset",
     "DeviceLease",
     "EngineReport",
@@ -42,7 +43,6 @@ __all__ = [
     "IdempotencyKey",
     "LogLine",
     "Machine",
-    "MachineAside",
     "MachineFailure",
     "Metric",
     "MetricRollup",

@@ -42,7 +42,7 @@ class MachineFailure(SQLModel, table=True):
     reason: str = Field(sa_column=Column(Text, nullable=False))
 
 
-class MachineAside(SQLModel, table=True):
+class Cordon(SQLModel, table=True):
     """A machine, or a node of Slurm, that runs on several machines avoid until a user takes it back; or a GPU that no run uses."""
 
     __tablename__ = "machine_aside"

@@ -6,6 +6,8 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, Column, Enum, Index, Text, false
 from sqlmodel import Field, SQLModel
 
+from training.config.choices import EngineName
+from worker.settings import get_settings
 from worker.store.tables.held import Held
 
 LOCAL = "local"
@@ -154,6 +156,12 @@ class Run(Held, table=True):
         sa_column=Column(JSON, nullable=False, server_default="{}"),
         description="settings that the latest attempt has instead, because machines were missing",
     )
+
+    @property
+    def engine(self) -> EngineName:
+        """The engine of its job, else the one in its settings, else the installation's first one."""
+        chosen = EngineName(self.config.get("engine", EngineName.AUTO))
+        return EngineName.SLURM if self.job_id else get_settings().chosen_engine(chosen)
 
     @property
     def has_result(self) -> bool:

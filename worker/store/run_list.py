@@ -7,7 +7,7 @@ from typing import Any, cast
 from sqlalchemy import ColumnElement, func
 from sqlmodel import Session, col, select
 
-from worker.store.listed import filters
+from worker.store import filters
 from worker.store.tables import Run, Status, Sweep
 
 TIMES = ("queued_at", "created_at", "started_at", "finished_at")
@@ -28,7 +28,7 @@ def listing(
 ) -> list[Run]:
     """Lists runs: pinned ones first, grouped if asked, those without a value in the sorted column last.
 
-    `search` is a filter (worker/store/listed/filters.py).
+    `search` is a filter (worker/store/filters.py).
 
     Raises:
         ValueError: `order_by` is not in `orders()`, or `group_by` not in `GROUPS`.

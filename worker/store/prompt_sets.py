@@ -1,17 +1,25 @@
 """Prompt sets in the database: prompts that a user keeps, and the latest answers of each model."""
 
+import json
 import secrets
+from hashlib import sha256
 from typing import Any
 
 from sqlmodel import Session, col, select
 
+from training.config.choices import Task
 from training.errors import NotFound, UserError
-from worker.store import database
-from worker.store.tables import PromptSet
+from training.scoring.request import EvaluationRequest
+from worker.store import accounts, database, runs, sight
+from worker.store.tables import Evaluation, PromptSet, Run
 
 MOST_PROMPTS, MOST_SETS, MOST_MODELS = 200, 100, 40
 _MOST_CHARACTERS = 20_000
 _MOST_NAME = 120
+
+
+NAME = "prompt set "
+"""The data of such an evaluation is named so, with the set's name."""
 
 
 class PromptSetNotFound(NotFound):
@@ -98,6 +106,25 @@ def of_every_result(*, session: Session) -> list[PromptSet]:
     return [one for one in listing(session=session) if one.every_result]
 
 
+def ask_new_result(*, session: Session, run: Run) -> None:
+    """Queues an evaluation of a finished run for each set whose owner sees the run; none if its model generates no text."""
+    if not Task(run.config.get("task", Task.SFT)).generates:
+        return
+    for found in filter(lambda one: _sees(session, one.owner, run.id), of_every_result(session=session)):
+        digest = sha256(json.dumps(found.prompts, sort_keys=True).encode()).hexdigest()
+        asked = {
+            "name": NAME + found.name,
+            "sha256": digest,
+            "prompt_set": found.id,
+            "prompts": found.prompts,
+            "metrics": (),
+        }
+        request = EvaluationRequest.model_validate(asked).model_dump(mode="json")
+        now = database.now(session=session)
+        session.add(Evaluation(id=runs.new_id(now), run_id=run.id, owner=found.owner, request=request, created_at=now))
+    session.flush()
+
+
 def delete(*, session: Session, set_id: str) -> None:
     """Deletes a set with its answers.
 
@@ -117,3 +144,9 @@ def _check(name: str, prompts: list[dict[str, str]]) -> None:
         if not prompt.get("user") or sum(map(len, prompt.values())) > _MOST_CHARACTERS:
             message = f"prompt {number} must have 1 to {_MOST_CHARACTERS:,} characters."
             raise BadPromptSet("prompts", number, message, "Change it, or leave it out.")
+
+
+def _sees(session: Session, user: str, run_id: str) -> bool:
+    """True if the user sees the run, and thus may keep its answers."""
+    with sight.seen_by(accounts.view_of(session=session, name=user)), database.read() as own:
+        return bool(sight.visible(own, [run_id]))

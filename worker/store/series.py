@@ -10,13 +10,15 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from sqlalchemy import Select, func, select, union_all
-from sqlmodel import Session
+from sqlalchemy import ColumnElement, Integer, Select, func, literal_column, select, union_all
+from sqlmodel import Session, SQLModel
 
-from worker.store.measured.metrics import Point
-from worker.store.measured.rollups import LEVELS, ROLLUPS, ROWS, bucket_steps, number, of_rollups, of_rows
+from worker.store.metrics import LEVELS, Point, bucket_steps
+from worker.store.tables import Metric, MetricRollup
 
 Key = tuple[str, int]  # name, rank
+_ROWS = SQLModel.metadata.tables[str(Metric.__tablename__)].c
+_ROLLUPS = SQLModel.metadata.tables[str(MetricRollup.__tablename__)].c
 
 
 @dataclass
@@ -108,11 +110,11 @@ def latest(*, session: Session, run_id: str) -> dict[Key, tuple[int, float | Non
 
 def extents(*, session: Session, run_id: str) -> dict[Key, Extent]:
     """What series there are, by the coarsest rollups: few rows a series."""
-    first = func.min(ROLLUPS.bucket) * bucket_steps(LEVELS)
+    first = func.min(_ROLLUPS.bucket) * bucket_steps(LEVELS)
     statement = (
-        select(ROLLUPS.name, ROLLUPS.rank, func.sum(ROLLUPS.count), first, func.max(ROLLUPS.step))
-        .where(ROLLUPS.run_id == run_id, ROLLUPS.level == LEVELS)
-        .group_by(ROLLUPS.name, ROLLUPS.rank)
+        select(_ROLLUPS.name, _ROLLUPS.rank, func.sum(_ROLLUPS.count), first, func.max(_ROLLUPS.step))
+        .where(_ROLLUPS.run_id == run_id, _ROLLUPS.level == LEVELS)
+        .group_by(_ROLLUPS.name, _ROLLUPS.rank)
     )
     found = session.connection().execute(statement).all()
     return {(name, rank): Extent(int(rows), start, last) for name, rank, rows, start, last in found}
@@ -121,9 +123,9 @@ def extents(*, session: Session, run_id: str) -> dict[Key, Extent]:
 def rows_after(*, session: Session, run_id: str, after: dict[Key, int]) -> list[Point]:
     """The rows of each given series after a step, by step."""
     names, ranks = {name for name, _ in after}, {rank for _, rank in after}
-    where = [ROWS.run_id == run_id, ROWS.name.in_(names), ROWS.rank.in_(ranks), ROWS.step > min(after.values())]
-    columns = (ROWS.name, ROWS.rank, ROWS.step, ROWS.time, ROWS.value)
-    found = session.connection().execute(select(*columns).where(*where).order_by(ROWS.step)).all()
+    where = [_ROWS.run_id == run_id, _ROWS.name.in_(names), _ROWS.rank.in_(ranks), _ROWS.step > min(after.values())]
+    columns = (_ROWS.name, _ROWS.rank, _ROWS.step, _ROWS.time, _ROWS.value)
+    found = session.connection().execute(select(*columns).where(*where).order_by(_ROWS.step)).all()
     points = [Point(*row) for row in found]
     return [point for point in points if point.step > after.get((point.name, point.rank), point.step)]
 
@@ -152,18 +154,50 @@ def _read(session: Session, run_id: str, plans: dict[Key, Part]) -> list[Any]:
 
 
 def _select(run_id: str, part: Part, names: Collection[str], ranks: Collection[int]) -> Select[Any]:
-    table, place = (ROLLUPS, ROLLUPS.bucket) if part.level else (ROWS, ROWS.step)
+    table, place = (_ROLLUPS, _ROLLUPS.bucket) if part.level else (_ROWS, _ROWS.step)
     size = bucket_steps(part.level)
     chosen = [table.run_id == run_id, table.name.in_(names), table.rank.in_(ranks)]
     chosen += [place.between(part.first // size, (part.end - 1) // size)]
-    chosen += [ROLLUPS.level == part.level] if part.level else []
+    chosen += [_ROLLUPS.level == part.level] if part.level else []
     if part.group > 1:
-        groups = of_rollups() if part.level else of_rows()
+        groups = _of_rollups() if part.level else _of_rows()
         grouped = select(table.name, table.rank, *groups).where(*chosen)
-        return grouped.group_by(table.name, table.rank, place // number(part.group))
-    rolled = (ROLLUPS.count, ROLLUPS.mean, ROLLUPS.low, ROLLUPS.high)
-    values = rolled if part.level else (number(1), ROWS.value, ROWS.value, ROWS.value)
+        return grouped.group_by(table.name, table.rank, place // _number(part.group))
+    rolled = (_ROLLUPS.count, _ROLLUPS.mean, _ROLLUPS.low, _ROLLUPS.high)
+    values = rolled if part.level else (_number(1), _ROWS.value, _ROWS.value, _ROWS.value)
     return select(table.name, table.rank, table.step, table.time, *values).where(*chosen)
+
+
+def _of_rows() -> list[ColumnElement[Any]]:
+    """For a group of rows: last step, its time, number of values, mean, minimum and maximum."""
+    value = _ROWS.value
+    return [
+        func.max(_ROWS.step),
+        func.max(_ROWS.time),
+        func.count(value),
+        func.avg(value),
+        func.min(value),
+        func.max(value),
+    ]
+
+
+def _of_rollups() -> list[ColumnElement[Any]]:
+    """For a group of rollups: the same, over all rows below them."""
+    count = func.sum(_ROLLUPS.count)
+    mean = func.sum(_ROLLUPS.mean * _ROLLUPS.count) / func.nullif(count, 0)
+    return [
+        func.max(_ROLLUPS.step),
+        func.max(_ROLLUPS.time),
+        count,
+        mean,
+        func.min(_ROLLUPS.low),
+        func.max(_ROLLUPS.high),
+    ]
+
+
+def _number(value: int) -> ColumnElement[int]:
+    """A literal number: PostgreSQL does not recognize two equal parameters in GROUP BY."""
+    return literal_column(str(int(value)), Integer)
 
 
 def _series(name: str, rank: int, width: int, rows: list[Any]) -> Series:

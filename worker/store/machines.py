@@ -1,19 +1,24 @@
-"""What workers report about their machines, and the runs that hold their devices."""
+"""What workers report about machines and engines, the runs that hold their devices, and machines that are cordoned.
+
+Runs on several machines avoid a cordoned machine (on pages: put aside) after two failures, until a user takes it back. No run uses
+a cordoned GPU after a failure of its hardware.
+"""
 
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy
-from sqlmodel import Session, col, delete, select
+from sqlmodel import Session, col, delete, func, select
 
 from training.errors import Conflict, NotFound
-from worker.store import database
-from worker.store.tables import DeviceLease, Machine, Run, ServedModel, Status
+from training.redaction import redact
+from worker.store import database, served_models
+from worker.store.tables import Cordon, DeviceLease, EngineReport, Machine, MachineFailure, Run, Status
 
 STALE_SECONDS = 60.0
 """A machine that has not reported for this long is shown as lost, and can be removed."""
-
-
+FAILURES = 2
+"""So many within LATHE_PUT_ASIDE_HOURS put a machine aside."""
 SERVING = "serving"
 """The phase in the lease of a served model, which has no run."""
 
@@ -24,6 +29,10 @@ class MachineNotFound(NotFound):
 
 class MachineReports(Conflict):
     """The machine's worker is running, so the machine cannot be removed."""
+
+
+class NotCordoned(Conflict):
+    """The machine is not put aside."""
 
 
 @dataclass(frozen=True)
@@ -72,17 +81,12 @@ def leases(*, session: Session) -> list[Lease]:
     run: Any = Run
     columns = run.id, run.name, run.owner, run.phase, run.step, run.total_steps, run.expires_at
     joined = sqlalchemy.select(col(DeviceLease.device), *columns).join(Run, run.id == DeviceLease.run_id)
-    rows = session.connection().execute(joined.order_by(col(DeviceLease.device)))
-    held = [Lease(*row) for row in rows] + _served(session)
-    return sorted(held, key=lambda lease: lease.device)
-
-
-def _served(session: Session) -> list[Lease]:
-    joined = select(DeviceLease.device, ServedModel).join(ServedModel, col(ServedModel.id) == DeviceLease.served_id)
-    return [
-        Lease(device, served.id, f"served model {', '.join(served.models)}", served.owner, SERVING, 0, None, None)
-        for device, served in session.exec(joined)
+    rows = session.connection().execute(joined)
+    served = [
+        Lease(device, one.id, f"served model {', '.join(one.models)}", one.owner, SERVING, 0, None, None)
+        for device, one in served_models.on_devices(session=session).items()
     ]
+    return sorted([*(Lease(*row) for row in rows), *served], key=lambda lease: lease.device)
 
 
 def remove(*, session: Session, name: str) -> None:
@@ -104,6 +108,63 @@ def remove(*, session: Session, name: str) -> None:
 def is_fresh(machine: Machine, now: float) -> bool:
     """True if the machine has reported lately; `now` is by the database's clock."""
     return now - machine.last_seen <= STALE_SECONDS
+
+
+def add_failure(*, session: Session, host: str, run_id: str, attempt: int, reason: str, within_seconds: float) -> int:
+    """Stores a failure of the machine; returns how many it had within the last `within_seconds`, this one included."""
+    values = {"host": host, "run_id": run_id, "attempt": attempt, "reason": redact(reason)}
+    statement = database.insert(session, MachineFailure).values(**values, failed_at=database.clock())
+    session.exec(statement.on_conflict_do_nothing())
+    recent = MachineFailure.host == host, col(MachineFailure.failed_at) > database.clock() - within_seconds
+    return session.exec(select(func.count()).select_from(MachineFailure).where(*recent)).one()
+
+
+def cordon(*, session: Session, host: str, reason: str) -> None:
+    """Puts a machine aside, unless it is."""
+    values = {"host": host, "reason": redact(reason), "since": database.clock()}
+    session.exec(database.insert(session, Cordon).values(**values).on_conflict_do_nothing())
+
+
+def uncordon(*, session: Session, host: str) -> None:
+    """Takes a machine back and forgets its failures.
+
+    Raises:
+        NotCordoned: it is not put aside.
+    """
+    if session.get(Cordon, host) is None:
+        known = ", ".join(sorted(cordoned(session=session))) or "none"
+        raise NotCordoned("machine", host, "is not put aside.", f"Machines that are put aside: {known}.")
+    for table in (Cordon, MachineFailure):
+        session.exec(delete(table).where(col(table.host) == host))
+
+
+def cordons(*, session: Session) -> list[Cordon]:
+    """The machines that are put aside, by name."""
+    return list(session.exec(select(Cordon).order_by(col(Cordon.host))))
+
+
+def cordoned(*, session: Session) -> set[str]:
+    """The names of the machines that are put aside."""
+    return set(session.exec(select(Cordon.host)))
+
+
+def report_engine(*, session: Session, name: str, capacity: dict[str, Any]) -> None:
+    """Stores what an engine has now, with the database's time."""
+    now = database.clock()
+    statement = database.insert(session, EngineReport).values(name=name, reported_at=now, capacity=capacity)
+    changed: dict[str, Any] = {"reported_at": now, "capacity": capacity}
+    session.exec(statement.on_conflict_do_update(index_elements=["name"], set_=changed))
+
+
+def engine_reports(*, session: Session) -> list[EngineReport]:
+    """The latest report about each engine, by name."""
+    return list(session.exec(select(EngineReport).order_by(col(EngineReport.name))))
+
+
+def engine_problem(*, session: Session, name: str) -> str:
+    """Why the engine does not answer, by its latest report; empty if it does."""
+    latest = session.get(EngineReport, name)
+    return str(latest.capacity.get("problem", "")) if latest else ""
 
 
 @dataclass(frozen=True)

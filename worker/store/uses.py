@@ -1,6 +1,7 @@
-"""The runs that use each data set."""
+"""What runs need: whether each still needs its files, and the runs that use each data set; for all runs at once."""
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -10,6 +11,41 @@ from sqlmodel import Session, col, select
 from training.config.data_sets import FIELDS, sources
 from worker.store import sight
 from worker.store.tables import Run, Status
+
+
+@dataclass(frozen=True)
+class RunState:
+    """A run's state. `keeps_best`: a resumed run needs the checkpoint of its best evaluation, not only the newest one."""
+
+    id: str
+    name: str
+    owner: str
+    status: Status
+    finished_at: float | None
+    keeps_best: bool
+
+    @classmethod
+    def of(cls, run: Run) -> "RunState":
+        """The state of a loaded run."""
+        return cls(run.id, run.name, run.owner, run.status, run.finished_at, _keeps_best(run.config))
+
+    @property
+    def resumable(self) -> bool:
+        """True if Resume would continue the run from its checkpoint."""
+        return self.status.resumable
+
+
+def run_states(*, session: Session) -> dict[str, RunState]:
+    """The state of every run, by its id."""
+    run: Any = Run
+    best = cast(Any, col(Run.config))["load_best_at_end"].as_boolean()
+    asked = sqlalchemy.select(run.id, run.name, run.owner, run.status, run.finished_at, best)
+    rows = session.connection().execute(asked)
+    return {row[0]: RunState(*row[:5], keeps_best=bool(row[5])) for row in rows}
+
+
+def _keeps_best(config: Mapping[str, Any]) -> bool:
+    return bool(config.get("load_best_at_end"))
 
 
 @dataclass(frozen=True)
@@ -26,7 +62,7 @@ class DatasetUse:
         return not self.status.ended
 
 
-def users(*, session: Session) -> dict[str, list[DatasetUse]]:
+def dataset_users(*, session: Session) -> dict[str, list[DatasetUse]]:
     """The runs that use each data set, by its id, the newest first; unused data sets are missing.
 
     Of runs that the session's user does not see, only that they use it.

@@ -7,10 +7,9 @@ import pytest
 from sqlmodel import col, select
 
 from worker.store import database as db
-from worker.store.measured import metrics
-from worker.store.measured import series as series_reader
-from worker.store.measured.metrics import WHOLE_RUN, Point
-from worker.store.measured.rollups import LEVELS, bucket_steps
+from worker.store import metrics
+from worker.store import series as series_reader
+from worker.store.metrics import LEVELS, WHOLE_RUN, Point, bucket_steps
 from worker.store.tables import Metric, MetricRollup
 
 

@@ -13,9 +13,8 @@ from sqlalchemy import ColumnElement
 from sqlmodel import Session, col, delete, func, select
 
 from training.redaction import redact, redact_all
-from worker.store import database
+from worker.store import channels, database
 from worker.store.database import UNREACHABLE
-from worker.store.notifications import channels
 from worker.store.tables import ChannelKind, Event, Notification, NotificationChannel, Run
 
 log = logging.getLogger(__name__)
@@ -42,7 +41,7 @@ _SNAPSHOT = (
 _ERROR = ("message", "fix", "phase", "rank", "diagnosis", "step_down")
 
 
-def tell(*, session: Session, run: Run, event: Event, attempt: int | None = None) -> None:
+def enqueue(*, session: Session, run: Run, event: Event, attempt: int | None = None) -> None:
     """Writes a message for each channel that is told of this event. Never fails: a run is more important than its messages.
 
     Raises:

@@ -1,1 +1,0 @@
-"""The history as a list: its filter, order, groups and pages."""

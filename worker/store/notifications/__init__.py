@@ -1,1 +1,0 @@
-"""Notifications in the database: channels, what has to be sent, and preferences."""

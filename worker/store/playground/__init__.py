@@ -1,1 +1,0 @@
-"""The queries of served models and prompt sets."""

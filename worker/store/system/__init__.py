@@ -1,1 +1,0 @@
-"""The queries of machines and of the database itself."""
