@@ -21,7 +21,7 @@ from programs.stand_in import GO_FILE, GRACES
 from programs.stand_in_nursery import Nursery
 
 from training.config.run_config import RunConfig
-from training.run_folder.paths import RUN_VARIABLE
+from training.run_folder.paths import RUN_VARIABLE, SUPERVISOR_LOG
 from worker.engines.local import starting
 from worker.machine import processes as process
 from worker.machine.process_identity import me
@@ -29,7 +29,6 @@ from worker.machine.processes import is_gone
 from worker.settings import get_settings
 from worker.store import claims, database, history, runs
 from worker.store.tables import Request, Run, RunEvent
-from worker.supervision.standby import SUPERVISOR_LOG
 
 STAND_IN = PROGRAMS / "stand_in.py"
 ENDLESS = {"steps": 100_000, "pause": 0.05, "save_at": 2}

@@ -11,7 +11,7 @@ from training.config.choices import EngineName
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from worker.engines.local import placement
-from worker.engines.slurm.words import waiting_sentence
+from worker.engines.slurm.jobs import waiting_sentence
 from worker.forecasts import run_forecast
 from worker.machine import overload
 from worker.runs.settle import settle

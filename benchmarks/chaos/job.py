@@ -3,11 +3,11 @@
 import sys
 from functools import partial
 
-from worker.engines.job_side import supervisor, training_step
+from worker.engines.job_side import supervisor
 
 PROGRAM = "benchmarks.chaos.job"
 """Replaces worker.engines.slurm.jobs.supervisor_program."""
 
 if __name__ == "__main__":
-    launch = partial(training_step.launch, program="benchmarks.chaos.job_node")
+    launch = partial(supervisor.launch_step, program="benchmarks.chaos.job_node")
     sys.exit(supervisor.main(sys.argv[1:], launch=launch))

@@ -36,7 +36,7 @@ def main() -> int:
 def supervise(arguments: list[str]) -> int:
     from worker.supervision import lease, supervisor
     from worker.supervision.launcher import Launch
-    from worker.supervision.watchdog import Graces
+    from worker.supervision.training_process import Graces
 
     # No test waits for what a supervisor looks at now and then.
     supervisor._LOOK_SECONDS = supervisor._EARLY_LOOK_SECONDS = lease._ASK_SECONDS = lease._RETRY_SECONDS = 0.05

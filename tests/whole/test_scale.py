@@ -21,8 +21,7 @@ from benchmarks.scale.cluster.training import Training
 from benchmarks.scale.limits import queueing
 from benchmarks.slurm_cluster import SlurmCluster
 from worker.engines.slurm import jobs
-from worker.engines.slurm.cluster import pools
-from worker.engines.slurm.commands import SlurmError, call
+from worker.engines.slurm.cluster import SlurmError, call, pools
 from worker.settings import get_settings
 
 SMALL = Parameters(

@@ -2,7 +2,7 @@
 
 from training.config.choices import EngineName
 from worker.engines.engine import Engine
-from worker.engines.local.engine import LocalEngine
+from worker.engines.local.starting import LocalEngine
 from worker.engines.slurm.engine import SlurmEngine
 from worker.settings import get_settings
 from worker.store.tables import Run

@@ -17,7 +17,7 @@ from training.run_folder.paths import saved_result
 from training.scoring.request import ACCURACY, DEFAULT_METRICS, JUDGE, RESULT, EvaluationRequest, evaluation_dir
 from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.datasets import datasets, run_data
-from worker.evaluations import judge
+from worker.evaluations import scoring
 from worker.runs import fetching
 from worker.runs.admission import admitted, as_both_see
 from worker.runs.requests import notify
@@ -151,7 +151,7 @@ def _metric_problems(run: Run, request: EvaluationRequest, allowed: AllowedPaths
         message = "is code, which only the user who runs the server may run."
         problems.append(Problem("metrics", names, message, _WHO_FIX))
     if JUDGE in request.metrics and request.judge:
-        refused = judge.problem(request.judge.url, trusted=allowed.data is None)
+        refused = scoring.judge_problem(request.judge.url, trusted=allowed.data is None)
         problems += [refused] if refused else []
     return problems
 

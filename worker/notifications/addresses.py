@@ -165,3 +165,11 @@ def _parts(url: str) -> tuple[str, str, int]:
 
 def _allowed_hosts() -> set[str]:
     return {host.strip().lower() for host in get_settings().webhook_hosts.split(",") if host.strip()}
+
+
+class NotSent(Exception):  # noqa: N818
+    """The message was not accepted. `final`: trying again is useless. `wait`: seconds that the receiver asked to wait."""
+
+    def __init__(self, reason: str, *, final: bool = False, wait: float | None = None) -> None:
+        super().__init__(reason)
+        self.final, self.wait = final, wait

@@ -9,8 +9,7 @@ from sqlmodel import Session
 
 from training.redaction import redact
 from worker.notifications import addresses, http_post, mail, messages
-from worker.notifications.addresses import AddressError
-from worker.notifications.errors import NotSent
+from worker.notifications.addresses import AddressError, NotSent
 from worker.settings import get_settings
 from worker.store import accounts, channels, database, outbox
 from worker.store.database import UNREACHABLE

@@ -8,8 +8,7 @@ from typing import Any
 import httpcore
 import httpx
 
-from worker.notifications.addresses import NotAllowed, Webhook, resolved
-from worker.notifications.errors import NotSent
+from worker.notifications.addresses import NotAllowed, NotSent, Webhook, resolved
 
 SECONDS = 20.0
 """For the whole request."""

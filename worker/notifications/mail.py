@@ -7,7 +7,7 @@ from email.utils import formatdate, make_msgid
 from ipaddress import ip_address
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from worker.notifications.errors import NotSent
+from worker.notifications.addresses import NotSent
 from worker.settings import Settings, get_settings
 
 SECONDS = 15.0

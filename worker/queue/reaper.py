@@ -7,16 +7,18 @@ Celery messages only make it faster: without them, a waiting run is still found 
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import asdict
 
 from sqlmodel import Session
 
 from training.config.choices import EngineName
 from worker.disk import retention
+from worker.doctor.checks import wrong_at_start
 from worker.engines.local import starting
 from worker.engines.registry import engine_of, engines
 from worker.evaluations import starting as evaluations
-from worker.machine import device_trial, overload
-from worker.queue.reporting import Reporter
+from worker.machine import device_trial, measurement, overload
+from worker.machine.process_identity import me
 from worker.serving import processes as serving
 from worker.settings import get_settings
 from worker.store import claims, database, history, machines
@@ -25,6 +27,7 @@ from worker.store.tables import Request, Run, Status
 from worker.store.work import RUN
 from worker.supervision import closing, holders, outcome
 from worker.supervision.holders import Holder
+from worker.supervision.lease import steady
 from worker.supervision.outcome import Verdict
 from worker.supervision.report_reader import AttemptProgress
 from worker.sweeps import advance, delete
@@ -34,6 +37,7 @@ log = logging.getLogger(__name__)
 ROUND_SECONDS = 5.0
 _ERROR_LINES = 60
 _CONTINUES = "It continues from its last complete checkpoint."
+REPORT_SECONDS = 10.0
 
 
 class Reaper(threading.Thread):
@@ -150,3 +154,42 @@ def _verdict(session: Session, run: Run, host: str, expired: bool) -> Verdict:
     at_fault = host if expired or not run.job_id else ""
     error = outcome.error_of(seen, reason)
     return Verdict(Status.FAILED, reason, error, retry=True, goes_on=_CONTINUES, machine=at_fault)
+
+
+class Reporter:
+    """Measures this machine and stores the report, every ten seconds, with what was wrong when the worker started."""
+
+    def __init__(self) -> None:
+        self._due = 0.0
+        self._findings: list[dict[str, str]] | None = None
+
+    def report_if_due(self) -> None:
+        """Stores a report if the previous one is ten seconds old."""
+        if steady() >= self._due:
+            self._due = steady() + REPORT_SECONDS
+            if self._findings is None:
+                self._findings = [asdict(finding) for finding in wrong_at_start()]
+            report(self._findings)
+            report_engines()
+
+    def leave(self) -> None:
+        """Stores that this worker starts no more runs."""
+        with database.write() as session:
+            machines.leave(session=session, name=measurement.name(), worker=str(me()))
+
+
+def report(findings: list[dict[str, str]]) -> None:
+    """Measures this machine and stores the report."""
+    machine = measurement.measure()
+    machine.findings = findings
+    with database.write() as session:
+        machines.report(session=session, machine=machine)
+
+
+def report_engines() -> None:
+    """Stores what the engines with machines of their own have."""
+    for engine in engines():
+        if engine.abilities.queues_itself:
+            capacity = asdict(engine.capacity())
+            with database.write() as session:
+                machines.report_engine(session=session, name=engine.name.value, capacity=capacity)

@@ -1,4 +1,4 @@
-"""Which models a served process loads: names as requests use them, and the files behind them."""
+"""Which models a served process loads: names as requests use them, their files, and whether the device has the memory."""
 
 import json
 from collections.abc import Sequence
@@ -7,12 +7,19 @@ from pathlib import Path
 
 from sqlmodel import Session
 
-from training.config.choices import Task
+from training.config.choices import Quantization, Task
 from training.config.name_values import template_arguments
 from training.config.run_config import RunConfig
 from training.errors import UserError
+from training.forecast.gpus import like
+from training.model_info.config_json import ModelError
+from training.model_info.families import read_shape
+from training.model_info.shape import ModelShape
 from training.run_folder import checkpoints
 from training.run_folder.paths import checkpoint_dir, checkpoint_step, saved_result
+from training.units import byte_size
+from worker.forecasts.hub_config import known
+from worker.machine.measurement import measured_devices
 from worker.runs import fetching
 from worker.settings import get_settings
 from worker.store import runs
@@ -25,6 +32,11 @@ MOST = 5
 _ADAPTER_FILE = "adapter_config.json"
 _MODEL_FILE = "config.json"
 _UNSERVED = (Task.CLASSIFICATION, Task.REWARD)
+CACHE_TOKENS = 2048
+"""The tokens of prompt and answer for which memory must be free."""
+
+_16_BIT = 2
+_PACKED = {Quantization.NF4: 0.5625, Quantization.INT8: 1.0}  # bytes of a quantized weight, with a scale per 64
 
 
 class NotServed(UserError):  # noqa: N818
@@ -172,3 +184,66 @@ def _loadable(folder: Path) -> bool:
 
 def _template(config: RunConfig) -> dict[str, object]:
     return dict(template_arguments(config.chat_template_kwargs))
+
+
+def check_memory(planned: Plan, device: str | None) -> None:
+    """Checks that the models fit in the free memory of a device, or of the host without one.
+
+    Raises:
+        NotServed: they do not.
+    """
+    weights, cache = needed(planned)
+    place = next((one for one in measured_devices() if device in (None, one.name)), None)
+    card = like(place.label, place.memory_bytes) if device and place else None
+    total = weights + cache + (card.context_bytes + card.workspace_bytes if card else 0)
+    free = place.memory_bytes - (place.memory_used_bytes or 0) if place else None
+    if not weights or free is None or total <= free:
+        return
+    where = f"on {device}" if device else "in the host's memory"
+    message = f"needs {byte_size(total)} ({byte_size(weights)} of weights), and {byte_size(free)} are free {where}."
+    fix = "Choose fewer models, or a run with quantization 4bit, or end what else uses this memory."
+    raise NotServed("models", ", ".join([planned.name, *planned.adapters, *planned.models]), message, fix)
+
+
+def needed(planned: Plan) -> tuple[int, int]:
+    """The bytes of the weights, and of the key-value cache for `CACHE_TOKENS`; 0 if the model's files are not on this machine."""
+    base = _base_folder(planned.model, planned.revision)
+    weights = _base_bytes(base, Quantization(planned.quantization)) if base else 0
+    if not base or not weights:
+        return 0, 0
+    folders = [base, *planned.models.values()]
+    added = sum(_file_bytes(folder) for folder in (*planned.adapters.values(), *planned.models.values()))
+    return weights + added, max(_cache_bytes(_shape(folder)) for folder in folders)
+
+
+def _base_bytes(folder: Path, quantization: Quantization) -> int:
+    """Its files have the precision in which it is loaded; quantization packs the weights of linear modules."""
+    shape, stored = _shape(folder), _file_bytes(folder)
+    if quantization is Quantization.NONE or shape is None:
+        return stored
+    packed = min(shape.linear_weights, shape.parameters)
+    return int(packed * _PACKED[quantization] + (shape.parameters - packed) * _16_BIT)
+
+
+def _cache_bytes(shape: ModelShape | None) -> int:
+    if shape is None:
+        return 0
+    return sum(2 * stack.layers * stack.kv_heads * stack.head_dim for stack in shape.stacks) * CACHE_TOKENS * _16_BIT
+
+
+def _base_folder(model: str, revision: str) -> Path | None:
+    """A model's folder: its own, or that in the cache of the hub's client."""
+    config = Path(model).expanduser() / "config.json"
+    found = config if config.is_file() else known(model, revision)
+    return found.parent if found else None
+
+
+def _shape(folder: Path) -> ModelShape | None:
+    try:
+        return read_shape(folder / "config.json")
+    except (ModelError, OSError, ValueError):
+        return None
+
+
+def _file_bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))

@@ -22,7 +22,7 @@ from training.run_folder.paths import RUN_VARIABLE, SUPERVISOR_VARIABLE, VLLM_VA
 from worker.machine import devices, free_devices, overload, processes, programs
 from worker.machine.process_identity import hostname, me
 from worker.runs import results
-from worker.serving import memory, models
+from worker.serving import models
 from worker.settings import ROOT, get_settings
 from worker.store import database, quotas, served_models
 from worker.store.database import UNREACHABLE
@@ -92,7 +92,7 @@ def _start_or_note(served: ServedModel) -> None:
         with database.write() as session:
             planned = models.plan(session=session, names=served.models)
             device = _free_gpu(session) if devices.usable_gpus() else None
-            memory.check(planned, device)
+            models.check_memory(planned, device)
             seconds, holder = get_settings().lease_seconds, str(me())
             if not served_models.claim(
                 session=session, served_id=served.id, holder=holder, device=device, lease_seconds=seconds

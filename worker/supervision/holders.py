@@ -2,7 +2,9 @@
 
 import contextlib
 import logging
+import os
 import subprocess
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -12,10 +14,12 @@ from typing import Any, Generic, TypeVar
 
 from sqlmodel import Session
 
+from training.run_folder.paths import SUPERVISOR_LOG
 from worker.machine import processes
 from worker.machine.process_identity import Identity, me
 from worker.settings import ROOT, get_settings
 from worker.store import database
+from worker.store.tables import Run
 from worker.store.tables.held import Held
 from worker.store.work import Key, Kind, LeaseLost
 from worker.supervision.lease import Lease, steady
@@ -29,6 +33,7 @@ ended = threading.Event()
 
 _START_LEASES = 12  # a supervisor that needs more lease periods to start counts as hanging
 _RENEWALS = 3
+FLAG = "--standby"
 
 
 class Holder(Enum):
@@ -180,3 +185,49 @@ class Supervisors(Generic[T]):
                 lease.try_once(lease.renew)
             log.error("%s supervisor %d does not start; killing it", self._kind.title(key), started.pid)
             processes.kill_tree(started.pid)
+
+
+class Standby:
+    """Keeps at most one waiting process. It ends when this process ends."""
+
+    def __init__(self) -> None:
+        self._waiting: subprocess.Popen[bytes] | None = None
+
+    def prepare(self, command: list[str]) -> None:
+        """Starts `command`, which ends with `--standby`, unless a process is waiting already."""
+        if self._waiting is None or _ended(self._waiting):
+            pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+            self._waiting = subprocess.Popen(
+                command, stdin=pipe, stdout=nothing, stderr=nothing, cwd=ROOT, start_new_session=True
+            )
+
+    def take(self, run: Run) -> subprocess.Popen[bytes] | None:
+        """Hands the run to the waiting process and returns that; None if there is none."""
+        taken, self._waiting = self._waiting, None
+        if taken is None or _ended(taken) or taken.stdin is None:
+            return None
+        try:
+            with taken.stdin as stdin:
+                stdin.write(f"{run.id} {run.attempt}\n".encode())
+        except BrokenPipeError:  # it has just ended
+            return None
+        return taken
+
+
+def _ended(waiting: subprocess.Popen[bytes]) -> bool:
+    if waiting.poll() is None:
+        return False
+    if waiting.stdin:
+        waiting.stdin.close()
+    return True
+
+
+def assignment(runs_dir: Path) -> list[str]:
+    """In the waiting process: reads run and attempt from standard input and redirects output to the run's log; [] for none."""
+    words = sys.stdin.readline().split()
+    if words:
+        log = os.open(runs_dir / words[0] / SUPERVISOR_LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for new, number in ((nothing, 0), (log, 1), (log, 2)):
+            os.dup2(new, number)
+    return words

@@ -3,6 +3,7 @@
 import re
 import signal
 import traceback
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +15,6 @@ from training.run_folder.events import DIVERGED, PAUSED, Failed, Finished, OutOf
 from training.run_folder.full_disk import FullDisk
 from training.run_folder.memory_words import summary
 from worker.store.tables import Request, Status
-from worker.supervision.machine_faults import killed_on, node_failure
 from worker.supervision.report_reader import AttemptProgress
 
 # Signals sent from outside: a new attempt may succeed. Other signals are crashes of the program.
@@ -24,6 +24,8 @@ _NOT_LAUNCHED = re.compile(
     r"srun: error: ((?:Unable to (?:create step|confirm allocation)|Application launch failed|Task launch for ).*)"
 )
 """Slurm did not start the ranks: its controller or a node did not answer."""
+_KILLED = re.compile(r"Root Cause(?:(?!Root Cause).)*?host\s*:\s*(\S+)(?:(?!Root Cause).)*?exitcode\s*:\s*-9\b", re.S)
+_NODE_FAILURE = re.compile(r"(?:[Nn]ode failure on|Task launch for \S+ failed on node) ([^\s:,]+)")
 NOTHING_LEFT = (
     "No settings that need less memory are left with the same global batch size. Lower max_length, quantize the weights to 4 bits "
     "(method qlora), choose an optimizer with a smaller state such as adamw_8bit, use more processes with zero3, "
@@ -205,6 +207,19 @@ def unsupervised(error: Exception, seen: AttemptProgress, full: FullDisk | None)
     verdict = _failed(seen, message, "")
     trace = "".join(traceback.format_exception(error))
     return replace(verdict, error={**(verdict.error or {}), "traceback": trace})
+
+
+def node_failure(log: Iterable[str]) -> str:
+    """The machine that Slurm found to have failed, or on which it could not launch the ranks; empty if none."""
+    found = _NODE_FAILURE.search("\n".join(log))
+    return found[1].rstrip(".") if found else ""
+
+
+def killed_on(log: Iterable[str]) -> str:
+    """The machine on which a rank was killed (torchrun's report), else that of `node_failure`; empty if none."""
+    lines = list(log)
+    found = _KILLED.search("\n".join(lines))
+    return node_failure(lines) or (found[1].rstrip(".,") if found else "")
 
 
 def kept(seen: AttemptProgress) -> str:

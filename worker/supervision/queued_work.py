@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 from sqlmodel import Session
 
 from training.errors import UserError
+from training.run_folder.paths import SUPERVISOR_LOG
 from worker.machine import processes
 from worker.machine.process_identity import hostname
 from worker.runs import fetching
@@ -27,7 +28,6 @@ from worker.store.work import Key, LeaseLost, QueuedKind
 from worker.supervision import holders
 from worker.supervision.holders import Holder, Supervisors
 from worker.supervision.lease import Lease, LeaseUncertain
-from worker.supervision.standby import SUPERVISOR_LOG
 from worker.supervision.training_process import end_left_behind
 
 Row = TypeVar("Row", bound=QueuedWork)

@@ -31,14 +31,13 @@ from worker.store import claims, database, runs, waiting, work
 from worker.store.database import UNREACHABLE
 from worker.store.tables import Request, Run, Status
 from worker.store.work import LeaseLost
-from worker.supervision import closing, launcher, outcome, run_diagnosis, standby
+from worker.supervision import closing, holders, launcher, outcome, run_diagnosis
 from worker.supervision.disk_space import RunDisk
 from worker.supervision.launcher import Launch
 from worker.supervision.lease import Lease, LeaseUncertain, steady
 from worker.supervision.outcome import Ending, Verdict
 from worker.supervision.report_reader import AttemptProgress, Reports, finished_record
-from worker.supervision.training_process import TrainingProcess, end_left_behind, environment
-from worker.supervision.watchdog import Graces, Watchdog
+from worker.supervision.training_process import Graces, TrainingProcess, Watchdog, end_left_behind, environment
 from worker.sweeps import advance
 
 log = logging.getLogger(__name__)
@@ -301,8 +300,8 @@ class Supervisor:
 
 def main(arguments: list[str], *, launch: Launcher = launcher.launch, graces: Graces | None = None) -> int:
     """`python -m worker.supervision.supervisor RUN_ID ATTEMPT`, or `--standby` to read both from standard input."""
-    if arguments == [standby.FLAG]:
-        arguments = standby.assignment(get_settings().runs_dir)
+    if arguments == [holders.FLAG]:
+        arguments = holders.assignment(get_settings().runs_dir)
         if not arguments:  # the worker ended without a run
             return 0
     redaction.start_logging()

@@ -15,7 +15,7 @@ from typing import Any
 from unittest import mock
 
 from benchmarks.scale.cluster.stand_in import StandIn
-from worker.engines.slurm import commands
+from worker.engines.slurm import cluster
 
 NAMES = ("sbatch", "squeue", "scancel", "scontrol", "sinfo")
 _PROGRAM = """\
@@ -40,7 +40,7 @@ def inside(stand_in: StandIn) -> Iterator[None]:
         code, out, error = stand_in.run(argv, input)
         return subprocess.CompletedProcess(argv, code, out, error)
 
-    with mock.patch.object(commands, "subprocess", SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired)):
+    with mock.patch.object(cluster, "subprocess", SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired)):
         yield
 
 

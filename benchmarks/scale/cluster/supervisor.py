@@ -15,7 +15,7 @@ from benchmarks.scale.cluster.parameters import DAY, Parameters
 from benchmarks.scale.cluster.training import Training
 from training.run_folder import checkpoints, events
 from training.run_folder.paths import checkpoint_dir, checkpoint_step
-from worker.engines.job_side import claiming
+from worker.engines.job_side import supervisor
 from worker.machine.process_identity import Identity
 from worker.settings import get_settings
 from worker.store import database, history
@@ -84,9 +84,9 @@ class Supervisor:
         if self._over or not self._alive:
             return
         clock = SimpleNamespace(monotonic=lambda: self._timeline.now, sleep=_sleep)
-        with mock.patch.object(claiming, "me", lambda: self._me), mock.patch.object(claiming, "time", clock):
+        with mock.patch.object(supervisor, "me", lambda: self._me), mock.patch.object(supervisor, "time", clock):
             try:
-                self._run = claiming.claim(self.run_id, str(self._job.number), self._nodes)
+                self._run = supervisor.claim_run(self.run_id, str(self._job.number), self._nodes)
             except _Later:
                 if self._timeline.now < self._deadline:
                     self._timeline.after(_RETRY_SECONDS, self._claim)

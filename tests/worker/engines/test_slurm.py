@@ -18,9 +18,8 @@ from benchmarks.slurm_cluster import SlurmCluster
 from training.config.run_config import RunConfig
 from training.run_folder.paths import RUN_VARIABLE
 from worker.engines.registry import engine
-from worker.engines.slurm import jobs, words
-from worker.engines.slurm.cluster import Cluster
-from worker.engines.slurm.commands import call
+from worker.engines.slurm import jobs
+from worker.engines.slurm.cluster import Cluster, call
 from worker.engines.slurm.jobs import Job
 from worker.engines.slurm.rounds import Round
 from worker.machine import processes
@@ -110,7 +109,7 @@ def test_a_waiting_run_says_what_it_waits_for_and_is_cancelled_with_its_job(slur
     run_id = slurm.light(5)
     run = slurm.until(run_id, lambda run: run.job and run.job["reason"] not in ("", "None"))
     assert run.job and run.job_id
-    sentence = words.waiting_sentence(run.job_id, run.job, time.time())
+    sentence = jobs.waiting_sentence(run.job_id, run.job, time.time())
     assert sentence.startswith("Waits for 2 nodes of partition batch: ") and "Slurm says" not in sentence
     capacity = engine(get_settings().engine_names[0]).capacity()
     assert {pool.name: pool.machines for pool in capacity.pools} == {"batch": 2, "urgent": 2}

@@ -10,7 +10,7 @@ from slurm import Installation, pending, slurm
 
 from benchmarks import slurm_cluster
 from benchmarks.slurm_cluster import SlurmCluster
-from worker.queue.reporting import report_engines
+from worker.queue.reaper import report_engines
 from worker.store import database as db
 from worker.store import jobs as stored
 from worker.store import machines, runs

@@ -11,10 +11,9 @@ from app.documents.run import place
 from training.config import slurm_options
 from training.config.fields import ConfigError, parse
 from training.config.run_config import RunConfig
-from worker.engines.job_side import training_step
-from worker.engines.job_side.supervisor import JobSupervisor
-from worker.engines.slurm import jobs, words
-from worker.engines.slurm.commands import SlurmError, call
+from worker.engines.job_side.supervisor import JobSupervisor, launch_step
+from worker.engines.slurm import jobs
+from worker.engines.slurm.cluster import SlurmError, call
 from worker.runs import checks
 from worker.runs.settle import settle
 from worker.settings import Settings, SettingsError, get_settings
@@ -105,7 +104,7 @@ def test_only_jobs_of_this_installation_are_read() -> None:
     ],
 )
 def test_why_a_job_waits_is_said_in_words(job: dict[str, Any], sentence: str) -> None:
-    assert words.waiting_sentence("7", job, now=100.0) == sentence
+    assert jobs.waiting_sentence("7", job, now=100.0) == sentence
 
 
 def test_a_command_that_is_missing_names_its_package() -> None:
@@ -170,7 +169,7 @@ def test_a_job_that_nears_its_limit_before_its_first_step_is_a_failed_attempt(ho
     run = PlayedRun("short")
     for attempt in (1, 2, 3):
         run.claim()
-        supervisor = JobSupervisor(run.row, training_step.launch)
+        supervisor = JobSupervisor(run.row, launch_step)
         supervisor.near_limit = True
         seen = AttemptProgress()
         verdict = supervisor.without_a_step(outcome.judge(seen, outcome.Ending(0, Request.REQUEUE)), seen)
@@ -197,7 +196,7 @@ def test_a_job_that_nears_its_limit_before_its_first_step_is_a_failed_attempt(ho
     ],
 )
 def test_a_refusal_names_the_setting_that_it_is_about(refusal: str, setting: str) -> None:
-    assert setting in words.fix_of(refusal)
+    assert setting in jobs.fix_of(refusal)
 
 
 def test_a_waiting_run_says_that_slurm_does_not_answer(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

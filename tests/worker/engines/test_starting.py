@@ -4,7 +4,7 @@ from machines import gpu, machine
 from played_run import PlayedRun
 from sqlmodel import update
 
-from worker.engines.local import node_starting, starting
+from worker.engines.local import starting
 from worker.machine import processes
 from worker.machine.process_identity import hostname
 from worker.store import accounts, database, nodes
@@ -60,7 +60,7 @@ def test_a_part_whose_process_cannot_be_started_ends_with_the_reason(home, monke
 
     monkeypatch.setattr(processes, "start_detached", cannot_start)
     for _ in range(2):
-        node_starting.start_nodes()
+        starting.start_nodes()
     with database.read() as session:
         (node,) = nodes.of_attempt(session=session, run_id=run.id, attempt=1)
     assert (node.ended_at is not None, node.problem) == (True, "Its process ended unexpectedly.")

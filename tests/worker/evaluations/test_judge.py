@@ -8,9 +8,8 @@ import pytest
 from environment import use
 
 from training.scoring.request import EvaluationRequest, Judge
-from worker.evaluations import judge as judging
-from worker.evaluations.judge import JudgeError, judged, problem, score_in
-from worker.evaluations.scoring import add_scores, read_records, summarize
+from worker.evaluations import scoring
+from worker.evaluations.scoring import JudgeError, add_scores, judge_problem, judged, read_records, score_in, summarize
 
 
 class Server(ThreadingHTTPServer):
@@ -50,7 +49,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(home, monkeypatch):
-    monkeypatch.setattr(judging, "_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(scoring, "_WAIT_SECONDS", 0.0)
     found = Server()
     yield found
     found.shutdown()
@@ -142,9 +141,9 @@ def test_the_key_goes_only_to_the_judges_of_the_server(server, monkeypatch, tmp_
 
 def test_accounts_may_use_the_judges_of_the_server_only(home, monkeypatch):
     use(monkeypatch, DATA_DIR=str(home), JUDGE_URLS="https://judge.example/v1")
-    assert problem("https://judge.example/v1/", trusted=False) is None
+    assert judge_problem("https://judge.example/v1/", trusted=False) is None
     for url in ("http://169.254.169.254/latest", "https://judge.example/v1/../admin", "https://judge.example"):
-        assert problem(url, trusted=False).message == "is not a judge of this server."
-        assert problem(url, trusted=True) is None
+        assert judge_problem(url, trusted=False).message == "is not a judge of this server."
+        assert judge_problem(url, trusted=True) is None
     for url in ("file:///etc/passwd", "judge.example/v1", "http://user:password@host/v1"):
-        assert problem(url, trusted=True).message == "is not the address of an API."
+        assert judge_problem(url, trusted=True).message == "is not the address of an API."

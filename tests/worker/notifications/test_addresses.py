@@ -6,8 +6,7 @@ from receivers import hooks
 
 from training.redaction import redact
 from worker.notifications import addresses, http_post
-from worker.notifications.addresses import AddressError
-from worker.notifications.errors import NotSent
+from worker.notifications.addresses import AddressError, NotSent
 from worker.store.tables import WebhookFormat
 
 

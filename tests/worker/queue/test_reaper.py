@@ -35,7 +35,7 @@ from worker.store import claims, runs
 from worker.store import database as db
 from worker.store.tables import Request, Run, Status
 from worker.store.work import RUN
-from worker.supervision.standby import FLAG, Standby
+from worker.supervision.holders import FLAG, Standby
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("home")]
 START_DETACHED = processes.start_detached

@@ -12,7 +12,7 @@ from worker.doctor import host_checks
 from worker.machine import measurement
 from worker.machine.devices import CPU
 from worker.machine.process_identity import hostname, me
-from worker.queue import reaper, reporting
+from worker.queue import reaper
 from worker.settings import get_settings
 from worker.store import database as db
 from worker.store.tables import Machine
@@ -30,7 +30,7 @@ def on_cpu(home: object, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_report_has_the_devices_memory_load_and_disk_of_this_machine() -> None:
-    reporting.report([])
+    reaper.report([])
     (machine,) = reported()
     assert (machine.name, machine.host, machine.worker) == (f"{hostname()} (cpu)", hostname(), str(me()))
     assert machine.memory_bytes == psutil.virtual_memory().total > machine.memory_used_bytes > 0
@@ -44,7 +44,7 @@ def test_an_overloaded_machine_reports_the_reason() -> None:
     folder = get_settings().data_dir / "overloaded"
     folder.mkdir()
     (folder / hostname()).write_text("load average of 30 per core")
-    reporting.report([])
+    reaper.report([])
     assert [machine.overload for machine in reported()] == ["load average of 30 per core"]
 
 
@@ -70,7 +70,7 @@ def test_runs_are_started_although_the_report_fails(monkeypatch: pytest.MonkeyPa
         raise RuntimeError("no NVML today")
 
     rounds_done: list[int] = []
-    monkeypatch.setattr(reporting, "report", fail)
+    monkeypatch.setattr(reaper, "report", fail)
     monkeypatch.setattr(reaper, "ROUND_SECONDS", 0.01)
     monkeypatch.setattr(reaper, "run_round", lambda: rounds_done.append(1))
     rounds = reaper.Reaper()
@@ -86,7 +86,7 @@ def test_a_worker_reports_what_was_wrong_when_it_started(monkeypatch: pytest.Mon
     small = namedtuple("Room", ["total", "used", "free"])(64 * 2**20, 0, 64 * 2**20)
     measured = host_checks.shutil.disk_usage
     monkeypatch.setattr(host_checks.shutil, "disk_usage", lambda path: small if path == "/dev/shm" else measured(path))
-    reporting.Reporter().report_if_due()
+    reaper.Reporter().report_if_due()
     (machine,) = reported()
     (finding,) = [finding for finding in machine.findings if finding["subject"] == "/dev/shm"]
     assert finding["state"] == "warning" and "64.0 MiB" in finding["said"] and "--shm-size" in finding["cure"]

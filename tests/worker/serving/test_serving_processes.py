@@ -19,7 +19,7 @@ from worker.machine import devices
 from worker.machine.devices import Gpu
 from worker.machine.process_identity import hostname, me
 from worker.machine.processes import is_gone
-from worker.serving import memory, models, processes
+from worker.serving import models, processes
 from worker.settings import get_settings
 from worker.store import claims, database, evaluations, served_models
 from worker.store.tables import DeviceLease, ServedModel, ServedState, Status
@@ -197,12 +197,12 @@ def test_models_that_do_not_fit_are_refused_with_the_memory_they_need(installati
 
 def test_the_memory_of_models_is_that_of_their_files_and_less_when_quantized():
     file = (STARTER / "model.safetensors").stat().st_size
-    plain, cache = memory.needed(models.Plan(str(STARTER), "base", models={"copy": STARTER}))
+    plain, cache = models.needed(models.Plan(str(STARTER), "base", models={"copy": STARTER}))
     assert plain == 2 * file
     assert cache > 0
-    (packed, _), (eight, _) = (memory.needed(models.Plan(str(STARTER), "b", quantization=q)) for q in ("4bit", "8bit"))
+    (packed, _), (eight, _) = (models.needed(models.Plan(str(STARTER), "b", quantization=q)) for q in ("4bit", "8bit"))
     assert packed < eight < file
-    assert memory.needed(models.Plan("owner/not-here", "base")) == (0, 0)
+    assert models.needed(models.Plan("owner/not-here", "base")) == (0, 0)
 
 
 def test_without_a_free_device_it_waits_says_for_whom_and_starts_later(installation):

@@ -12,6 +12,7 @@ from postgres_cluster import Cluster, programs
 from sqlmodel import select
 from supervised import Supervised, get, living, queue_run, started, supervise  # noqa: F401
 
+from training.run_folder.paths import SUPERVISOR_LOG
 from worker.machine.processes import is_gone
 from worker.queue import reaper
 from worker.serving import processes as serving
@@ -19,7 +20,6 @@ from worker.settings import get_settings
 from worker.store import claims, served_models
 from worker.store import database as db
 from worker.store.tables import Metric, ServedModel, ServedState, Status
-from worker.supervision.standby import SUPERVISOR_LOG
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 

@@ -19,8 +19,7 @@ from worker.store import claims, history, machines, runs
 from worker.store import database as db
 from worker.store.tables import Run, Status
 from worker.supervision import closing
-from worker.supervision.machine_faults import killed_on
-from worker.supervision.outcome import Ending, Verdict, judge
+from worker.supervision.outcome import Ending, Verdict, judge, killed_on
 from worker.supervision.report_reader import AttemptProgress
 
 pytestmark = pytest.mark.usefixtures("database")

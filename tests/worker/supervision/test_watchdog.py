@@ -5,9 +5,9 @@ import pytest
 from training.run_folder.events import Metrics, PhaseStarted, Planned, RankStarted
 from training.run_folder.paths import checkpoints_dir
 from worker.store.tables import Request
-from worker.supervision import watchdog
+from worker.supervision import training_process
 from worker.supervision.report_reader import AttemptProgress
-from worker.supervision.watchdog import Graces, Watchdog
+from worker.supervision.training_process import Graces, Watchdog
 
 PLAN = {
     "total_steps": 9, "start_step": 0, "train_rows": 1, "eval_rows": 0, "skipped_rows": 0, "truncated_rows": 0, "engine": "",
@@ -37,7 +37,7 @@ class Case:
     def __init__(self, folder, monkeypatch):
         self.folder, self.now = folder, 1000.0
         self.seen, self.process = AttemptProgress(), Process()
-        monkeypatch.setattr(watchdog, "steady", lambda: self.now)
+        monkeypatch.setattr(training_process, "steady", lambda: self.now)
         self.watch = Watchdog(self.process, self.seen, Graces(), folder)
         self.seen.take(RankStarted(rank=0, pid=7, device="cuda"))
         self.seen.take(Planned(**PLAN))

@@ -12,8 +12,8 @@ from pathlib import Path
 from training import redaction
 from training.config.run_config import RunConfig
 from training.run_folder.paths import LOG_FILE
-from worker.engines.local import machines_file, placement
-from worker.engines.local.node import log_name
+from worker.engines.local import placement
+from worker.engines.local.node import Meeting, log_name, write_meeting
 from worker.machine import address
 from worker.machine.process_identity import hostname
 from worker.settings import get_settings
@@ -25,8 +25,7 @@ from worker.supervision.launcher import Launch, Node
 from worker.supervision.lease import steady
 from worker.supervision.report_reader import Tail
 from worker.supervision.supervisor import Supervisor
-from worker.supervision.training_process import TrainingProcess
-from worker.supervision.watchdog import Graces
+from worker.supervision.training_process import Graces, TrainingProcess
 
 log = logging.getLogger(__name__)
 
@@ -163,8 +162,8 @@ class GangSupervisor(Supervisor):
     def _launch_here(self, config: RunConfig, run_dir: Path, devices: list[str], cpu_count: int) -> Launch:
         self._devices = devices
         own = address.own_address()
-        meeting = machines_file.Meeting(attempt=self._attempt, address=own, port=address.free_port())
-        machines_file.write(run_dir, meeting)
+        meeting = Meeting(attempt=self._attempt, address=own, port=address.free_port())
+        write_meeting(run_dir, meeting)
         here = placement.hosts(devices)[hostname()]
         launch = launcher.launch(config, run_dir, here, cpu_count, Node(0, own, meeting.port))
         return Launch(launch.argv, launch.env | address.network_environment(own))

@@ -8,15 +8,19 @@ import logging
 import os
 import signal
 import sys
+import time
+from pathlib import Path
 
 import psutil
+from pydantic import BaseModel
 
 from training import redaction
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.run_folder.paths import CONFIG_FILE, SUPERVISOR_VARIABLE
-from worker.engines.local import machines_file
+from training.whole_file import write_whole
 from worker.machine import address, processes
+from worker.machine.process_identity import hostname
 from worker.settings import get_settings
 from worker.store import database, nodes
 from worker.store.tables import Run, RunNode
@@ -28,6 +32,8 @@ from worker.supervision.training_process import TrainingProcess, environment
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.5
+MACHINES_FILE = "machines.json"
+_PATIENCE_SECONDS = 30.0  # a network file system may show a new file late
 
 
 class NodeSupervisor:
@@ -46,7 +52,7 @@ class NodeSupervisor:
             UserError: the run's folder is not shared.
             LeaseLost: the attempt has ended, or the database was unreachable for too long.
         """
-        meeting = machines_file.read(self._run_dir, self._node.attempt)
+        meeting = read_meeting(self._run_dir, self._node.attempt)
         self._lease.renew()
         config = RunConfig.model_validate_json((self._run_dir / CONFIG_FILE).read_text(encoding="utf-8"))
         place = launcher.Node(self._node.rank, meeting.address, meeting.port)
@@ -111,6 +117,46 @@ def main(arguments: list[str]) -> int:
     with database.write() as session:
         nodes.end(session=session, node=node, exit_code=code, problem=problem)
     return 0
+
+
+class Meeting(BaseModel):
+    """The attempt, and the address and port of its first machine."""
+
+    attempt: int
+    address: str
+    port: int
+
+
+def write_meeting(run_dir: Path, meeting: Meeting) -> None:
+    """Writes the file, whole or not at all."""
+    write_whole(run_dir / MACHINES_FILE, meeting.model_dump_json())
+
+
+def read_meeting(run_dir: Path, attempt: int) -> Meeting:
+    """The meeting of `attempt`.
+
+    Raises:
+        UserError: the first machine's file is not visible here.
+    """
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        meeting = _read(run_dir / MACHINES_FILE)
+        if meeting is not None and meeting.attempt == attempt:
+            return meeting
+        time.sleep(0.5)
+    raise UserError(
+        "LATHE_DATA_DIR",
+        str(run_dir.parent.parent),
+        f"is not the folder in which the run's first machine writes: {hostname()} does not see its files.",
+        "Set it to the same shared folder on every machine, or set num_machines to 1.",
+    )
+
+
+def _read(path: Path) -> Meeting | None:
+    try:
+        return Meeting.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 if __name__ == "__main__":

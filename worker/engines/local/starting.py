@@ -3,24 +3,31 @@
 import logging
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
+from pathlib import Path
 
 from sqlmodel import Session
 
 from training.config.choices import EngineName
+from training.run_folder import full_disk
+from training.run_folder.paths import RUN_VARIABLE, SUPERVISOR_LOG
+from worker.engines.engine import Abilities, Capacity, Pool
 from worker.engines.local import placement
-from worker.machine import devices, free_devices, overload
-from worker.machine.process_identity import me
+from worker.machine import devices, free_devices, overload, processes
+from worker.machine.process_identity import hostname, me
 from worker.settings import get_settings
-from worker.store import claims, database, served_models, waiting
-from worker.store.tables import Run
-from worker.store.work import RUN
-from worker.supervision.holders import Supervisors
-from worker.supervision.standby import FLAG, SUPERVISOR_LOG, Standby
+from worker.store import claims, database, machines, nodes, served_models, waiting
+from worker.store.tables import Run, RunNode
+from worker.store.work import NODE, RUN
+from worker.supervision import holders
+from worker.supervision.holders import FLAG, Holder, Standby, Supervisors
+from worker.supervision.training_process import end_left_behind
 
 log = logging.getLogger(__name__)
 
 _standby = Standby()
 supervisors = Supervisors(RUN)
+_END_SECONDS = 5.0
+node_supervisors = Supervisors(NODE)
 
 
 def supervisor_command(*arguments: str, module: str = "worker.supervision.supervisor") -> list[str]:
@@ -142,3 +149,69 @@ def next_run(
         if now - run.queued_at > overtaking_seconds and devices.choose(needed, own):
             return None
     return None
+
+
+def start_nodes() -> None:
+    """Starts a process for every part that a run's supervisor has placed on this machine."""
+    with database.read() as session:
+        placed = nodes.unclaimed(session=session, host=hostname())
+        held = nodes.held_on(session=session, host=hostname())
+    for node in placed:
+        with node_supervisors.lock:
+            if _claim_node(node):
+                command = [sys.executable, "-m", "worker.engines.local.node", *map(str, node.key)]
+                folder = get_settings().runs_dir / node.run_id
+                node_supervisors.start(node, command, folder / f"node-{node.rank}.log")
+    for node in held:
+        _end_if_lost(node)
+
+
+def _claim_node(node: RunNode) -> bool:
+    with database.write() as session:
+        seconds = get_settings().lease_seconds
+        return nodes.claim(session=session, node=node, owner=str(me()), lease_seconds=seconds)
+
+
+def _end_if_lost(node: RunNode) -> None:
+    """Says that a part has ended whose process was killed: its ranks have ended with it."""
+    if node_supervisors.poll(node) is not Holder.GONE:
+        return
+    processes.wait_gone(processes.marked(RUN_VARIABLE, node.run_id), _END_SECONDS)
+    with database.write() as session:
+        nodes.end(session=session, node=node, exit_code=None, problem="Its process ended unexpectedly.")
+
+
+class LocalEngine:
+    """Runs on the devices of the workers."""
+
+    name = EngineName.LOCAL
+    abilities = Abilities(several_machines=True)
+
+    def submit_waiting(self) -> list[Run]:
+        start_nodes()
+        return start_waiting()
+
+    def poll(self, run: Run) -> Holder:
+        return supervisors.poll(run)
+
+    def cancel(self, run: Run) -> None:
+        """Kills what is left of the attempt on this machine, a hanging supervisor too: two must never train at once."""
+        if holders.host_of(run) != hostname():
+            return
+        if claims.adopted(run):  # otherwise the holder is a worker, which may hold other runs
+            holders.end_holder(run)
+        end_left_behind(run.id)
+        full_disk.give_up_reserve(get_settings().runs_dir / run.id)
+
+    def logs(self, run: Run) -> list[Path]:
+        return [get_settings().runs_dir / run.id / SUPERVISOR_LOG]
+
+    def capacity(self) -> Capacity:
+        with database.read() as session:
+            known, now = machines.listing(session=session), database.now(session=session)
+            queue = machines.queue(session=session)
+        pools = [
+            Pool(machine.name, 1, {"up" if machines.is_fresh(machine, now) else "lost": 1}, gpus=len(machine.devices))
+            for machine in known
+        ]
+        return Capacity(self.name, pools, queue.waiting, queue.running)

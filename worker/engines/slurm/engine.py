@@ -10,10 +10,10 @@ import threading
 from pathlib import Path
 
 from training.config.choices import EngineName
+from training.run_folder.paths import SUPERVISOR_LOG
 from worker.engines.engine import Abilities, Capacity
 from worker.engines.slurm import cluster, jobs
-from worker.engines.slurm.cluster import Cluster
-from worker.engines.slurm.commands import SlurmError
+from worker.engines.slurm.cluster import Cluster, SlurmError
 from worker.engines.slurm.jobs import Job
 from worker.engines.slurm.rounds import Round
 from worker.settings import get_settings
@@ -21,7 +21,6 @@ from worker.store import database
 from worker.store import jobs as stored
 from worker.store.tables import Attempt, Run, Status
 from worker.supervision.holders import Holder
-from worker.supervision.standby import SUPERVISOR_LOG
 
 log = logging.getLogger(__name__)
 

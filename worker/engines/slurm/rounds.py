@@ -7,16 +7,15 @@ from typing import Any
 
 from training.config.choices import EngineName
 from training.config.run_config import RunConfig
-from worker.engines.slurm import jobs, words
-from worker.engines.slurm.cluster import Cluster, nodes
-from worker.engines.slurm.commands import SlurmError, call
+from training.run_folder.paths import SUPERVISOR_LOG
+from worker.engines.slurm import jobs
+from worker.engines.slurm.cluster import Cluster, SlurmError, call, nodes
 from worker.engines.slurm.jobs import CANCELLED, PENDING, Job
 from worker.machine.process_identity import Identity, boot, me
 from worker.settings import ROOT, get_settings
 from worker.store import database, machines, waiting
 from worker.store import jobs as stored
 from worker.store.tables import Run, Status
-from worker.supervision.standby import SUPERVISOR_LOG
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +150,7 @@ class Round:
         """Fails a run that Slurm refuses; if Slurm only did not answer, the next round looks for the job."""
         if error.unreachable:
             return  # the mark stays, since Slurm may have taken the job
-        self._fail(run, f"Slurm refused the job: {error}", words.fix_of(str(error)))
+        self._fail(run, f"Slurm refused the job: {error}", jobs.fix_of(str(error)))
         with database.write() as session:
             stored.unreserve(session=session, run_id=run.id, owner=_owner())
 
