@@ -85,7 +85,7 @@ def document(session: Session, run_id: str) -> dict[str, Any]:
 def _misfit(run: Run) -> str:
     """Why a queued run is not expected to fit in this machine's memory; empty if it is, or if it is unknown."""
     try:
-        settled = settle(RunConfig.model_validate(run.config | run.stepped_down))
+        settled = settle(RunConfig.model_validate(run.settings))
         return misfit(run_forecast.verdict(settled, settled.machine), settled.config)
     except (ValidationError, UserError):  # a damaged row
         return ""

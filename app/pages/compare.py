@@ -96,7 +96,7 @@ def comparison(query: QueryParams) -> Context:
         "selection": selection,
         "comparison": compared,
         "names": short_names(compared.runs),
-        "methods": [method(run.config | run.stepped_down) for run in compared.runs],
+        "methods": [method(run.settings) for run in compared.runs],
         "status": status,
         "strokes": strokes(run.id for run in compared.runs),
         "places": _places(selection, compared, lines),
@@ -129,7 +129,7 @@ def _places(selection: Selection, compared: Comparison, lines: Sequence[Line]) -
     columns: dict[str, list[Any]] = {line.key: line.values for line in lines} | {
         "name": [run.name.lower() for run in compared.runs],
         "status": [run.status.value for run in compared.runs],
-        "method": [method(run.config | run.stepped_down) for run in compared.runs],
+        "method": [method(run.settings) for run in compared.runs],
     }
     if selection.order not in columns:
         return places

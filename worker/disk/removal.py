@@ -43,7 +43,7 @@ def remove(run_id: str, choose: Choose, words: Words) -> tuple[Sequence[Path], S
             for path in chosen:
                 moved.append(path)
                 path.rename(aside / path.name)
-            history.note(session=session, run_id=run.id, attempt=run.attempt, message=words(chosen, size))
+            history.note(session=session, run=run, message=words(chosen, size))
     except BaseException:
         _put_back(aside, moved)
         raise

@@ -26,7 +26,7 @@ def evaluate(item: Evaluation, run: Run, state: State, mark: str) -> dict[str, A
     """
     settings, launch = get_settings(), launched(run, item)
     request = EvaluationRequest.model_validate(item.request)
-    config = RunConfig.model_validate(run.config | run.stepped_down)
+    config = RunConfig.model_validate(run.settings)
     env = environment(launch, mark, settings)
     return {"summary": work(settings.runs_dir / run.id, folder_of(item), config, request, launch, env, state)}
 

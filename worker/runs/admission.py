@@ -28,7 +28,7 @@ def admitted(run: Run, *, allowed: AllowedPaths = EVERYTHING) -> Settled:
     Raises:
         ConfigError: one problem for each setting that is wrong or names what one of them may not name.
     """
-    config = parse(run.config | run.stepped_down)
+    config = parse(run.settings)
     owners = EVERYTHING if run.owner == LOCAL else allowed_paths.allowed()
     for paths in (owners, allowed):
         settled = settle(config, paths, run.owner)

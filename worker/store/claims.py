@@ -76,7 +76,7 @@ def claim(
     changed = run.stepped_down | run.placed
     how = f" with {in_words(changed)}" if changed else ""
     message = f"Attempt {run.attempt} starts on {', '.join(devices)}{how}."
-    history.note(session=session, run_id=run.id, attempt=run.attempt, message=message, kind="attempt")
+    history.note(session=session, run=run, message=message, kind="attempt")
     return run
 
 
@@ -106,7 +106,7 @@ def finish(
     _end_attempt(session, run, outcome=status.value, reason=reason, exit_code=exit_code)
     level = "error" if status in (Status.FAILED, Status.DIVERGED) else "info"
     message = f"{status.value.capitalize()}. {reason}".strip()
-    history.note(session=session, run_id=run_id, attempt=attempt, message=message, level=level, kind=status.value)
+    history.note(session=session, run=run, message=message, level=level, kind=status.value)
     outbox.enqueue(session=session, run=run, event=Event(status.value))
     if status is Status.FINISHED:
         prompt_sets.ask_new_result(session=session, run=run)
@@ -131,7 +131,7 @@ def requeue(*, session: Session, run_id: str, attempt: int, reason: str, outcome
     kind = "paused" if paused else "requeued"
     level = "info" if outcome in ("requeued", "paused") else "warning"
     message = f"{kind.capitalize()}. {reason}"
-    history.note(session=session, run_id=run_id, attempt=attempt, message=message, level=level, kind=kind)
+    history.note(session=session, run=run, message=message, level=level, kind=kind)
     return True
 
 

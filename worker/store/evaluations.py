@@ -41,11 +41,9 @@ def get(*, session: Session, evaluation_id: str) -> Evaluation:
     Raises:
         EvaluationNotFound: there is none, or there are several.
     """
-    wanted = evaluation_id.strip().lower()
-    if len(wanted) >= runs.SHORTEST_PREFIX and wanted.isalnum():
-        found = session.exec(select(Evaluation).where(col(Evaluation.id).startswith(wanted)).limit(2)).all()
-        if len(found) == 1:
-            return found[0]
+    matches = runs.with_id(session, Evaluation, evaluation_id.strip())
+    if len(matches) == 1:
+        return matches[0]
     fix = "`lathe evaluations RUN` lists those of a run."
     raise EvaluationNotFound("evaluation", evaluation_id, "does not exist.", fix)
 

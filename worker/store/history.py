@@ -61,9 +61,9 @@ def apply(
     return True
 
 
-def note(*, session: Session, run_id: str, attempt: int, message: str, level: str = "info", kind: str = "note") -> None:
+def note(*, session: Session, run: Run, message: str, level: str = "info", kind: str = "note") -> None:
     """Adds a line to the run's events; `level` is info, warning or error."""
-    values = {"run_id": run_id, "attempt": attempt, "kind": kind, "level": level, "message": redact(message)}
+    values = {"run_id": run.id, "attempt": run.attempt, "kind": kind, "level": level, "message": redact(message)}
     session.flush()
     session.exec(insert(RunEvent).values(**values, time=database.clock()))
 

@@ -62,9 +62,7 @@ def submitted_id(run: Run) -> str | None:
 def record(*, session: Session, run: Run, job_id: str, job: dict[str, Any]) -> None:
     """Writes the id of the job that was submitted for the run, and its state; a run that has a job already keeps it."""
     if database.change(session, Run, col(Run.id) == run.id, open_for(job_id), job_id=job_id, job=job):
-        history.note(
-            session=session, run_id=run.id, attempt=run.attempt, message=f"Submitted as Slurm job {job_id}.", kind="job"
-        )
+        history.note(session=session, run=run, message=f"Submitted as Slurm job {job_id}.", kind="job")
 
 
 def describe(*, session: Session, run: Run, job: dict[str, Any]) -> None:
@@ -114,8 +112,6 @@ def end(*, session: Session, run: Run, status: Status, reason: str, error: dict[
     if changed is not None:
         level = "error" if status is Status.FAILED else "warning"
         message = f"{status.value.capitalize()}. {reason}"
-        history.note(
-            session=session, run_id=run.id, attempt=run.attempt, message=message, level=level, kind=status.value
-        )
+        history.note(session=session, run=run, message=message, level=level, kind=status.value)
         outbox.enqueue(session=session, run=changed, event=Event(status.value))
     return changed is not None

@@ -71,6 +71,12 @@ def listing(*, session: Session) -> list[Machine]:
     return list(session.exec(select(Machine).order_by(col(Machine.name))))
 
 
+def reporting(*, session: Session) -> list[Machine]:
+    """The machines that have reported lately, by name."""
+    now = database.now(session=session)
+    return [machine for machine in listing(session=session) if is_fresh(machine, now)]
+
+
 def usable_devices(machine: Machine) -> list[str]:
     """The names of its devices that have no problem."""
     return [str(device["name"]) for device in machine.devices if not device.get("problem")]

@@ -73,7 +73,7 @@ class DeviceQuotas:
         return f"{owner} uses {use:,} of the {limit:,} {devices} that {owner} may use at once"
 
     def _devices_of(self, run: Run) -> int:
-        settings = run.config | run.stepped_down
+        settings = run.settings
         on_cpu = self.on_cpu and run.engine is not EngineName.SLURM
         return int(settings.get("num_machines" if on_cpu else "num_processes", 1))
 

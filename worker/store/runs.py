@@ -7,9 +7,9 @@ import secrets
 import shutil
 import time
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import update
+from sqlalchemy import ColumnElement, update
 from sqlmodel import Session, col, select
 from sqlmodel import delete as delete_from
 
@@ -19,12 +19,14 @@ from training.errors import Conflict, NotFound, UserError
 from worker.file_store import run_files
 from worker.settings import get_settings
 from worker.store import database, history, outbox, shares
-from worker.store.tables import LOCAL, Attempt, Event, Request, Run, Status
+from worker.store.tables import LOCAL, Attempt, Evaluation, Event, Request, Run, Status, Sweep
 from worker.store.tables.run_values import LONGEST_NAME, LONGEST_NOTES, LONGEST_TAG
+
+T = TypeVar("T", Run, Sweep, Evaluation)
 
 ID_LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"  # no i, l, o, u: they are misread
 ID_LENGTH = 12
-SHORTEST_PREFIX = 4
+_SHORTEST_PREFIX = 4
 
 
 class RunNotFound(NotFound):
@@ -99,20 +101,25 @@ def get(*, session: Session, run_id: str) -> Run:
     Raises:
         RunNotFound: there is none, or several.
     """
-    possible = run_id.isascii() and run_id.isalnum()
-    found = session.get(Run, run_id) if possible else None
-    if found is not None:
-        return found
-    matches: list[Run] = []
-    if possible and len(run_id) >= SHORTEST_PREFIX:
-        prefixed = col(Run.id).startswith(run_id.lower(), autoescape=True)
-        matches = list(session.exec(select(Run).where(prefixed).order_by(col(Run.id).desc()).limit(4)))
+    matches = with_id(session, Run, run_id)
     if len(matches) == 1:
         return matches[0]
     if matches:
         ids = ", ".join(run.id for run in matches[:3]) + (", ..." if len(matches) > 3 else "")
         raise RunNotFound("run", run_id, f"is the beginning of several ids: {ids}.", "Give more of the id.")
     raise RunNotFound("run", run_id, "does not exist.", "`lathe runs` and the page Runs list all runs.")
+
+
+def with_id(session: Session, table: type[T], given: str, *condition: ColumnElement[bool]) -> list[T]:
+    """The row with this id, else up to 4 whose ids begin with it (4 characters or more), newest first; all fulfill the condition."""
+    if not given.isascii() or not given.isalnum():
+        return []
+    key: Any = table.id
+    exact = session.exec(select(table).where(key == given, *condition)).first()
+    if exact is not None or len(given) < _SHORTEST_PREFIX:
+        return [] if exact is None else [exact]
+    begins = key.startswith(given.lower(), autoescape=True)
+    return list(session.exec(select(table).where(begins, *condition).order_by(key.desc()).limit(4)))
 
 
 def with_status(*, session: Session, status: Status, limit: int | None = None) -> list[Run]:
@@ -282,7 +289,7 @@ def _within(field: str, text: str, most: int, *, required: bool = False) -> str:
 
 
 def _note(session: Session, run: Run, kind: str, message: str) -> None:
-    history.note(session=session, run_id=run.id, attempt=run.attempt, message=message, kind=kind)
+    history.note(session=session, run=run, message=message, kind=kind)
 
 
 def _ended(run: Run) -> str:

@@ -11,7 +11,7 @@ from sqlmodel import Session, col, func, select
 from training.errors import Conflict, NotFound
 from worker.store import database
 from worker.store.metrics import WHOLE_RUN
-from worker.store.runs import SHORTEST_PREFIX, new_id
+from worker.store.runs import new_id, with_id
 from worker.store.tables import Metric, Run, Status, Sweep
 
 
@@ -42,14 +42,7 @@ def get(*, session: Session, sweep_id: str) -> Sweep:
     Raises:
         SweepNotFound: there is none, or several.
     """
-    possible = sweep_id.isascii() and sweep_id.isalnum()
-    found = session.get(Sweep, sweep_id) if possible else None
-    if found is not None and found.deleted_at is None:
-        return found
-    matches: list[Sweep] = []
-    if possible and len(sweep_id) >= SHORTEST_PREFIX:
-        prefixed = col(Sweep.id).startswith(sweep_id.lower(), autoescape=True)
-        matches = list(session.exec(select(Sweep).where(prefixed, col(Sweep.deleted_at).is_(None)).limit(2)))
+    matches = with_id(session, Sweep, sweep_id, col(Sweep.deleted_at).is_(None))
     if len(matches) == 1:
         return matches[0]
     if matches:

@@ -160,4 +160,4 @@ def _waiting_run(session: Session, run_id: str) -> Run:
 
 
 def _note(session: Session, run: Run, message: str) -> None:
-    history.note(session=session, run_id=run.id, attempt=run.attempt, message=message, kind="queue")
+    history.note(session=session, run=run, message=message, kind="queue")

@@ -11,7 +11,7 @@ from sqlmodel import Session
 from training.config import slurm_options
 from worker.machine.devices import JOB
 from worker.settings import get_settings
-from worker.store import claims, database, history, machines
+from worker.store import claims, history, machines
 from worker.store.tables import Run, Status
 from worker.supervision.outcome import Verdict
 
@@ -71,7 +71,7 @@ def count_fault(*, session: Session, run: Run, name: str, reason: str) -> None:
     settings, hosts = get_settings(), _hosts(run)
     host = next((host for host in hosts if _short(host) == _short(name)), None)
     hours = settings.put_aside_hours
-    if host is None or _machines(run) < 2 or not hours:
+    if host is None or run.num_machines < 2 or not hours:
         return
     number = machines.add_failure(
         session=session, host=host, run_id=run.id, attempt=run.attempt, reason=reason, within_seconds=hours * 3600
@@ -79,7 +79,7 @@ def count_fault(*, session: Session, run: Run, name: str, reason: str) -> None:
     if number < machines.FAILURES or host in machines.cordoned(session=session):
         return
     failed = f"Machine {host} ended {number} attempts within {hours:g} h, the latest: {reason}"
-    others, needed = _others(session, run, host), int(run.config.get("min_machines") or _machines(run))
+    others, needed = _others(session, run, host), int(run.config.get("min_machines") or run.num_machines)
     if others < needed:
         message = (
             f"{failed} It is not put aside, because only {others} other machines are known and the run needs {needed}."
@@ -90,9 +90,7 @@ def count_fault(*, session: Session, run: Run, name: str, reason: str) -> None:
             f"{failed} It is put aside: runs on several machines avoid it until `lathe machines use {host}` or the button "
             "on the page System takes it back."
         )
-    history.note(
-        session=session, run_id=run.id, attempt=run.attempt, message=message, level="warning", kind="put_aside"
-    )
+    history.note(session=session, run=run, message=message, level="warning", kind="put_aside")
 
 
 def cordon_gpus(*, session: Session, run: Run, error: dict[str, Any] | None, reason: str) -> bool:
@@ -101,17 +99,14 @@ def cordon_gpus(*, session: Session, run: Run, error: dict[str, Any] | None, rea
     False if no GPU is at fault, or without them too few are left for the run.
     """
     faulty = _faulty_gpus(run, error or {})
-    now, avoided = database.now(session=session), machines.cordoned(session=session).union(faulty)
-    offered = [machine for machine in machines.listing(session=session) if machines.is_fresh(machine, now)]
+    avoided, offered = machines.cordoned(session=session).union(faulty), machines.reporting(session=session)
     left = [name for machine in offered for name in machines.usable_devices(machine) if name not in avoided]
     if not faulty or len(left) < len(run.devices):
         return False
     for device in faulty:
         machines.cordon(session=session, host=device, reason=reason)
     message = f"{', '.join(faulty)} put aside: {reason} `lathe machines use NAME` or the page System takes it back."
-    history.note(
-        session=session, run_id=run.id, attempt=run.attempt, message=message, level="warning", kind="put_aside"
-    )
+    history.note(session=session, run=run, message=message, level="warning", kind="put_aside")
     return True
 
 
@@ -122,10 +117,6 @@ def _faulty_gpus(run: Run, error: dict[str, Any]) -> list[str]:
     if cause in _OF_DRIVER or (cause == _OF_GPU and len(gpus) == 1):
         return gpus
     return gpus[rank : rank + 1] if cause == _OF_GPU and isinstance(rank, int) else []
-
-
-def _machines(run: Run) -> int:
-    return int((run.config | run.stepped_down).get("num_machines", 1))
 
 
 def _hosts(run: Run) -> list[str]:
@@ -141,9 +132,7 @@ def _others(session: Session, run: Run, host: str) -> int:
     avoided = {host, *(name for name in machines.cordoned(session=session) if "/" not in name)}  # others are devices
     if any(JOB in device for device in run.devices):
         return max(_slurm_nodes(session, run) - len(avoided), 0)
-    now = database.now(session=session)
-    listed = machines.listing(session=session)
-    reporting = {one.host for one in listed if machines.is_fresh(one, now) and not one.draining}
+    reporting = {machine.host for machine in machines.reporting(session=session) if not machine.draining}
     return len(reporting - avoided)
 
 

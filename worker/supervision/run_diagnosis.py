@@ -61,7 +61,7 @@ def compared(run_id: str) -> dict[str, Any] | None:
             [line.text for line in history.log_tail(session=session, run_id=one.id, limit=_MOST_LINES)]
             for one in (run, best)
         )
-        settings = different_settings(run.config | run.stepped_down, best.config | best.stepped_down)
+        settings = different_settings(run.settings, best.settings)
         return {
             "run": best.id,
             "name": best.name,

@@ -92,15 +92,13 @@ def _apply(session: Session, sweep: Sweep, spec: SweepSpec, decision: Decision) 
         if run.trial in decision.promoted:
             best = f"It is among the best 1/{spec.reduction_factor} at step {run.pause_at:,} of sweep {sweep.name}."
             run.held, run.pause_at = False, decision.promoted[run.trial]
-            history.note(
-                session=session, run_id=run.id, attempt=run.attempt, message=f"Continues. {best}", kind="sweep"
-            )
+            history.note(session=session, run=run, message=f"Continues. {best}", kind="sweep")
             continued.append(run.id)
         elif run.trial in decision.stopped:
             run.held, run.status, run.finished_at = False, Status.STOPPED, database.now(session=session)
             worse = f"It is not among the best 1/{spec.reduction_factor} at this step of sweep {sweep.name}."
             message = f"Stopped early at step {run.step:,}. {worse} Resume trains it to its last step."
-            history.note(session=session, run_id=run.id, attempt=run.attempt, message=message, kind="stopped")
+            history.note(session=session, run=run, message=message, kind="stopped")
     session.flush()
     return continued
 

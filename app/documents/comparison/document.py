@@ -62,7 +62,7 @@ def circumstances(runs: Sequence[Run], devices: Devices) -> list[Line]:
 
 def effective(run: Run) -> dict[str, Any]:
     """The settings that the run trained with; a setting newer than the run has its default."""
-    return {name: setting.default for name, setting in settings().items()} | run.config | run.stepped_down
+    return {name: setting.default for name, setting in settings().items()} | run.settings
 
 
 def _setting(setting: Setting, runs: Sequence[Run], configs: Sequence[Values], names: Mapping[str, str]) -> Line:
@@ -191,7 +191,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
                 "id": run.id,
                 "name": run.name,
                 "status": run.status.value,
-                "method": method(run.config | run.stepped_down),
+                "method": method(run.settings),
             }
             for run in comparison.runs
         ],

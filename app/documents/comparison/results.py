@@ -137,7 +137,7 @@ def _answers(key: str) -> Callable[[Run], Any]:
 
 def rows_per_step(run: Run) -> float:
     """The rows of a global batch."""
-    config = run.config | run.stepped_down
+    config = run.settings
     batch = config.get("micro_batch_size", 1) * config.get("gradient_accumulation_steps", 1)
     processes = (run.plan or {}).get("world_size") or config.get("num_processes", 1)
     return float(batch * processes / config.get("sequence_parallel_size", 1))

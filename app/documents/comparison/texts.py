@@ -23,7 +23,7 @@ def markdown(comparison: Comparison) -> str:
         [
             markdown_text(run.name),
             run.status.value,
-            method(run.config | run.stepped_down),
+            method(run.settings),
             *(_result(line, place) for line in lines),
         ]
         for place, run in enumerate(comparison.runs)
@@ -59,7 +59,7 @@ def as_csv(comparison: Comparison) -> str:
     writer = csv.writer(output, lineterminator="\n")
     writer.writerow(["id", "name", "status", "method", *(line.key for line in lines)])
     for place, run in enumerate(comparison.runs):
-        described = [run.id, run.name, run.status.value, method(run.config | run.stepped_down)]
+        described = [run.id, run.name, run.status.value, method(run.settings)]
         writer.writerow([csv_cell(value) for value in (*described, *(line.values[place] for line in lines))])
     return output.getvalue()
 
@@ -70,7 +70,7 @@ def plain(comparison: Comparison) -> str:
     rows = [
         heads,
         ["Status", *(run.status.value for run in comparison.runs)],
-        ["Method", *(method(run.config | run.stepped_down) for run in comparison.runs)],
+        ["Method", *(method(run.settings) for run in comparison.runs)],
         *([line.label, *line.texts] for line in comparison.results),
     ]
     if comparison.settings:

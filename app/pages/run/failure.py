@@ -43,7 +43,7 @@ def _diverged(run: Run, attempts: Sequence[Attempt]) -> Failure:
     """The step at which the loss was no longer finite, and a run with half the learning rate."""
     title, message, fix = DIVERGED
     reason = attempts[-1].reason if attempts and run.status is Status.DIVERGED else ""
-    rate = (run.config | run.stepped_down).get("learning_rate")
+    rate = run.settings.get("learning_rate")
     changes = {"learning_rate": rate / 2} if run.status.ended and isinstance(rate, float) else {}
     return Failure(title, reason or message, fix, changes=changes)
 

@@ -57,7 +57,7 @@ def _heading(run: Run) -> Context:
         "has_archive": adapter_path(run) is not None,
         "downloads": downloads,
         "strategies": [(one.value, choice_label(one)) for one in Strategy],
-        "present": run.config | run.stepped_down,
+        "present": run.settings,
     }
 
 

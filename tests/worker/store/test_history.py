@@ -195,7 +195,7 @@ def test_checkpoints_notes_and_failures_become_redacted_messages(run):
 def test_events_are_read_from_a_position(run):
     with db.write() as session:
         for number in range(5):
-            history.note(session=session, run_id=run.id, attempt=1, message=str(number))
+            history.note(session=session, run=run, message=str(number))
     with db.read() as session:
         first = history.events(session=session, run_id=run.id, limit=3)
         assert [event.message for event in first] == ["2", "3", "4"]

@@ -12,7 +12,7 @@ from training.rules import check
 from worker.machine import devices
 from worker.machine.devices import CPU
 from worker.machine.process_identity import hostname
-from worker.store import database, machines, nodes
+from worker.store import machines, nodes
 from worker.store.tables import DeviceLease, Run
 
 _ANY = Machine("cuda", devices=1024, most_machines=1024)
@@ -89,13 +89,12 @@ def _further(
 
     `on_cpu`: None counts this machine and both kinds.
     """
-    now = database.now(session=session)
     taken = {*session.exec(select(DeviceLease.device)), *nodes.devices_in_use(session=session)}.difference(yielding)
     lost = nodes.lost_hosts(session=session) | machines.cordoned(session=session)
     owned: dict[str, list[str]] = {}
-    for machine in machines.listing(session=session):
+    for machine in machines.reporting(session=session):
         # Another worker's devices may only be taken while it would start runs itself.
-        if machines.is_fresh(machine, now) and not machine.draining and machine.host not in lost:
+        if not machine.draining and machine.host not in lost:
             names = [name for name in machines.usable_devices(machine) if name not in lost]
             owned.setdefault(machine.host, []).extend(
                 name for name in names if on_cpu is None or name.endswith(f"/{CPU}") == on_cpu

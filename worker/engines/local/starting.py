@@ -103,7 +103,7 @@ def _startable(session: Session) -> Iterator[Run]:
 def _claim(run: Run, chosen: list[str]) -> Run | None:
     seconds = get_settings().lease_seconds
     count = len(placement.hosts(chosen))
-    placed = placement.changes(placement.settings_of(run), count) if _machines(run) > 1 else None
+    placed = placement.changes(placement.settings_of(run), count) if run.num_machines > 1 else None
     with database.write() as session:
         return claims.claim(
             session=session, run_id=run.id, owner=str(me()), devices=chosen, lease_seconds=seconds, placed=placed
@@ -112,15 +112,11 @@ def _claim(run: Run, chosen: list[str]) -> Run | None:
 
 def _supervise(run: Run) -> None:
     """Starts the supervisor; if that fails, the run counts as lost."""
-    alone = _machines(run) == 1
+    alone = run.num_machines == 1
     module = {} if alone else {"module": "worker.engines.local.gang"}
     command = supervisor_command(run.id, str(run.attempt), **module)
     output = get_settings().runs_dir / run.id / SUPERVISOR_LOG
     supervisors.start(run, command, output, ready=lambda: _standby.take(run) if alone else None)
-
-
-def _machines(run: Run) -> int:
-    return int((run.config | run.stepped_down).get("num_machines", 1))
 
 
 def next_run(
@@ -139,8 +135,8 @@ def next_run(
     never blocks others here. `gang` returns the devices of all machines of a run on several, given those chosen here.
     """
     for run in waiting:
-        machines = _machines(run)
-        needed = int((run.config | run.stepped_down).get("num_processes", 1)) // machines
+        machines = run.num_machines
+        needed = int(run.settings.get("num_processes", 1)) // machines
         chosen = devices.choose(needed, free)
         if chosen and machines > 1:
             chosen = gang(run, chosen)

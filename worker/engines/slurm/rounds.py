@@ -219,7 +219,7 @@ class _Rows:
 
 
 def _config(run: Run) -> RunConfig:
-    return RunConfig.model_validate(run.config | run.stepped_down)
+    return RunConfig.model_validate(run.settings)
 
 
 def _avoided() -> set[str]:

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from sqlalchemy import JSON, Column, Index
+from sqlalchemy import Index
 from sqlmodel import Field
 
+from worker.store.tables.columns import json_or_null, json_value
 from worker.store.tables.queued import QueuedWork
 
 
@@ -14,11 +15,7 @@ class Evaluation(QueuedWork, table=True):
     __table_args__ = (Index("ix_evaluation_run_id_id", "run_id", "id"),)
 
     id: str = Field(primary_key=True, max_length=32)
-    request: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False), description="as training.scoring.request")
+    request: dict[str, Any] = json_value("as training.scoring.request")
     device: str = Field(default="", max_length=200)
-    overlap: dict[str, Any] | None = Field(
-        default=None, sa_column=Column(JSON(none_as_null=True)), description="as training.scoring.overlap"
-    )
-    summary: dict[str, Any] | None = Field(
-        default=None, sa_column=Column(JSON(none_as_null=True)), description="rows, and the mean of each metric"
-    )
+    overlap: dict[str, Any] | None = json_or_null("as training.scoring.overlap")
+    summary: dict[str, Any] | None = json_or_null("rows, and the mean of each metric")

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Column, String, Text
+from sqlalchemy import BigInteger, Column, String, Text
 from sqlmodel import Field, SQLModel
 
+from worker.store.tables.columns import json_list, json_object, json_value, text
 from worker.store.tables.runs import LOCAL
 
 
@@ -50,23 +51,13 @@ class Dataset(SQLModel, table=True):
         max_length=20, description="of the file: json, jsonl, csv, tsv, parquet or txt, or one with .gz"
     )
     shape: str = Field(max_length=40, description="format of the rows: alpaca, messages, ..., mapped, or unknown")
-    reason: str = Field(
-        default="", sa_column=Column(Text, nullable=False), description="why the rows have that format, as a sentence"
-    )
+    reason: str = text("why the rows have that format, as a sentence")
     rows: int
     bytes: int = Field(sa_column=Column(BigInteger, nullable=False))
-    columns: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
-    sample: list[dict[str, Any]] = Field(
-        default_factory=list, sa_column=Column(JSON, nullable=False), description="the first rows, cut short"
-    )
-    counts: dict[str, int] = Field(
-        default_factory=dict, sa_column=Column(JSON, nullable=False), description="rows of each format"
-    )
-    warnings: list[dict[str, Any]] = Field(
-        default_factory=list,
-        sa_column=Column(JSON, nullable=False),
-        description="issues, as training.data.issues.Issue",
-    )
+    columns: list[str] = json_list()
+    sample: list[dict[str, Any]] = json_list("the first rows, cut short")
+    counts: dict[str, int] = json_object("rows of each format")
+    warnings: list[dict[str, Any]] = json_list("issues, as training.data.issues.Issue")
     columns_map: str | None = Field(
         default=None, sa_column=Column(Text), description="column mapping, as RunConfig.columns"
     )
@@ -121,27 +112,17 @@ class Machine(SQLModel, table=True):
     first_seen: float = 0.0
     last_seen: float = Field(default=0.0, description="of the latest report, by the database's clock")
     draining: bool = Field(default=False, description="the worker was told to stop and starts no runs")
-    overload: str = Field(
-        default="", sa_column=Column(Text, nullable=False), description="why it starts no runs now, or empty"
-    )
-    versions: dict[str, str] = Field(
-        default_factory=dict, sa_column=Column(JSON, nullable=False), description="of Lathe and the training packages"
-    )
+    overload: str = text("why it starts no runs now, or empty")
+    versions: dict[str, str] = json_object("of Lathe and the training packages")
     cores: int
     load: float = Field(description="load average of the last minute")
     memory_bytes: int = Field(sa_column=Column(BigInteger, nullable=False))
     memory_used_bytes: int = Field(sa_column=Column(BigInteger, nullable=False))
     disk_bytes: int = Field(sa_column=Column(BigInteger, nullable=False), description="of the data folder's disk")
     disk_free_bytes: int = Field(sa_column=Column(BigInteger, nullable=False))
-    devices: list[dict[str, Any]] = Field(
-        default_factory=list,
-        sa_column=Column(JSON, nullable=False),
-        description="as worker.machine.measurement.Device",
-    )
-    findings: list[dict[str, str]] = Field(
-        default_factory=list,
-        sa_column=Column(JSON, nullable=False, server_default="[]"),
-        description="what its worker found wrong when it started, as worker.doctor.finding.Finding",
+    devices: list[dict[str, Any]] = json_list("as worker.machine.measurement.Device")
+    findings: list[dict[str, str]] = json_list(
+        "what its worker found wrong when it started, as worker.doctor.finding.Finding", added=True
     )
 
 
@@ -152,6 +133,4 @@ class EngineReport(SQLModel, table=True):
 
     name: str = Field(primary_key=True, max_length=16, description="slurm")
     reported_at: float = Field(description="by the database's clock")
-    capacity: dict[str, Any] = Field(
-        sa_column=Column(JSON, nullable=False), description="as worker.engines.engine.Capacity"
-    )
+    capacity: dict[str, Any] = json_value("as worker.engines.engine.Capacity")

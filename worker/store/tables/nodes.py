@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from sqlalchemy import JSON, Column, Text
+from sqlalchemy import Column, Text
 from sqlmodel import Field, SQLModel
 
+from worker.store.tables.columns import json_value, text
 from worker.store.tables.held import Held
 
 
@@ -17,12 +18,10 @@ class RunNode(Held, table=True):
     attempt: int = Field(primary_key=True)
     rank: int = Field(primary_key=True, description="the machine's number in the run, from 1; 0 is the supervisor's")
     host: str = Field(max_length=200, index=True)
-    devices: list[str] = Field(sa_column=Column(JSON, nullable=False))
+    devices: list[str] = json_value()
     request: str = Field(default="", max_length=16, description="what the holder should do: stop or kill")
     exit_code: int | None = None
-    problem: str = Field(
-        default="", sa_column=Column(Text, nullable=False), description="why its ranks could not be started"
-    )
+    problem: str = text("why its ranks could not be started")
     ended_at: float | None = None
 
     @property

@@ -3,10 +3,10 @@
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import JSON, Column, Index, Text, UniqueConstraint, false
+from sqlalchemy import Column, Index, Text, UniqueConstraint
 from sqlmodel import Field, SQLModel
 
-from worker.store.tables.runs import as_text
+from worker.store.tables.columns import as_text, flag, json_list, json_value, text
 
 
 class Event(StrEnum):
@@ -50,10 +50,8 @@ class NotificationChannel(SQLModel, table=True):
     format: WebhookFormat = Field(
         default=WebhookFormat.JSON, sa_column=Column(as_text(WebhookFormat), nullable=False), description="of a webhook"
     )
-    events: list[str] = Field(sa_column=Column(JSON, nullable=False), description="values of Event")
-    everyone: bool = Field(
-        default=False, sa_column_kwargs={"server_default": false()}, description="for the runs of all users"
-    )
+    events: list[str] = json_value("values of Event")
+    everyone: bool = flag("for the runs of all users")
     created_at: float
 
 
@@ -72,30 +70,22 @@ class Notification(SQLModel, table=True):
     )
     attempt: int = 0
     event: Event = Field(sa_column=Column(as_text(Event), nullable=False))
-    run: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False), description="the run when it happened")
+    run: dict[str, Any] = json_value("the run when it happened")
     created_at: float = Field(index=True)
     tries: int = Field(default=0, description="counts claims; results of an older claim are refused")
     next_try_at: float = Field(
         description="not before, by the database's clock; while it is being sent, when the claim ends"
     )
     done_at: float | None = Field(default=None, description="when it was delivered or given up")
-    delivered: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
-    reason: str = Field(default="", sa_column=Column(Text, nullable=False), description="why the last try failed")
+    delivered: bool = flag()
+    reason: str = text("why the last try failed")
 
 
 class Preferences(SQLModel, table=True):
     """What a user prefers; no row until they change something."""
 
     owner: str = Field(primary_key=True, max_length=120)
-    model: str = Field(default="", sa_column=Column(Text, nullable=False), description="of a new form on New run")
-    tour: list[str] = Field(
-        default_factory=list,
-        sa_column=Column(JSON, nullable=False),
-        description="steps of the tour that leave no other trace",
-    )
-    price_gpu_hour: str = Field(
-        default="",
-        sa_column=Column(Text, nullable=False, server_default=""),
-        description="one price, or name=price of GPUs",
-    )
+    model: str = text("of a new form on New run")
+    tour: list[str] = json_list("steps of the tour that leave no other trace")
+    price_gpu_hour: str = text("one price, or name=price of GPUs", added=True)
     price_kwh: str = Field(default="", max_length=40, sa_column_kwargs={"server_default": ""})

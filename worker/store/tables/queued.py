@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from sqlalchemy import JSON, Text, false
+from sqlalchemy import JSON, Text
 from sqlmodel import Field
 
+from worker.store.tables.columns import as_text, flag
 from worker.store.tables.held import Held
-from worker.store.tables.runs import Status, as_text
+from worker.store.tables.runs import Status
 
 
 class QueuedWork(Held):
@@ -20,9 +21,7 @@ class QueuedWork(Held):
     finished_at: float | None = None
 
     attempt: int = Field(default=0, description="counts claims; a supervisor of an older attempt is refused")
-    stopping: bool = Field(
-        default=False, sa_column_kwargs={"server_default": false()}, description="a user asked to stop it"
-    )
+    stopping: bool = flag("a user asked to stop it")
 
     phase: str = Field(default="", max_length=60)
     done: int = 0

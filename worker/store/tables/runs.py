@@ -3,11 +3,12 @@
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Column, Enum, Index, Text, false
+from sqlalchemy import JSON, BigInteger, Column, Index
 from sqlmodel import Field, SQLModel
 
 from training.config.choices import EngineName
 from worker.settings import get_settings
+from worker.store.tables.columns import as_text, flag, json_list, json_object, json_or_null, json_value, text
 from worker.store.tables.held import Held
 
 LOCAL = "local"
@@ -47,11 +48,6 @@ class Request(StrEnum):
     REQUEUE = "requeue"
 
 
-def as_text(kind: type[StrEnum]) -> Enum:
-    """An enum stored as text: a new value needs no migration."""
-    return Enum(kind, native_enum=False, length=16, values_callable=lambda kind: [one.value for one in kind])
-
-
 class Run(Held, table=True):
     """One training run and its state."""
 
@@ -60,12 +56,10 @@ class Run(Held, table=True):
     id: str = Field(primary_key=True, max_length=32)
     name: str = Field(max_length=200)
     status: Status = Field(default=Status.QUEUED, sa_column=Column(as_text(Status), nullable=False, index=True))
-    config: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False))
+    config: dict[str, Any] = json_value()
     dataset_id: str | None = Field(default=None, foreign_key="dataset.id", index=True)
-    fingerprints: dict[str, str] = Field(
-        default_factory=dict,
-        sa_column=Column(JSON, nullable=False, server_default="{}"),
-        description="SHA-256 of the files of data and validation_data, also when those are deleted",
+    fingerprints: dict[str, str] = json_object(
+        "SHA-256 of the files of data and validation_data, also when those are deleted", added=True
     )
     parent_id: str | None = Field(default=None, max_length=32, description="the run this one was cloned from")
     owner: str = Field(default=LOCAL, max_length=120, description="who queued it: an account, or the server's own user")
@@ -77,10 +71,8 @@ class Run(Held, table=True):
         description="its place among waiting runs of its priority: queued_at, unless it was moved",
     )
     priority: int = Field(default=0, sa_column_kwargs={"server_default": "0"}, description="higher starts first")
-    held: bool = Field(
-        default=False, sa_column_kwargs={"server_default": false()}, description="does not start while it is queued"
-    )
-    pinned: bool = Field(default=False, sa_column_kwargs={"server_default": false()}, description="listed first")
+    held: bool = flag("does not start while it is queued")
+    pinned: bool = flag("listed first")
     archived_at: float | None = Field(default=None, description="listed only on request")
     sweep_id: str | None = Field(default=None, max_length=32, index=True, description="the sweep that it belongs to")
     trial: int | None = Field(
@@ -89,34 +81,28 @@ class Run(Held, table=True):
     pause_at: int | None = Field(
         default=None, description="step at which it saves, evaluates and waits for the decision of its sweep"
     )
-    tags: list[str] = Field(
-        default_factory=list, sa_column=Column(JSON, nullable=False, server_default="[]"), description="in lower case"
-    )
-    notes: str = Field(default="", sa_column=Column(Text, nullable=False, server_default=""))
+    tags: list[str] = json_list("in lower case", added=True)
+    notes: str = text(added=True)
     started_at: float | None = None
     finished_at: float | None = None
 
     attempt: int = Field(default=0, description="counts claims; reports of an older attempt are refused")
     request: Request | None = Field(default=None, sa_column=Column(as_text(Request)))
-    devices: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
+    devices: list[str] = json_list()
     job_id: str | None = Field(
         default=None,
         max_length=250,
         index=True,
         description="the engine's job that was submitted for the run, if it has jobs",
     )
-    job: dict[str, Any] | None = Field(
-        default=None,
-        sa_column=Column(JSON(none_as_null=True)),
-        description="of that job: state, reason, partition, nodes, starts_at, as worker/engines/slurm/jobs.py reads them",
+    job: dict[str, Any] | None = json_or_null(
+        "of that job: state, reason, partition, nodes, starts_at, as worker/engines/slurm/jobs.py reads them"
     )
     event_offset: int = Field(
         default=0, sa_column=Column(BigInteger, nullable=False), description="bytes of events.jsonl stored"
     )
-    node_offsets: dict[str, int] = Field(
-        default_factory=dict,
-        sa_column=Column(JSON, nullable=False, server_default="{}"),
-        description="bytes stored of events-N.jsonl, the records of the run's further machines, by N",
+    node_offsets: dict[str, int] = json_object(
+        "bytes stored of events-N.jsonl, the records of the run's further machines, by N", added=True
     )
     log_offset: int = Field(
         default=0, sa_column=Column(BigInteger, nullable=False), description="bytes of output.log stored"
@@ -136,26 +122,28 @@ class Run(Held, table=True):
     )
     plan: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON), description="events.Planned, as reported")
     summary: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON))
-    forecast: dict[str, Any] | None = Field(
-        default=None,
-        sa_column=Column(JSON(none_as_null=True)),
-        description="of the latest attempt, by worker/forecasts/run_forecast.py",
-    )
+    forecast: dict[str, Any] | None = json_or_null("of the latest attempt, by worker/forecasts/run_forecast.py")
     error: dict[str, Any] | None = Field(
         default=None,
         sa_column=Column(JSON),
         description="message, fix, phase, rank, traceback, log tail; step_down: settings that need less memory",
     )
-    stepped_down: dict[str, Any] = Field(
-        default_factory=dict,
-        sa_column=Column(JSON, nullable=False, server_default="{}"),
-        description="settings that replace those in config after out-of-memory errors",
+    stepped_down: dict[str, Any] = json_object(
+        "settings that replace those in config after out-of-memory errors", added=True
     )
-    placed: dict[str, Any] = Field(
-        default_factory=dict,
-        sa_column=Column(JSON, nullable=False, server_default="{}"),
-        description="settings that the latest attempt has instead, because machines were missing",
+    placed: dict[str, Any] = json_object(
+        "settings that the latest attempt has instead, because machines were missing", added=True
     )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Those in its configuration, with those that replace them."""
+        return self.config | self.stepped_down
+
+    @property
+    def num_machines(self) -> int:
+        """The number of machines that it uses."""
+        return int(self.settings.get("num_machines", 1))
 
     @property
     def engine(self) -> EngineName:
@@ -186,21 +174,13 @@ class Attempt(SQLModel, table=True):
     run_id: str = Field(primary_key=True, foreign_key="run.id", ondelete="CASCADE")
     number: int = Field(primary_key=True)
     host: str = Field(max_length=200)
-    devices: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
+    devices: list[str] = json_list()
     started_at: float
     ended_at: float | None = None
     outcome: str = Field(
         default="", max_length=40, description="finished, failed, stopped, diverged, requeued, paused, starved, lost"
     )
     exit_code: int | None = None
-    reason: str = Field(default="", sa_column=Column(Text, nullable=False))
-    stepped_down: dict[str, Any] = Field(
-        default_factory=dict,
-        sa_column=Column(JSON, nullable=False, server_default="{}"),
-        description="the run's, when the attempt began",
-    )
-    out_of_memory: dict[str, Any] | None = Field(
-        default=None,
-        sa_column=Column(JSON(none_as_null=True)),
-        description="events.OutOfMemory of the first rank to report one",
-    )
+    reason: str = text()
+    stepped_down: dict[str, Any] = json_object("the run's, when the attempt began", added=True)
+    out_of_memory: dict[str, Any] | None = json_or_null("events.OutOfMemory of the first rank to report one")

@@ -3,11 +3,12 @@
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import JSON, Column, Text, false
+from sqlalchemy import Column
 from sqlmodel import Field, SQLModel
 
+from worker.store.tables.columns import as_text, flag, json_list, json_object, text
 from worker.store.tables.held import Held
-from worker.store.tables.runs import LOCAL, as_text
+from worker.store.tables.runs import LOCAL
 
 
 class ServedState(StrEnum):
@@ -26,22 +27,12 @@ class ServedModel(Held, table=True):
 
     id: str = Field(primary_key=True, max_length=32)
     owner: str = Field(default=LOCAL, max_length=120, index=True, description="who asked for it")
-    models: list[str] = Field(
-        default_factory=list,
-        sa_column=Column(JSON, nullable=False),
-        description="names in requests: RUN (its result), RUN:base or RUN:checkpoint-N",
-    )
+    models: list[str] = json_list("names in requests: RUN (its result), RUN:base or RUN:checkpoint-N")
     state: ServedState = Field(
         default=ServedState.WAITING, sa_column=Column(as_text(ServedState), nullable=False, index=True)
     )
-    reason: str = Field(
-        default="",
-        sa_column=Column(Text, nullable=False),
-        description="why it waits, why vLLM does not answer, or why it ended; else empty",
-    )
-    end_request: str = Field(
-        default="", sa_column=Column(Text, nullable=False), description="why its worker should end it, or empty"
-    )
+    reason: str = text("why it waits, why vLLM does not answer, or why it ended; else empty")
+    end_request: str = text("why its worker should end it, or empty")
     created_at: float
     ready_at: float | None = None
     ended_at: float | None = None
@@ -59,17 +50,9 @@ class PromptSet(SQLModel, table=True):
     id: str = Field(primary_key=True, max_length=32)
     owner: str = Field(default=LOCAL, max_length=120, index=True, description="who keeps it")
     name: str = Field(max_length=120)
-    prompts: list[dict[str, Any]] = Field(
-        default_factory=list,
-        sa_column=Column(JSON, nullable=False),
-        description="each with `system` and `user`",
+    prompts: list[dict[str, Any]] = json_list("each with `system` and `user`")
+    answers: dict[str, list[dict[str, Any]]] = json_object(
+        "the latest answers of each model, in the order of the prompts"
     )
-    answers: dict[str, list[dict[str, Any]]] = Field(
-        default_factory=dict,
-        sa_column=Column(JSON, nullable=False),
-        description="the latest answers of each model, in the order of the prompts",
-    )
-    every_result: bool = Field(
-        default=False, sa_column_kwargs={"server_default": false()}, description="whether every new result is asked"
-    )
+    every_result: bool = flag("whether every new result is asked")
     created_at: float = Field(index=True)

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from sqlalchemy import JSON, Column, String
+from sqlalchemy import Column, String
 from sqlmodel import Field, SQLModel
 
+from worker.store.tables.columns import json_value
 from worker.store.tables.runs import LOCAL
 
 
@@ -15,7 +16,7 @@ class Sweep(SQLModel, table=True):
     name: str = Field(max_length=200)
     owner: str = Field(default=LOCAL, sa_column=Column(String(120), nullable=False))
     created_at: float = Field(index=True)
-    spec: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False), description="as worker.sweeps.spec.SweepSpec")
-    plan: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False), description="what was shown before the start")
+    spec: dict[str, Any] = json_value("as worker.sweeps.spec.SweepSpec")
+    plan: dict[str, Any] = json_value("what was shown before the start")
     stopped_at: float | None = Field(default=None, description="a user stopped it; no further run is promoted")
     deleted_at: float | None = Field(default=None, description="a user deleted it; its runs are being deleted")
