@@ -74,8 +74,7 @@ def _starts(session: Session, queued: list[Run]) -> dict[str, float | None]:
 
 def device_count(session: Session) -> int:
     """The devices of all machines whose workers report; before the first report, those of this machine."""
-    now = database.now(session=session)
-    reporting = [one for one in machines.listing(session=session) if machines.is_fresh(one, now) and not one.draining]
+    reporting = [machine for machine in machines.reporting(session=session) if not machine.draining]
     if reporting:
         return sum(len(machines.usable_devices(machine)) for machine in reporting)
     try:

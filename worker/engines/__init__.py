@@ -1,1 +1,1 @@
-"""Engines: what places runs on machines. One interface (engine.py) and a package for each engine."""
+"""Engines: what places runs on machines. One interface (registry.py) and a package for each engine."""

@@ -1,11 +1,45 @@
-"""The engines of this installation."""
+"""The engines of this installation. An engine places waiting runs on machines and says what became of them.
+
+With every engine, the database holds the state of a run. The process that starts a run claims it there (worker/store/claims.py);
+an engine starts that process on a machine, and ends what is left of it. Attempts, leases, checkpoints, resume and diagnosis do not
+depend on it.
+"""
+
+from typing import Protocol
 
 from training.config.choices import EngineName
-from worker.engines.engine import Engine
 from worker.engines.local.starting import LocalEngine
+from worker.engines.slurm.cluster import Capacity
 from worker.engines.slurm.engine import SlurmEngine
 from worker.settings import get_settings
 from worker.store.tables import Run
+from worker.supervision.holders import Holder
+
+
+class Engine(Protocol):
+    """Places runs on machines. No method raises because the engine is unreachable; the next round tries again."""
+
+    name: EngineName
+
+    def submit_waiting(self) -> list[Run]:
+        """Starts waiting runs, or hands them to the engine's own queue; returns those that were started or handed over.
+
+        Submitting twice starts nothing twice.
+        """
+        ...
+
+    def poll(self, run: Run) -> Holder:
+        """What is known of the process that holds the running run."""
+        ...
+
+    def cancel(self, run: Run) -> None:
+        """Ends what is left of an attempt that no longer holds its run; returns when nothing of it trains, as far as is known."""
+        ...
+
+    def capacity(self) -> Capacity | None:
+        """The machines that it has; None if their workers report them."""
+        ...
+
 
 _ALL: dict[EngineName, Engine] = {engine.name: engine for engine in (LocalEngine(), SlurmEngine())}
 

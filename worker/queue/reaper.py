@@ -189,7 +189,6 @@ def report(findings: list[dict[str, str]]) -> None:
 def report_engines() -> None:
     """Stores what the engines with machines of their own have."""
     for engine in engines():
-        if engine.abilities.queues_itself:
-            capacity = asdict(engine.capacity())
+        if capacity := engine.capacity():
             with database.write() as session:
-                machines.report_engine(session=session, name=engine.name.value, capacity=capacity)
+                machines.report_engine(session=session, name=engine.name.value, capacity=asdict(capacity))

@@ -4,6 +4,7 @@ A word without a field is searched in id, name, model, method, data and tags. `-
 """
 
 import json
+import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ _WORD = re.compile(r'(?P<not>-)?(?:(?P<field>[A-Za-z_]\w*)(?P<sign>>=|<=|:|>|<|=
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
 _LENGTH = re.compile(rf"(\d+(?:\.\d+)?)({'|'.join(sorted(_UNITS, key=len, reverse=True))})?")
 _GIB = 2**30
+_COMPARISONS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _MOST_PARTS = 30
 _MEANS_TRUE, _MEANS_FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
@@ -103,7 +105,7 @@ def _tagged(word: str, *, whole: bool) -> Condition:
 
 def _text(place: Any) -> Callable[[Part], Condition]:
     def condition(part: Part) -> Condition:
-        _only(part, ":", "=")
+        _uncompared(part)
         if part.sign == "=":
             return func.lower(place) == part.value.lower()
         return cast(Condition, place.icontains(part.value, autoescape=True))
@@ -112,7 +114,7 @@ def _text(place: Any) -> Callable[[Part], Condition]:
 
 
 def _status(part: Part) -> Condition:
-    _only(part, ":", "=")
+    _uncompared(part)
     wanted = [value.strip().lower() for value in part.value.split(",")]
     for value in wanted:
         if value not in list(Status):
@@ -122,19 +124,19 @@ def _status(part: Part) -> Condition:
 
 def _sweep(part: Part) -> Condition:
     """The runs of a sweep, by the beginning of its id; `none` those of no sweep."""
-    _only(part, ":", "=")
+    _uncompared(part)
     if part.value.lower() == "none":
         return col(Run.sweep_id).is_(None)
     return func.coalesce(col(Run.sweep_id), "").startswith(part.value.lower(), autoescape=True)
 
 
 def _tag(part: Part) -> Condition:
-    _only(part, ":", "=")
+    _uncompared(part)
     return _tagged(part.value, whole=True)
 
 
 def _is(part: Part) -> Condition:
-    _only(part, ":", "=")
+    _uncompared(part)
     states: dict[str, Condition] = {
         "pinned": col(Run.pinned).is_(True),
         "archived": col(Run.archived_at).is_not(None),
@@ -157,14 +159,14 @@ def _number(place: Any, unit: float = 1.0) -> Callable[[Part], Condition]:
         except ValueError:
             message, fix = "is not a number.", f"Write, for example, {part.field}<2."
             raise FilterError(part.field, part.value, message, fix) from None
-        return _compared(place, part.sign, value)
+        return cast(Condition, _COMPARISONS.get(part.sign, operator.eq)(place, value))
 
     return condition
 
 
 def _length(place: Any) -> Callable[[Part], Condition]:
     def condition(part: Part) -> Condition:
-        return _compared(place, part.sign, _seconds(part))
+        return cast(Condition, _COMPARISONS.get(part.sign, operator.eq)(place, _seconds(part)))
 
     return condition
 
@@ -192,20 +194,6 @@ def _seconds(part: Part) -> float:
     return float(match[1]) * _UNITS[match[2] or "s"]
 
 
-def _compared(place: Any, sign: str, value: float) -> Condition:
-    match sign:
-        case ">":
-            return cast(Condition, place > value)
-        case ">=":
-            return cast(Condition, place >= value)
-        case "<":
-            return cast(Condition, place < value)
-        case "<=":
-            return cast(Condition, place <= value)
-        case _:
-            return cast(Condition, place == value)
-
-
 def _of_setting(part: Part, setting: Setting) -> Condition:
     """A condition on a setting of the run's configuration; `none` finds runs without a value."""
     place = cast(Any, col(Run.config))[setting.name]
@@ -215,7 +203,7 @@ def _of_setting(part: Part, setting: Setting) -> Condition:
         case "integer" | "number":
             return _number(place.as_float())(part)
         case "boolean":
-            _only(part, ":", "=")
+            _uncompared(part)
             return _yes(place, part)
         case _:
             return _text(place.as_string())(part)
@@ -229,8 +217,8 @@ def _yes(place: Any, part: Part) -> Condition:
     return cast(Condition, place.as_boolean().is_(true() if part.value.lower() in _MEANS_TRUE else false()))
 
 
-def _only(part: Part, *signs: str) -> None:
-    if part.sign not in signs:
+def _uncompared(part: Part) -> None:
+    if part.sign not in (":", "="):
         fix = f"Write {part.field}:{part.value}."
         raise FilterError(part.field, part.value, f"cannot be compared with {part.sign}.", fix)
 

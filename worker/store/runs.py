@@ -111,7 +111,7 @@ def get(*, session: Session, run_id: str) -> Run:
 
 
 def with_id(session: Session, table: type[T], given: str, *condition: ColumnElement[bool]) -> list[T]:
-    """The row with this id, else up to 4 whose ids begin with it (4 characters or more), newest first; all fulfill the condition."""
+    """The row with this id, else up to 4 whose ids begin with it (4 characters or more), newest first; all fulfill `condition`."""
     if not given.isascii() or not given.isalnum():
         return []
     key: Any = table.id

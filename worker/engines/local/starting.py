@@ -3,19 +3,17 @@
 import logging
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
-from pathlib import Path
 
 from sqlmodel import Session
 
 from training.config.choices import EngineName
 from training.run_folder import full_disk
 from training.run_folder.paths import RUN_VARIABLE, SUPERVISOR_LOG
-from worker.engines.engine import Abilities, Capacity, Pool
 from worker.engines.local import placement
 from worker.machine import devices, free_devices, overload, processes
 from worker.machine.process_identity import hostname, me
 from worker.settings import get_settings
-from worker.store import claims, database, machines, nodes, served_models, waiting
+from worker.store import claims, database, nodes, served_models, waiting
 from worker.store.tables import Run, RunNode
 from worker.store.work import NODE, RUN
 from worker.supervision import holders
@@ -181,7 +179,6 @@ class LocalEngine:
     """Runs on the devices of the workers."""
 
     name = EngineName.LOCAL
-    abilities = Abilities(several_machines=True)
 
     def submit_waiting(self) -> list[Run]:
         start_nodes()
@@ -199,15 +196,5 @@ class LocalEngine:
         end_left_behind(run.id)
         full_disk.give_up_reserve(get_settings().runs_dir / run.id)
 
-    def logs(self, run: Run) -> list[Path]:
-        return [get_settings().runs_dir / run.id / SUPERVISOR_LOG]
-
-    def capacity(self) -> Capacity:
-        with database.read() as session:
-            known, now = machines.listing(session=session), database.now(session=session)
-            queue = machines.queue(session=session)
-        pools = [
-            Pool(machine.name, 1, {"up" if machines.is_fresh(machine, now) else "lost": 1}, gpus=len(machine.devices))
-            for machine in known
-        ]
-        return Capacity(self.name, pools, queue.waiting, queue.running)
+    def capacity(self) -> None:
+        """None: workers report their machines."""

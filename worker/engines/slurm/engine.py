@@ -7,16 +7,12 @@ jobs that no run needs.
 
 import logging
 import threading
-from pathlib import Path
 
 from training.config.choices import EngineName
-from training.run_folder.paths import SUPERVISOR_LOG
-from worker.engines.engine import Abilities, Capacity
 from worker.engines.slurm import cluster, jobs
-from worker.engines.slurm.cluster import Cluster, SlurmError
+from worker.engines.slurm.cluster import Capacity, Cluster, SlurmError
 from worker.engines.slurm.jobs import Job
 from worker.engines.slurm.rounds import Round
-from worker.settings import get_settings
 from worker.store import database
 from worker.store import jobs as stored
 from worker.store.tables import Attempt, Run, Status
@@ -31,7 +27,6 @@ class SlurmEngine:
     """Runs as jobs of a Slurm cluster."""
 
     name = EngineName.SLURM
-    abilities = Abilities(several_machines=True, queues_itself=True, preempts=True)
 
     def __init__(self) -> None:
         self._cluster = Cluster()
@@ -70,9 +65,6 @@ class SlurmEngine:
             log.warning("the job of run %s cannot be cancelled: %s", run.id, error)
         finally:
             self._cluster.forget()
-
-    def logs(self, run: Run) -> list[Path]:
-        return [get_settings().runs_dir / run.id / SUPERVISOR_LOG]
 
     def capacity(self) -> Capacity:
         with database.read() as session:

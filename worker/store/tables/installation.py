@@ -133,4 +133,4 @@ class EngineReport(SQLModel, table=True):
 
     name: str = Field(primary_key=True, max_length=16, description="slurm")
     reported_at: float = Field(description="by the database's clock")
-    capacity: dict[str, Any] = json_value("as worker.engines.engine.Capacity")
+    capacity: dict[str, Any] = json_value("as worker.engines.slurm.cluster.Capacity")
