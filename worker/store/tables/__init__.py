@@ -6,15 +6,16 @@ Times are seconds since the epoch (float), by the database's clock if anything d
 from worker.store.tables.evaluations import Evaluation
 from worker.store.tables.installation import (
     Account,
+    Cordon,
     Dataset,
     DeviceLease,
     EngineReport,
     IdempotencyKey,
     Machine,
+    MachineFailure,
     QueueState,
     Share,
 )
-from worker.store.tables.nodes import Cordon, MachineFailure, RunNode
 from worker.store.tables.notifications import (
     ChannelKind,
     Event,
@@ -25,9 +26,8 @@ from worker.store.tables.notifications import (
 )
 from worker.store.tables.reported import LogLine, Metric, MetricRollup, RunEvent
 from worker.store.tables.run_values import damaged
-from worker.store.tables.runs import LOCAL, Attempt, Request, Run, Status
+from worker.store.tables.runs import LOCAL, Attempt, Request, Run, RunNode, Status, Sweep
 from worker.store.tables.serving import PromptSet, ServedModel, ServedState
-from worker.store.tables.sweeps import Sweep
 
 __all__ = [
     "LOCAL",

@@ -134,3 +134,25 @@ class EngineReport(SQLModel, table=True):
     name: str = Field(primary_key=True, max_length=16, description="slurm")
     reported_at: float = Field(description="by the database's clock")
     capacity: dict[str, Any] = json_value("as worker.engines.slurm.cluster.Capacity")
+
+
+class MachineFailure(SQLModel, table=True):
+    """An attempt of a run on several machines that ended by a fault of this machine."""
+
+    __tablename__ = "machine_failure"
+
+    host: str = Field(primary_key=True, max_length=200)
+    run_id: str = Field(primary_key=True, max_length=32)
+    attempt: int = Field(primary_key=True)
+    failed_at: float = Field(description="by the database's clock")
+    reason: str = Field(sa_column=Column(Text, nullable=False))
+
+
+class Cordon(SQLModel, table=True):
+    """A machine, or a node of Slurm, that runs on several machines avoid until a user takes it back; or a GPU that no run uses."""
+
+    __tablename__ = "machine_aside"
+
+    host: str = Field(primary_key=True, max_length=200, description="the machine, or the device as in leases")
+    since: float = Field(description="by the database's clock")
+    reason: str = Field(sa_column=Column(Text, nullable=False), description="of its latest failure")

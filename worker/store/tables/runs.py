@@ -1,9 +1,9 @@
-"""Runs and their attempts."""
+"""Runs, their attempts and parts on further machines, and sweeps of runs."""
 
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Column, Index
+from sqlalchemy import JSON, BigInteger, Column, Index, String
 from sqlmodel import Field, SQLModel
 
 from training.config.choices import EngineName
@@ -184,3 +184,36 @@ class Attempt(SQLModel, table=True):
     reason: str = text()
     stepped_down: dict[str, Any] = json_object("the run's, when the attempt began", added=True)
     out_of_memory: dict[str, Any] | None = json_or_null("events.OutOfMemory of the first rank to report one")
+
+
+class RunNode(Held, table=True):
+    """The part of an attempt on one further machine: a worker there starts a process that holds it by a lease."""
+
+    __tablename__ = "run_node"
+
+    run_id: str = Field(primary_key=True, max_length=32, foreign_key="run.id", ondelete="CASCADE")
+    attempt: int = Field(primary_key=True)
+    rank: int = Field(primary_key=True, description="the machine's number in the run, from 1; 0 is the supervisor's")
+    host: str = Field(max_length=200, index=True)
+    devices: list[str] = json_value()
+    request: str = Field(default="", max_length=16, description="what the holder should do: stop or kill")
+    exit_code: int | None = None
+    problem: str = text("why its ranks could not be started")
+    ended_at: float | None = None
+
+    @property
+    def key(self) -> tuple[Any, Any, Any]:
+        return self.run_id, self.attempt, self.rank
+
+
+class Sweep(SQLModel, table=True):
+    """A sweep as it was requested. Its progress and results are those of its runs, which name it in `sweep_id`."""
+
+    id: str = Field(primary_key=True, max_length=32)
+    name: str = Field(max_length=200)
+    owner: str = Field(default=LOCAL, sa_column=Column(String(120), nullable=False))
+    created_at: float = Field(index=True)
+    spec: dict[str, Any] = json_value("as worker.sweeps.spec.SweepSpec")
+    plan: dict[str, Any] = json_value("what was shown before the start")
+    stopped_at: float | None = Field(default=None, description="a user stopped it; no further run is promoted")
+    deleted_at: float | None = Field(default=None, description="a user deleted it; its runs are being deleted")
