@@ -1,34 +1,82 @@
 """`python -m worker.evaluations.supervisor EVALUATION_ID ATTEMPT`: one attempt at an evaluation."""
 
+import contextlib
+import json
 import os
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from training import redaction
+from training.config.data_sets import sources
 from training.config.run_config import RunConfig
-from training.scoring.request import EvaluationRequest
+from training.errors import UserError
+from training.run_folder.paths import CONFIG_FILE
+from training.scoring.request import (
+    OUTPUT_FILE,
+    PROGRESS_FILE,
+    RECORDS_FILE,
+    REQUEST_FILE,
+    SUMMARY_FILE,
+    EvaluationRequest,
+)
+from worker.evaluations.scoring import add_scores, read_records, summarize
 from worker.evaluations.submit import folder_of
-from worker.evaluations.work import work
-from worker.machine import devices, programs
-from worker.settings import get_settings
+from worker.machine import devices, processes, programs
+from worker.machine.programs import Limits, ProgramError
+from worker.runs.settle import resolve
+from worker.settings import ROOT, get_settings
+from worker.store import database, prompt_sets
 from worker.store.tables import Evaluation, Run
 from worker.store.work import EVALUATION
 from worker.supervision.launcher import Launch
 from worker.supervision.queued_work import State, Supervisor
 from worker.supervision.training_process import environment
 
+_OVERLAP_BYTES, _OVERLAP_SECONDS = 4 * 2**30, 600
+_LOOK_SECONDS = 0.5
+_ERROR_FILE = "error.json"
+_KEPT_LINES = 3
+
+
+class EvaluationFailed(UserError):  # noqa: N818
+    """The program that answers the rows failed."""
+
 
 def evaluate(item: Evaluation, run: Run, state: State, mark: str) -> dict[str, Any]:
-    """Does the evaluation and returns its summary, as a column.
+    """Does the whole evaluation in its folder and returns its summary, as a column.
 
     Raises:
         UserError: the program, a metric or the judge failed.
     """
-    settings, launch = get_settings(), launched(run, item)
+    run_dir, folder = get_settings().runs_dir / run.id, folder_of(item)
     request = EvaluationRequest.model_validate(item.request)
-    config = RunConfig.model_validate(run.settings)
-    env = environment(launch, mark, settings)
-    return {"summary": work(settings.runs_dir / run.id, folder_of(item), config, request, launch, env, state)}
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name in (RECORDS_FILE, PROGRESS_FILE, _ERROR_FILE, SUMMARY_FILE):
+        (folder / name).unlink(missing_ok=True)
+    (folder / REQUEST_FILE).write_text(request.model_dump_json(indent=2), encoding="utf-8")
+    if not (run_dir / CONFIG_FILE).is_file():
+        fix = "Start the worker on the machine that trained it, or share the data folder."
+        raise EvaluationFailed("run", run_dir.name, "has no folder on this machine.", fix)
+    if request.path:
+        state.progress("comparing with the training rows")
+        state.more = {"overlap": _overlap(RunConfig.model_validate(run.settings), request)}
+    state.progress("loading model")
+    launch = launched(run, item)
+    _answer(folder, launch, environment(launch, mark, get_settings()), state)
+    return {"summary": {} if state.stopping.is_set() else _scored(run.id, folder, request, state)}
+
+
+def _scored(run_id: str, folder: Path, request: EvaluationRequest, state: State) -> dict[str, Any]:
+    """Scores the answers and returns the summary."""
+    told = _summary(folder)
+    if request.lm_eval:
+        return told
+    if request.prompt_set:
+        _keep_answers(run_id, folder, request)
+    add_scores(folder, request, state.progress, state.stopping.is_set)
+    return summarize(read_records(folder), request.metrics) | told
 
 
 def launched(run: Run, item: Evaluation) -> Launch:
@@ -41,6 +89,70 @@ def launched(run: Run, item: Evaluation) -> Launch:
         "OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)))),
     }
     return Launch(argv, env)
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    """What the program says besides the answers: the results of lm-eval, or whether vLLM answered."""
+    try:
+        return dict(json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return {}
+
+
+def _overlap(config: RunConfig, request: EvaluationRequest) -> dict[str, Any] | None:
+    """The overlap; None with the reason as `problem` if the training data is no longer here."""
+    if not request.compares:
+        return {"problem": "The training data was deleted, or is not shared with the run's owner."}
+    try:
+        with database.read() as session:
+            training = resolve(config, session)
+    except UserError as error:
+        return {"problem": f"The training data is not on this machine: {error.problem.message}"}
+    sets = [[source.path, source.columns or config.columns, source.name] for source in sources(training.data)]
+    asked = {"evaluation": [[request.path, request.columns, request.name]], "training": sets, "rows": request.rows}
+    try:
+        limits = Limits(_OVERLAP_BYTES, _OVERLAP_SECONDS)
+        return dict(programs.run_for_json(programs.OVERLAP, [], limits, text=json.dumps(asked)))
+    except ProgramError as error:
+        return {"problem": f"The training rows could not be read: {error}."}
+
+
+def _keep_answers(run_id: str, folder: Path, request: EvaluationRequest) -> None:
+    """Stores the answers with their prompt set, unless it was deleted or changed since."""
+    answers = [{"text": record["answer"]} for record in read_records(folder)]
+    asked = [prompt.user for prompt in request.prompts]
+    with contextlib.suppress(prompt_sets.PromptSetNotFound), database.write() as session:
+        kept = prompt_sets.get(session=session, set_id=request.prompt_set)
+        if [prompt["user"] for prompt in kept.prompts] == asked:
+            prompt_sets.keep_answers(session=session, set_id=kept.id, model=run_id, answers=answers)
+
+
+def _answer(folder: Path, launch: Launch, env: dict[str, str], state: State) -> None:
+    child = processes.start_child(launch.argv, output=folder / OUTPUT_FILE, cwd=ROOT, env=env)
+    while child.poll() is None:
+        processes.wait_for_end(child, _LOOK_SECONDS)
+        _read_progress(folder, state)
+    if child.returncode and not state.stopping.is_set():
+        raise _failure(folder, child)
+
+
+def _read_progress(folder: Path, state: State) -> None:
+    try:
+        *_, last = (folder / PROGRESS_FILE).read_text(encoding="utf-8").splitlines()
+        state.progress(**json.loads(last))
+    except (OSError, ValueError):  # nothing yet, or a line that is being written
+        return
+
+
+def _failure(folder: Path, child: "subprocess.Popen[bytes]") -> UserError:
+    try:
+        error = json.loads((folder / _ERROR_FILE).read_text(encoding="utf-8"))
+        return EvaluationFailed(error["field"], error["value"], error["message"], error["fix"])
+    except (OSError, ValueError, KeyError):
+        lines = (folder / OUTPUT_FILE).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    said = " ".join(lines[-_KEPT_LINES:])[-500:] or f"exit code {child.returncode}"
+    fix = f"The file {OUTPUT_FILE} of the evaluation has the whole output. Out of memory: lower max_new_tokens."
+    return EvaluationFailed("evaluation", folder.name, f"The program failed: {said}", fix)
 
 
 def main() -> int:
