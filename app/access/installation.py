@@ -33,12 +33,12 @@ def remove_machine(name: str) -> None:
         machines.remove(session=session, name=name)
 
 
-def use_machine(name: str) -> None:
+def uncordon(name: str) -> None:
     """Takes back a machine that was put aside after failures.
 
     Raises:
         Forbidden: the caller is no admin.
-        NotAside: it is not put aside.
+        NotCordoned: it is not put aside.
     """
     check_admin("machine", name)
     with database.write() as session:

@@ -90,9 +90,9 @@ def machines() -> None:
 @click.argument("name")
 def use(name: str) -> None:
     """Let runs on several machines use NAME again."""
-    from app.cli.system import use_machine
+    from app.cli.system import uncordon
 
-    use_machine(name)
+    uncordon(name)
     click.echo(f"Runs on several machines use {name} again.")
 
 

@@ -197,10 +197,10 @@ def freed(kinds: list[str]) -> dict[str, Any]:
     return dict(read()["disk"]["freeing"])
 
 
-def use_machine(name: str) -> None:
+def uncordon(name: str) -> None:
     """Takes back a machine that was put aside after failures.
 
     Raises:
-        NotAside, ServerError: it is not put aside.
+        NotCordoned, ServerError: it is not put aside.
     """
     connect().send("POST", path_of(MACHINES, name, "/use"))

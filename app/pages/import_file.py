@@ -9,7 +9,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from app.pages.common import form
-from app.pages.common.html import QUIET, each, html, note_html, panel, table, title, user_error_html
+from app.pages.common.html import UNQUEUED, each, html, note_html, panel, table, title, user_error_html
 from app.pages.common.upload_box import deleted_afterwards, uploads_only
 from training.config.fields import settings
 from training.config.yaml_file import to_yaml
@@ -65,8 +65,8 @@ def build(demo: gr.Blocks) -> None:  # noqa: ARG001 every page takes it
             ask = gr.Button("Import", variant="primary", elem_id="import")
         with gr.Column(scale=3):
             result = html(_EMPTY)
-    ask.click(pasted, text, result, **QUIET)
-    upload.upload(dropped, upload, [upload, result], **QUIET)
+    ask.click(pasted, text, result, **UNQUEUED)
+    upload.upload(dropped, upload, [upload, result], **UNQUEUED)
 
 
 def pasted(text: str | None) -> Markup:

@@ -8,7 +8,7 @@ import gradio as gr
 from app.access import dataset_imports
 from app.access.dataset_imports import ONE_SET, WAYS
 from app.pages.common import upload_box
-from app.pages.common.html import QUIET, html, note_html, title
+from app.pages.common.html import UNQUEUED, html, note_html, title
 
 _SHOW_IMPORTS = "(begun) => { if (begun) window.location.assign('/datasets') }"
 
@@ -21,11 +21,11 @@ def build(demo: gr.Blocks) -> None:
         upload, way = _upload_tab()
         folder, add = _folder_tab()
         *hub, fetch = _hub_tab()
-    demo.load(lambda: gr.update(choices=dataset_imports.folder_choices()), None, folder, **QUIET)
+    demo.load(lambda: gr.update(choices=dataset_imports.folder_choices()), None, folder, **UNQUEUED)
     for started in (
-        upload.upload(uploaded, [upload, way], begun, **QUIET),
-        add.click(added, folder, begun, **QUIET),
-        fetch.click(fetched, hub, begun, **QUIET),
+        upload.upload(uploaded, [upload, way], begun, **UNQUEUED),
+        add.click(added, folder, begun, **UNQUEUED),
+        fetch.click(fetched, hub, begun, **UNQUEUED),
     ):
         started.then(None, begun, None, js=_SHOW_IMPORTS)
 

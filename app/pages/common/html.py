@@ -20,7 +20,7 @@ class Handled(TypedDict):
 
 
 HTML = gr.HTML
-QUIET: Handled = {"queue": False, "api_visibility": "private", "show_progress": "hidden"}
+UNQUEUED: Handled = {"queue": False, "api_visibility": "private", "show_progress": "hidden"}
 
 
 def html(

@@ -13,7 +13,7 @@ from app.access import callers
 from app.format.forecast import nothing_fits
 from app.pages.common import form
 from app.pages.common.cache import TimedCache
-from app.pages.common.html import HTML, QUIET, each, html, note_html, table
+from app.pages.common.html import HTML, UNQUEUED, each, html, note_html, table
 from app.pages.new_run import review
 from app.pages.new_run.memory_html import (
     cell_html,
@@ -96,22 +96,24 @@ def wire(panel: MemoryPanel, changed: Any, inputs: list[Any], names: tuple[str, 
     most = _by_name(partial(most_that_fits, simulate=False), names)
     confirmed = _by_name(partial(most_that_fits, simulate=True), names)
     fields, asked = _fields(panel, inputs), gr.State({})
-    panel.ask.click(most, fields, panel.most, **QUIET).then(confirmed, fields, panel.most, **QUIET)
-    panel.most.select(_picked, None, panel.card, **QUIET)
-    panel.answer.select(_asked, None, [panel.answer, asked], **QUIET).then(
-        fetched, [asked, *fields], panel.answer, **QUIET
+    panel.ask.click(most, fields, panel.most, **UNQUEUED).then(confirmed, fields, panel.most, **UNQUEUED)
+    panel.most.select(_picked, None, panel.card, **UNQUEUED)
+    panel.answer.select(_asked, None, [panel.answer, asked], **UNQUEUED).then(
+        fetched, [asked, *fields], panel.answer, **UNQUEUED
     )
     refresh_after(changed, panel, inputs, names)
     picked = [panel.card.change, panel.count.change]
-    _settle(gr.on(picked, forecast, fields, panel.answer, trigger_mode="always_last", **QUIET), panel, inputs, names)
-    panel.simulate.click(lambda: _SIMULATING, None, panel.step, **QUIET).then(simulated, fields, panel.step, **QUIET)
+    _settle(gr.on(picked, forecast, fields, panel.answer, trigger_mode="always_last", **UNQUEUED), panel, inputs, names)
+    panel.simulate.click(lambda: _SIMULATING, None, panel.step, **UNQUEUED).then(
+        simulated, fields, panel.step, **UNQUEUED
+    )
 
 
 def refresh_after(event: Any, panel: MemoryPanel, inputs: list[Any], names: tuple[str, ...]) -> None:
     """Forecasts again after an event, for example when the data set is tokenized."""
 
     forecast = _by_name(memory_html, names)
-    found = event.then(forecast, _fields(panel, inputs), panel.answer, trigger_mode="always_last", **QUIET)
+    found = event.then(forecast, _fields(panel, inputs), panel.answer, trigger_mode="always_last", **UNQUEUED)
     _settle(found, panel, inputs, names)
 
 
@@ -133,8 +135,8 @@ def _settle(event: Any, panel: MemoryPanel, inputs: list[Any], names: tuple[str,
         return step(card, count, *typed) if decides else gr.skip()
 
     step, fields, decides = _by_name(step_html, names), _fields(panel, inputs), gr.State(False)
-    settled = event.then(_by_name(close, names), fields, [panel.step, decides], trigger_mode="always_last", **QUIET)
-    settled.then(simulated, [decides, *fields], panel.step, trigger_mode="always_last", **QUIET)
+    settled = event.then(_by_name(close, names), fields, [panel.step, decides], trigger_mode="always_last", **UNQUEUED)
+    settled.then(simulated, [decides, *fields], panel.step, trigger_mode="always_last", **UNQUEUED)
 
 
 def _by_name(answer: Callable[[Values, str, str], Any], names: tuple[str, ...]) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ from app.format import numbers
 from app.pages.common import form
 from app.pages.common.cache import TimedCache
 from app.pages.common.form import local_model
-from app.pages.common.html import HTML, QUIET, bar, each, html, table
+from app.pages.common.html import HTML, UNQUEUED, bar, each, html, table
 from training.config.applies import Values
 from training.config.choices import Group
 from training.config.fields import ConfigError, settings
@@ -50,9 +50,9 @@ def wire(panel: MethodPanel, chosen: Any, inputs: list[Any], names: tuple[str, .
     def targets(*typed: Any) -> Markup:
         return targets_html(dict(zip(names, typed, strict=True)))
 
-    chosen.change(lambda name: [options_html(str(name)), ""], chosen, [panel.options, panel.targets], **QUIET)
-    loading = panel.show_targets.click(lambda: _LOADING, None, panel.targets, **QUIET)
-    loading.then(targets, inputs, panel.targets, **QUIET)
+    chosen.change(lambda name: [options_html(str(name)), ""], chosen, [panel.options, panel.targets], **UNQUEUED)
+    loading = panel.show_targets.click(lambda: _LOADING, None, panel.targets, **UNQUEUED)
+    loading.then(targets, inputs, panel.targets, **UNQUEUED)
 
 
 def options_html(name: str) -> Markup:

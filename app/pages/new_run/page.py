@@ -15,7 +15,7 @@ from markupsafe import Markup
 from app.access import callers
 from app.pages.common import form, upload_box
 from app.pages.common.form import Draft
-from app.pages.common.html import HTML, QUIET, database_unreachable, html, title
+from app.pages.common.html import HTML, UNQUEUED, database_unreachable, html, title
 from app.pages.new_run import data_chooser, data_mix, folds, memory_panel, method_panel, rows_panel
 from app.pages.new_run.memory_panel import MemoryPanel
 from app.pages.new_run.method_panel import MethodPanel
@@ -97,35 +97,35 @@ def build(demo: gr.Blocks) -> None:
     checked += [about, *shown]
     typed = [*page.inputs, parent, visible, about]
     filled = [*page.inputs, parent, page.banner]
-    loaded = demo.load(opened, [draft, earlier], [*filled, *shown, earlier], **QUIET).then(
-        refreshed, typed, checked, **QUIET
+    loaded = demo.load(opened, [draft, earlier], [*filled, *shown, earlier], **UNQUEUED).then(
+        refreshed, typed, checked, **UNQUEUED
     )
     loaded.then(None, None, None, js=_KEEP_ONLY_CLONE)
     # The only handler of these events that waits for its turn: if an event has two, Gradio repeats both without end once two fields
     # change in quick succession, since for a handler that waited it sends the whole event again.
     changes = [field.change for field in page.inputs]
-    changed = gr.on(changes, refreshed, typed, checked, trigger_mode="always_last", **QUIET)
+    changed = gr.on(changes, refreshed, typed, checked, trigger_mode="always_last", **UNQUEUED)
     data, held_out, strategy, processes = (
         page.fields[name] for name in ("data", "validation_data", "strategy", "num_processes")
     )
-    ticked = tokenizing.tick(described, about_data, shown, **QUIET)
-    ticked.then(start_line, page.inputs, page.problems, trigger_mode="always_last", **QUIET)
+    ticked = tokenizing.tick(described, about_data, shown, **UNQUEUED)
+    ticked.then(start_line, page.inputs, page.problems, trigger_mode="always_last", **UNQUEUED)
     memory_panel.refresh_after(ticked, page.memory, page.inputs, _NAMES)
-    page.dataset.select(mixed, data, data, **QUIET)
+    page.dataset.select(mixed, data, data, **UNQUEUED)
     method_panel.wire(page.method, page.fields["method"], page.inputs, _NAMES)
     memory_panel.wire(page.memory, changed, page.inputs, _NAMES)
-    strategy.input(propose_processes, [strategy, processes], processes, **QUIET)
+    strategy.input(propose_processes, [strategy, processes], processes, **UNQUEUED)
     for field in (data, held_out):  # a sample is tokenized like every other data set before the forecast is read
-        field.input(picked, [data, held_out], [data, held_out], **QUIET)
-    page.upload.upload(uploaded, [page.upload, data, held_out], [page.upload, data, held_out, page.dataset], **QUIET)
-    page.problems.select(apply_fix, None, page.inputs, **QUIET)
+        field.input(picked, [data, held_out], [data, held_out], **UNQUEUED)
+    page.upload.upload(uploaded, [page.upload, data, held_out], [page.upload, data, held_out, page.dataset], **UNQUEUED)
+    page.problems.select(apply_fix, None, page.inputs, **UNQUEUED)
     rows_panel.wire(page.rows, page.inputs, _NAMES)
-    page.rows.rows.select(apply_fix, None, page.inputs, **QUIET)
+    page.rows.rows.select(apply_fix, None, page.inputs, **UNQUEUED)
     for place in (page.memory.answer, page.memory.most):
-        place.select(apply_fix, None, page.inputs, **QUIET)
-    example.click(starter_example, None, filled, **QUIET)
-    reset.click(cleared, None, filled, **QUIET).then(None, None, None, js=_CLEAR_ADDRESS)
-    started = page.start.click(start, [*page.inputs, parent], [address, page.problems, page.start], **QUIET)
+        place.select(apply_fix, None, page.inputs, **UNQUEUED)
+    example.click(starter_example, None, filled, **UNQUEUED)
+    reset.click(cleared, None, filled, **UNQUEUED).then(None, None, None, js=_CLEAR_ADDRESS)
+    started = page.start.click(start, [*page.inputs, parent], [address, page.problems, page.start], **UNQUEUED)
     started.then(None, address, None, js=_GO)
 
 

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from app.access import callers
 from app.format.templates import heading
 from app.pages.common import form
-from app.pages.common.html import HTML, QUIET, each, html, note_html
+from app.pages.common.html import HTML, UNQUEUED, each, html, note_html
 from app.web.templating import filled
 from training.config.applies import Values
 from training.config.fields import ConfigError
@@ -45,7 +45,7 @@ def wire(panel: RowsPanel, inputs: list[Any], names: tuple[str, ...]) -> None:
     def rendered_rows(*typed: Any) -> Markup:
         return rows_html(dict(zip(names, typed, strict=True)))
 
-    panel.show.click(lambda: _LOADING, None, panel.rows, **QUIET).then(rendered_rows, inputs, panel.rows, **QUIET)
+    panel.show.click(lambda: _LOADING, None, panel.rows, **UNQUEUED).then(rendered_rows, inputs, panel.rows, **UNQUEUED)
 
 
 def rows_html(values: Values) -> Markup:

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from app.access import callers, changes
 from app.pages.common import form
 from app.pages.common.form import Draft
-from app.pages.common.html import QUIET, database_unreachable, html, problem_html, title, user_error_html
+from app.pages.common.html import UNQUEUED, database_unreachable, html, problem_html, title, user_error_html
 from app.pages.new_sweep.html import EMPTY, NO_PLAN, applies, plan_html, sweep_of
 from training.config.fields import parse, settings
 from training.config.run_config import RunConfig
@@ -66,14 +66,14 @@ def build(demo: gr.Blocks) -> None:
     by_method = [fields[name] for name in _BY_METHOD]
     typed = [configuration, method, *varied, *fields.values()]
     checked = [problems, shown, start]
-    demo.load(sweep_form_opened, draft, [configuration, banner], **QUIET)
-    more.click(row_added, count, [count, more, *rows], **QUIET)
-    method.change(method_chosen, method, by_method, **QUIET)
+    demo.load(sweep_form_opened, draft, [configuration, banner], **UNQUEUED)
+    more.click(row_added, count, [count, more, *rows], **UNQUEUED)
+    method.change(method_chosen, method, by_method, **UNQUEUED)
     changed: list[Any] = [component.change for component in typed]
-    gr.on(changed, sweep_checking, None, problems, **QUIET)
-    gr.on(changed, sweep_planned, typed, checked, trigger_mode="always_last", **QUIET)
-    started = start.click(sweep_starting, None, [problems, start], **QUIET).then(
-        sweep_started, typed, [address, *checked], **QUIET
+    gr.on(changed, sweep_checking, None, problems, **UNQUEUED)
+    gr.on(changed, sweep_planned, typed, checked, trigger_mode="always_last", **UNQUEUED)
+    started = start.click(sweep_starting, None, [problems, start], **UNQUEUED).then(
+        sweep_started, typed, [address, *checked], **UNQUEUED
     )
     started.then(None, address, None, js=_GO)
 

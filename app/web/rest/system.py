@@ -275,5 +275,5 @@ def remove_machine(name: str) -> dict[str, Any]:
 @router.post("/api/system/machines/{name:path}/use", **answers(UsedMachine))
 def use_machine(name: str) -> dict[str, Any]:
     """Takes back a machine that was put aside after failures."""
-    installation.use_machine(name)
+    installation.uncordon(name)
     return {"name": name, "put_aside": False}
