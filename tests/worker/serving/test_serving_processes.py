@@ -173,7 +173,7 @@ def test_a_queued_run_that_fits_beside_it_leaves_it(installation):
 
 
 def test_a_waiting_evaluation_ends_the_process_and_takes_its_device(installation, monkeypatch):
-    monkeypatch.setattr(evaluation_starting, "_supervise", lambda item: None)
+    monkeypatch.setattr(evaluation_starting._queue, "supervise", lambda item: None)
     ready = served()
     PlayedRun().claim(FIRST)
     run = PlayedRun().claim("elsewhere/cpu")
