@@ -12,7 +12,7 @@ from training.printable import one_line, printable
 from training.units import NONE
 from worker.settings import Settings
 from worker.store.tables import Event, WebhookFormat
-from worker.supervision.failure_cause import DIVERGED, failure_cause
+from worker.supervision.run_diagnosis import DIVERGED, failure_cause
 
 LONGEST_TEXT = 1900  # characters; Discord refuses more than 2,000
 _WORDS = {

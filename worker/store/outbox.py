@@ -131,21 +131,15 @@ def _close(session: Session, message: Notification, **values: Any) -> bool:
 
 def recent(*, session: Session, owner: str, limit: int = 20) -> list[tuple[Notification, NotificationChannel]]:
     """The latest messages to a user's webhooks and e-mail addresses, the newest first."""
-    mine = (
-        select(Notification, NotificationChannel)
-        .join(NotificationChannel, col(NotificationChannel.id) == col(Notification.channel_id))
-        .where(NotificationChannel.owner == owner, NotificationChannel.kind != ChannelKind.BROWSER)
-    )
+    mine = select(Notification, NotificationChannel).join(NotificationChannel)
+    mine = mine.where(NotificationChannel.owner == owner, NotificationChannel.kind != ChannelKind.BROWSER)
     return list(session.exec(mine.order_by(col(Notification.id).desc()).limit(limit)))
 
 
 def for_browser(*, session: Session, owner: str, after: int | None) -> tuple[list[Notification], int]:
     """The messages for the open pages of a user after the id `after`, the oldest first, and the id to continue after."""
-    mine = (
-        select(Notification)
-        .join(NotificationChannel, col(NotificationChannel.id) == col(Notification.channel_id))
-        .where(NotificationChannel.owner == owner, NotificationChannel.kind == ChannelKind.BROWSER)
-    )
+    mine = select(Notification).join(NotificationChannel)
+    mine = mine.where(NotificationChannel.owner == owner, NotificationChannel.kind == ChannelKind.BROWSER)
     if after is None:
         return [], session.exec(select(func.max(Notification.id))).one() or 0
     fresh = col(Notification.created_at) > database.clock() - BROWSER_SECONDS, col(Notification.id) > after

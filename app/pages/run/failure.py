@@ -7,7 +7,7 @@ from typing import Any
 from app.format import numbers
 from app.pages.run.attempts import proposal
 from worker.store.tables import Attempt, Run, Status, damaged
-from worker.supervision.failure_cause import DIVERGED, failure_cause
+from worker.supervision.run_diagnosis import DIVERGED, failure_cause
 
 
 @dataclass(frozen=True)
