@@ -159,8 +159,6 @@ def _try(run_id: str, job_id: str, nodes: list[str], seconds: float) -> Run:
 
 def job_nodes() -> list[str]:
     """The nodes of this job, the first one first."""
-    from worker.engines.slurm.cluster import SlurmError, call
-
     listed = os.environ.get("SLURM_JOB_NODELIST", "")
     try:
         return call(["scontrol", "show", "hostnames", listed]).split()

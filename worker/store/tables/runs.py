@@ -148,8 +148,9 @@ class Run(Held, table=True):
     @property
     def engine(self) -> EngineName:
         """The engine of its job, else the one in its settings, else the installation's first one."""
-        chosen = EngineName(self.config.get("engine", EngineName.AUTO))
-        return EngineName.SLURM if self.job_id else get_settings().chosen_engine(chosen)
+        if self.job_id:
+            return EngineName.SLURM
+        return get_settings().chosen_engine(EngineName(self.config.get("engine", EngineName.AUTO)))
 
     @property
     def has_result(self) -> bool:
