@@ -1,20 +1,36 @@
-"""The results of a finished run on this machine; merged and GGUF models are created on demand."""
+"""The results of an ended run on this machine; merged and GGUF models, and adapters of checkpoints, are created on demand."""
 
+import errno
+import fcntl
+import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
 
 from training.config.choices import Method
+from training.config.fields import parse
 from training.errors import UserError
+from training.rules.outputs import can_merge
 from training.run_folder.gguf_types import ADAPTER_GGUF_FILE, GgufType
-from training.run_folder.paths import MERGED_FOLDER, saved_result
+from training.run_folder.paths import MERGED_FILE, MERGED_FOLDER, RUN_VARIABLE, checkpoint_step, saved_result
+from training.units import byte_size
 from worker.machine import programs
+from worker.machine.sizes import size_of
 from worker.runs import fetching
+from worker.runs.archive import missing_bytes, pack
 from worker.settings import PREFIX, ROOT, get_settings, hub_token
 from worker.store.tables import Run
+
+MERGED, GGUF_ADAPTER = "merged", "gguf-adapter"
+GGUF_FORMS = {"gguf" if kind is GgufType.TRAINED else f"gguf-{kind.value}": kind for kind in GgufType}
+"""The forms of a result that are made on request, besides checkpoint-N."""
 
 _LAST_LINES = 3
 _FIX = "Check that the base model is on this machine and that its disk has space, then try again."
@@ -24,11 +40,11 @@ class NoResult(UserError):  # noqa: N818
     """The run does not have this result."""
 
 
-def find(run: Run, *, merged: bool = False) -> Path:
-    """The folder of the adapter or model; with `merged`, of the adapter merged into its base, created if needed.
+def find(run: Run) -> Path:
+    """The folder of the run's adapter or model.
 
     Raises:
-        NoResult: there is none, or it cannot be created.
+        NoResult: there is none.
         NotFetched: it is on another machine and cannot be downloaded.
     """
     run_dir = get_settings().runs_dir / run.id
@@ -36,60 +52,170 @@ def find(run: Run, *, merged: bool = False) -> Path:
     result = saved_result(run_dir)
     if not run.has_result or result is None:
         raise _missing(run, run_dir)
-    if not merged:
-        return result
-    if run.config.get("method") == Method.FULL:
+    return result
+
+
+def file_of(form: str) -> str:
+    """The name of the file in a run's folder that is the download of a form: merged, gguf, gguf-TYPE, gguf-adapter, checkpoint-N.
+
+    Raises:
+        NoResult: there is no such form.
+    """
+    if form in GGUF_FORMS:
+        return GGUF_FORMS[form].file
+    if form in (MERGED, GGUF_ADAPTER):
+        return MERGED_FILE if form == MERGED else ADAPTER_GGUF_FILE
+    if checkpoint_step(Path(form)) is not None:
+        return f"{form}.zip"
+    fix = f"Give one of {', '.join((MERGED, *GGUF_FORMS, GGUF_ADAPTER))}, or checkpoint-N."
+    raise NoResult("form", form, "is not a form of a result.", fix)
+
+
+def check(run: Run, form: str) -> None:
+    """Whether a form can be made of the run's result; whether it is on this machine is not looked at.
+
+    Raises:
+        NoResult: it cannot.
+    """
+    file_of(form)
+    if not run.status.ended or not (run.has_result or checkpoint_step(Path(form)) is not None):
+        raise _missing(run, get_settings().runs_dir / run.id)
+    config = parse(run.config)
+    method, full = config.method.value, not config.method.adapts
+    if form == MERGED and full:
         raise NoResult("run", run.id, "is a full fine-tuning: there is nothing to merge.", "Omit --merged.")
-    folder = run_dir / MERGED_FOLDER
-    if not folder.is_dir():
-        _run(run, programs.MERGING, str(run_dir))
-    return folder
-
-
-def gguf(run: Run, kind: GgufType = GgufType.TRAINED, tell: Callable[[str], None] = lambda _note: None) -> Path:
-    """The model as one GGUF file, with an adapter merged into its base; created if needed.
-
-    `tell` receives sentences about a file that was created.
-
-    Raises:
-        NoResult: there is no result, or none that can be converted.
-    """
-    made = (get_settings().runs_dir / run.id / kind.file).is_file()
-    if kind.by_llama_cpp and not made and find_spec("llama_cpp") is None:  # told before a large model is merged
-        fix = "Install it (pip install 'lathe-workbench[llama]' compiles it with g++ and cmake), or choose Q8_0."
-        raise NoResult("type", kind.value, "needs llama.cpp, which is not installed.", fix)
-    folder = find(run, merged=run.config.get("method") != Method.FULL)
-    target = folder.parent / kind.file
-    if not target.is_file():
-        for note in _run(run, programs.GGUF, str(folder), str(target), kind.value):
-            tell(note)
-    return target
-
-
-def gguf_adapter(run: Run) -> Path:
-    """The LoRA adapter as a GGUF file for llama.cpp; created if needed.
-
-    Raises:
-        NoResult: there is no adapter, or none that llama.cpp can apply.
-    """
-    run_dir = find(run).parent
-    if run.config.get("method") == Method.FULL:
+    if (form == MERGED or (form in GGUF_FORMS and not full)) and not can_merge(config.method):
+        fix = "Load the base model and add the adapter with PEFT."
+        raise NoResult("method", method, "adapters of this method have no weights that can be merged.", fix)
+    if form == GGUF_ADAPTER and full:
         raise NoResult("run", run.id, "is a full fine-tuning: there is no adapter.", "Omit --adapter.")
-    target = run_dir / ADAPTER_GGUF_FILE
-    if not target.is_file():
-        _run(run, programs.GGUF_ADAPTER, str(run_dir), str(target))
-    return target
+    if form == GGUF_ADAPTER and not config.method.is_lora:
+        raise NoResult(
+            "method", method, "is no kind of LoRA, and llama.cpp has no other adapters.", "Convert the model."
+        )
 
 
-def gather(run: Run, target: Path, step: int | None = None) -> Path:
-    """Writes the adapter or model of a checkpoint whose weights are in shards to the folder `target`, and returns it.
+@dataclass(frozen=True)
+class Builder:
+    """Makes forms of a run's result that are not here yet, in processes beside this one, which `mark` marks.
 
-    Raises:
-        NoResult: the run has no such checkpoint here (default: the newest), or its weights cannot be gathered.
+    `tell` receives sentences about a file that was made, `progress` what is being done, and how much of how much is.
     """
-    steps = [] if step is None else [str(step)]
-    _run(run, programs.GATHERING, str(get_settings().runs_dir / run.id), str(target), *steps)
-    return target
+
+    run: Run
+    tell: Callable[[str], object] = lambda _note: None
+    progress: Callable[[str, int, int], object] = lambda _phase, _done, _total: None
+    mark: str = ""
+
+    def build(self, form: str) -> Path:
+        """The file that is the download of a form, in the run's folder.
+
+        Raises:
+            NoResult: it cannot be made.
+        """
+        check(self.run, form)
+        target = get_settings().runs_dir / self.run.id / file_of(form)
+        try:
+            if form in GGUF_FORMS:
+                return self.gguf(GGUF_FORMS[form])
+            if form == GGUF_ADAPTER:
+                return self.gguf_adapter()
+            if target.is_file():
+                return target
+            if form == MERGED:
+                self._pack(self.merged(), target)
+            else:
+                with TemporaryDirectory(dir=target.parent, prefix=".building-") as folder:
+                    step = checkpoint_step(Path(form))
+                    self._pack(self.gather(Path(folder, form), step), target)
+        except OSError as error:
+            raise NoResult("run", self.run.id, f"the result could not be created: {error}.", _FIX) from None
+        return target
+
+    def merged(self) -> Path:
+        """The folder of the adapter merged into its base model.
+
+        Raises:
+            NoResult: there is none, and it cannot be created.
+        """
+        folder = find(self.run).parent / MERGED_FOLDER
+        if not folder.is_dir():
+            check(self.run, MERGED)
+            self._run(programs.MERGING, str(folder.parent))
+        return folder
+
+    def gguf(self, kind: GgufType) -> Path:
+        """The model as one GGUF file, with an adapter merged into its base. Raises as `merged`."""
+        result = find(self.run)
+        target = result.parent / kind.file
+        if target.is_file():
+            return target
+        if kind.by_llama_cpp and find_spec("llama_cpp") is None:  # told before a large model is merged
+            fix = "Install it (pip install 'lathe-workbench[llama]' compiles it with g++ and cmake), or choose Q8_0."
+            raise NoResult("type", kind.value, "needs llama.cpp, which is not installed.", fix)
+        folder = result if self.run.config.get("method") == Method.FULL else self.merged()
+        for note in self._run(programs.GGUF, str(folder), str(target), kind.value):
+            self.tell(note)
+        return target
+
+    def gguf_adapter(self) -> Path:
+        """The LoRA adapter as a GGUF file for llama.cpp. Raises as `merged`."""
+        target = find(self.run).parent / ADAPTER_GGUF_FILE
+        if not target.is_file():
+            check(self.run, GGUF_ADAPTER)
+            self.progress("writing the GGUF file", 0, 0)
+            self._run(programs.GGUF_ADAPTER, str(target.parent), str(target))
+        return target
+
+    def gather(self, target: Path, step: int | None = None) -> Path:
+        """Writes the adapter or model of a checkpoint to the folder `target`, and returns it.
+
+        Raises:
+            NoResult: the run has no such checkpoint here (default: the newest), or its weights cannot be gathered.
+        """
+        steps = [] if step is None else [str(step)]
+        self._run(programs.GATHERING, str(get_settings().runs_dir / self.run.id), str(target), *steps)
+        return target
+
+    def _pack(self, folder: Path, target: Path) -> None:
+        total = size_of(folder).bytes
+        packed = target.with_name(f"{target.name}.part")
+        if missing := missing_bytes(folder):
+            raise OSError(errno.ENOSPC, f"{byte_size(missing)} more of disk space needed to pack it")
+
+        def beat() -> None:
+            self.progress("packing", packed.stat().st_size, total)
+
+        pack(folder, target, beat)
+
+    def _run(self, module: str, *arguments: str) -> list[str]:
+        """Runs a program of `training` that makes a result of the run. Returns the lines that it printed besides its progress.
+
+        Raises:
+            NoResult: it failed; with the last lines that it printed.
+        """
+        self.progress("loading", 0, 0)
+        command, notes = [sys.executable, "-m", module, *arguments], []
+        env = environment() | ({RUN_VARIABLE: self.mark} if self.mark else {})
+        with _alone(self.run), TemporaryFile("w+", errors="replace") as errors, subprocess.Popen(
+            command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as process:  # fmt: skip
+            assert process.stdout
+            for line in process.stdout:
+                if line.startswith("{"):
+                    now = json.loads(line)
+                    self.progress(now["phase"], now["done"], now["total"])
+                else:
+                    notes.append(line.strip())
+            code = process.wait()
+            errors.seek(0)
+            lines = errors.read().strip().splitlines()[-_LAST_LINES:]
+        if code == -signal.SIGKILL:
+            lines = ["its process was killed: the machine may have run out of memory, which loading the model needs."]
+        if code:
+            lines = lines or [f"{module} ended with exit code {code}"]
+            raise NoResult("run", self.run.id, "the result could not be created: " + " ".join(lines), _FIX)
+        return notes
 
 
 def _missing(run: Run, run_dir: Path) -> NoResult:
@@ -103,20 +229,15 @@ def _missing(run: Run, run_dir: Path) -> NoResult:
     return NoResult("run", run.id, f"has no result in {run_dir}.", fix)
 
 
-def _run(run: Run, module: str, *arguments: str) -> list[str]:
-    """Runs a program of `training` that makes a result of the run. Returns the lines that it printed.
-
-    Raises:
-        NoResult: it failed; with the last lines that it printed.
-    """
-    command = [sys.executable, "-m", module, *arguments]
-    done = subprocess.run(
-        command, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()[-_LAST_LINES:] or [f"{module} ended with exit code {done.returncode}"]
-        raise NoResult("run", run.id, "the result could not be created: " + " ".join(lines), _FIX)
-    return done.stdout.splitlines()
+@contextmanager
+def _alone(run: Run) -> Iterator[None]:
+    """Only one process at a time makes results of the run: they write the same partial files."""
+    folder = get_settings().runs_dir / run.id
+    if not folder.is_dir():
+        raise NoResult("run", run.id, f"has no folder {folder}.", "Build it on the machine that trained it.")
+    with (folder / ".building").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def environment() -> dict[str, str]:

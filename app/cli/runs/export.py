@@ -87,7 +87,7 @@ def export(run_id: str, output: Path | None, to: Path | None, form: Form, *, for
         made = _gguf(run, form)
         _tell(_copy_file(made, output or to, f"{run.id}{form.ending}", force=force), as_json=as_json)
         return
-    folder = results.find(run, merged=form.merged)
+    folder = results.Builder(run).merged() if form.merged else results.find(run)
     target = (
         _copy_folder(folder, to, force=force) if to else _copy_zip(run, folder, output, merged=form.merged, force=force)
     )
@@ -103,7 +103,7 @@ def gather(run_id: str, to: Path, step: int | None, *, as_json: bool) -> None:
     """
     _refuse_existing(to, "FOLDER", force=False)
     target = to.absolute()
-    results.gather(_run(run_id), target=target, step=step)
+    results.Builder(_run(run_id)).gather(target, step)
     _tell(target, as_json=as_json)
 
 
@@ -115,7 +115,7 @@ def push(run_id: str, repo: str, *, merged: bool, public: bool, as_json: bool) -
         CommandError: the run has no such result, there is no token, or the hub refuses.
     """
     run = _run(run_id)
-    folder = results.find(run, merged=merged)
+    folder = results.Builder(run).merged() if merged else results.find(run)
     try:
         url = hub_upload.push(folder, repo, private=not public, secret=hub_token())
     except UserError as error:
@@ -158,9 +158,8 @@ def restore_run(archive_file: Path, *, as_json: bool) -> None:
 
 
 def _gguf(run: Run, form: Form) -> Path:
-    return (
-        results.gguf_adapter(run) if form.gguf is None else results.gguf(run, form.gguf, partial(click.echo, err=True))
-    )
+    builder = results.Builder(run, tell=partial(click.echo, err=True))
+    return builder.gguf(form.gguf) if form.gguf else builder.gguf_adapter()
 
 
 def _download(client: Client, run_id: str, target: Path | None, form: Form, *, unpack: bool, force: bool) -> Path:
