@@ -9,9 +9,10 @@ import click
 from app.cli.client import connect
 from app.format import numbers
 from training.config.fields import parse
+from training.config.run_config import on_gpus
 from training.config.yaml_file import read_config
 from worker.datasets import run_data
-from worker.forecasts import requested, targeting
+from worker.forecasts import shapes
 from worker.runs.settle import settle
 
 _PATH = "/api/forecasts"
@@ -37,7 +38,7 @@ def show(
         ConfigError: settings are invalid or conflict, or the GPU or the model's shape is unknown.
     """
     values = {"data": "none"} | overrides
-    config = requested.on_gpus(read_config(path, values) if path else parse(values), gpus, overrides)
+    config = on_gpus(read_config(path, values) if path else parse(values), gpus, overrides)
     # Only a tokenized data set needs a database.
     client = connect(database=any(run_data.DATASET_ID.fullmatch(source.path) for source in config.sources))
     asked = {"gpu": gpu, "host_memory": host_memory, "simulate": simulate, "fetch_config": fetch_config, "solve": solve}
@@ -55,11 +56,11 @@ def targets(path: Path | None, overrides: dict[str, Any], *, as_json: bool) -> N
         ConfigError: a setting is invalid, the model cannot be built, or no module matches.
     """
     config = read_config(path, overrides) if path else parse({"data": "none"} | overrides)
-    answer = targeting.list_targets(settle(config))
+    answer = shapes.list_targets(settle(config))
     click.echo(json.dumps(answer) if as_json else targets_page(answer))
 
 
-def targets_page(answer: targeting.Answer) -> str:
+def targets_page(answer: shapes.Targets) -> str:
     """The trainable parameters as text."""
     share = numbers.percent(answer["trainable"] / answer["total"], 4)
     lines = [f"{answer['trainable']:,} of {answer['total']:,} parameters are trainable ({share})."]

@@ -27,8 +27,7 @@ QUESTIONS = {
 
 def response_page(response: Response) -> str:
     """The forecast as text, with the simulated step if there is one, speed and cost, and the most that fits if that was asked."""
-    setup = response.setup
-    text = forecast_page(setup.config, response.estimate, setup.card)
+    text = forecast_page(response.estimate)
     text += simulation_page(response.simulated) if response.simulated else ""
     solved = f"\n\n{solved_page(response.solved)}" if response.solved else ""
     return f"{text}\n\n{speed_page(response.speed)}{solved}"
@@ -58,11 +57,11 @@ def misfit(forecast: Forecast | None, config: RunConfig) -> str:
     return f"{verdict(forecast)}: {peak}, with {config.micro_batch_size} x {forecast.batch.length:,} tokens.{doubt}"
 
 
-def forecast_page(config: RunConfig, estimate: Estimate, card: Card | None) -> str:
+def forecast_page(estimate: Estimate) -> str:
     """The forecast as text."""
-    forecast = estimate.forecast
+    forecast, config, card = estimate.forecast, estimate.setup.config, estimate.setup.card
     place = f"{numbers.plural(config.num_processes, 'GPU')}, {card.label}" if card else "CPU"
-    share = numbers.percent(forecast.trainable / max(forecast.total, 1), 4)
+    share = numbers.percent(forecast.trainable_parameters / max(forecast.total_parameters, 1), 4)
     lines = [
         f"{verdict(forecast)}: {place}, {config.method}, {config.strategy}, "
         f"{config.micro_batch_size} x {forecast.batch.length:,} tokens.",
@@ -71,7 +70,7 @@ def forecast_page(config: RunConfig, estimate: Estimate, card: Card | None) -> s
         "",
         numbers.table(_parts(estimate)),
         "",
-        f"{forecast.trainable:,} of {forecast.total:,} parameters are trainable ({share}). "
+        f"{forecast.trainable_parameters:,} of {forecast.total_parameters:,} parameters are trainable ({share}). "
         f"The peak is at {MOMENTS[forecast.moment]}.",
         *estimate.notes,
     ]
@@ -147,9 +146,9 @@ def memory_text(solution: Solution) -> str:
 def solved_page(solutions: list[Solution]) -> str:
     """The answers as a table."""
     rows = [["The most that fits", "", "Settings to change", ""]]
-    for found in solutions:
-        changes = ", ".join(f"{name}={value}" for name, value in found.changes.items()) or "none"
-        rows.append([QUESTIONS[found.wanted], value_text(found), changes, memory_text(found)])
+    for solution in solutions:
+        changes = ", ".join(f"{name}={value}" for name, value in solution.changes.items()) or "none"
+        rows.append([QUESTIONS[solution.wanted], value_text(solution), changes, memory_text(solution)])
     return numbers.table(rows)
 
 

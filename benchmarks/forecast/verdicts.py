@@ -22,8 +22,9 @@ from training.simulation.batches import Request
 from training.simulation.simulate import simulate
 from training.tokens.store import open_store
 from worker.forecasts import simulating
-from worker.forecasts.forecast import Estimate, Setup, estimate_run, shape_at
-from worker.forecasts.worst_batch import RowLengths
+from worker.forecasts.forecast import Estimate, Setup, estimate_run
+from worker.forecasts.row_lengths import RowLengths
+from worker.forecasts.shapes import shape_at
 
 Row = dict[str, Any]
 ENOUGH = 0.9
@@ -78,27 +79,27 @@ def compare(case: RandomCase, home: Path, truth: Measured) -> Row:
     """All predictions for a case in bytes, their errors in percent, and the verdicts."""
     config = RunConfig.model_validate(case.config)
     shape = shape_at(config.model)
-    found = estimate_run(Setup(config, shape, None, rows=lengths(case, home)))
-    formula = found.forecast.allocated_bytes
-    simulated, fault = _simulated(config, found)
+    estimate = estimate_run(Setup(config, shape, None, rows=lengths(case, home)))
+    formula = estimate.forecast.allocated_bytes
+    simulated, fault = _simulated(config, estimate)
     said: dict[str, int | None] = {"formula": formula, "simulation": simulated}
     said |= {"accelerate": accelerate_says(config), "deepspeed": deepspeed_says(config)}
     errors = {name: 100 * (value / truth.peak - 1) for name, value in said.items() if value is not None}
     needed = {name: value for name, value in said.items() if value is not None}
-    needed["formula"] += found.forecast.parts["slack"]
+    needed["formula"] += estimate.forecast.parts["slack"]
     if "simulation" in needed:
-        needed["simulation"] += found.forecast.beyond_steps(needed["simulation"])
+        needed["simulation"] += estimate.forecast.beyond_steps(needed["simulation"])
     doubts = {"formula": DOUBT}  # a simulated step decides where its forecast is closer to the limit
     verdicts = {name: verdict(truth.peak, value, doubts.get(name, 0.0)) for name, value in needed.items()}
-    worst = found.worst.step if found.worst else 0
+    worst = estimate.worst.step if estimate.worst else 0
     print(f"{case.name}: {', '.join(f'{name} {error:+.1f}%' for name, error in errors.items())}", file=sys.stderr)
     about = {"name": case.name, "case": f"{case.seed}:{case.number}", "phase": truth.phase, "worst_step": worst}
     about["fault"] = fault
     about |= {
-        "moment": found.forecast.moment,
+        "moment": estimate.forecast.moment,
         "family": case.model["model_type"],
         "config": case.config,
-        "parts": found.forecast.parts,
+        "parts": estimate.forecast.parts,
     }
     return about | {"truth": truth.peak, "said": said, "needed": needed, "errors": errors, "verdicts": verdicts}
 
@@ -122,12 +123,12 @@ def lengths(case: RandomCase, home: Path) -> RowLengths | None:
     return RowLengths(np.asarray(store.lengths), trained)
 
 
-def _simulated(config: RunConfig, found: Estimate) -> tuple[int | None, str]:
+def _simulated(config: RunConfig, estimate: Estimate) -> tuple[int | None, str]:
     """The simulated peak, None where there is none; and the error, if the simulation should have succeeded."""
-    values = simulating.simulated_batch(config, found) | {"config": config, "device": "cpu"}
+    values = simulating.simulated_batch(estimate) | {"config": config, "device": "cpu"}
     request = TypeAdapter(Request).validate_python(values | {"precision": resolved(config.precision, None)})
     try:
-        return found.forecast.with_steps(simulate(request).peak_bytes), ""
+        return estimate.forecast.with_steps(simulate(request).peak_bytes), ""
     except UserError as error:
         print(f"not simulated: {str(error)[:300]}", file=sys.stderr)
         return None, ""

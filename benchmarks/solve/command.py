@@ -14,7 +14,7 @@ import json
 import random
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,7 @@ def answer(case: Case, *, simulate: bool) -> int:
     """Returns the longest length that Lathe finds."""
     config = RunConfig.model_validate(case.config)
     shape = read_shape(Path(config.model) / "config.json")
-    (found,) = solved(Setup(config, shape, None, positions=LONGEST), [Wanted.MAX_LENGTH], simulate=simulate)
+    (found,) = solved(Setup(config, replace(shape, longest=LONGEST), None), [Wanted.MAX_LENGTH], simulate=simulate)
     return int(found.value or 0)
 
 

@@ -6,6 +6,7 @@ A new setting is one line in this class. No torch.
 
 import math
 import re
+from collections.abc import Container
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
@@ -325,3 +326,15 @@ def stepped_down(config: RunConfig, changes: Changes) -> RunConfig:
         pydantic.ValidationError: a value is not valid for its setting.
     """
     return RunConfig.model_validate(config.model_dump(mode="json") | changes)
+
+
+def on_gpus(config: RunConfig, gpus: int | None, typed: Container[str] = ()) -> RunConfig:
+    """`config` on `gpus` GPUs, unless its processes are among the `typed` settings; on several, the strategy single becomes DDP,
+    unless it was typed."""
+    if not gpus:
+        return config
+    changes: Changes = {} if "num_processes" in typed else {"num_processes": gpus}
+    several = changes.get("num_processes", config.num_processes) > 1
+    if "strategy" not in typed and several and config.strategy is Strategy.SINGLE:
+        changes["strategy"] = Strategy.DDP
+    return config.model_copy(update=changes)

@@ -58,8 +58,8 @@ class Forecast:
     nvme_bytes: int
     limit_bytes: int | None
     host_limit_bytes: int | None
-    trainable: int
-    total: int
+    trainable_parameters: int
+    total_parameters: int
     batch: Batch
     copies_bytes: int = 0
     reasons: list[str] = field(default_factory=list)

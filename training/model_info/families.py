@@ -28,26 +28,19 @@ class UnknownLayers(ModelError):  # noqa: N818
     """No formula knows the layers of the model; its class does (training/models/layers.py)."""
 
 
-def read_shape(config: Path, *, scores: int | None = None) -> ModelShape:
-    """The shape of the model that a config.json describes; with `scores`, of a model with a head of that many outputs instead
-    of the language model's (0: as many as its config.json has classes).
+def read_shape(config: Path) -> ModelShape:
+    """The shape of the model that a config.json describes.
 
     Raises:
         UnknownLayers: no formula knows the layers of the architecture.
         ModelError: the file cannot be read, or lacks a size.
     """
-    values = read_config(config)
-    shape = shape_of(values)
-    if scores is None:
-        return shape
-    if shape.encoder:
-        raise _unknown(shape.model_type)
-    outputs = (scores or len(values.get("id2label") or ()) or 2) * shape.hidden
-    return replace(shape, head=0, final_norms=shape.final_norms + outputs, scores=outputs)
+    return shape_of(read_config(config))
 
 
-def shape_of(values: Values) -> ModelShape:
-    """The shape that the values of a config.json describe.
+def shape_of(values: Values, *, scores: int | None = None) -> ModelShape:
+    """The shape that the values of a config.json describe; with `scores`, of a model with a head of that many outputs instead of
+    the language model's (0: as many as its config.json has classes).
 
     Raises:
         UnknownLayers: no formula knows the layers of the architecture.
@@ -59,10 +52,16 @@ def shape_of(values: Values) -> ModelShape:
     if family is None or text_config(values) is not values:
         raise _unknown(name)
     try:
-        return replace(family(values), model_type=model_type)
+        shape = replace(family(values), model_type=model_type)
     except (KeyError, TypeError, ZeroDivisionError, ValueError) as error:
         reason = f"lacks {error}" if isinstance(error, KeyError) else f"is not consistent ({error})"
         raise ModelError(name, f"config.json {reason}.", "Give a complete config.json.") from None
+    if scores is None:
+        return shape
+    if shape.encoder:
+        raise _unknown(name)
+    outputs = (scores or len(values.get("id2label") or ()) or 2) * shape.hidden
+    return replace(shape, head=0, final_norms=shape.final_norms + outputs, scores=outputs)
 
 
 def _unknown(name: str) -> UnknownLayers:

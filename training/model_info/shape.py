@@ -85,6 +85,8 @@ class ModelShape:
     `all_linear` are the weights that a LoRA of rank 1 on all linear modules trains, as PEFT counts them (0: not asked); it includes
     experts stored as one tensor where PEFT adapts them. `scores` are those of a scoring model's head, which an adapter trains too.
 
+    `longest` is the longest sequence that the model takes; None if it has no limit or it is not known.
+
     `dropout` is the largest rate; without `attends_with_dropout`, attention has none.
 
     `counted_by` is "formula" or "class". `unknown` names what the formulas do not know of the layers; empty if they know all.
@@ -108,6 +110,7 @@ class ModelShape:
     unused: int = 0
     all_linear: int = 0
     scores: int = 0
+    longest: int | None = None
     counted_by: str = "formula"
     unknown: str = ""
 

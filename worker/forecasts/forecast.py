@@ -4,36 +4,19 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from training.config.choices import Strategy, Task
 from training.config.run_config import RunConfig
 from training.forecast.advice import Advice, advise
-from training.forecast.forecast import SLACK, Forecast, estimate, full_batch
+from training.forecast.forecast import Forecast, estimate, full_batch
 from training.forecast.formula.activations import Batch
 from training.forecast.gpus import Card
+from training.forecast.solve import LONGEST
 from training.forecast.step_down import PART_OF, first_step
-from training.model_info.config_json import ModelError, read_dimensions
-from training.model_info.families import UnknownLayers, read_shape
 from training.model_info.shape import ModelShape
 from training.tokens.lengths import lost_tokens, truncated
-from worker.forecasts import calibration, class_shape, hub_config
-from worker.forecasts.calibration import Calibration
-from worker.forecasts.worst_batch import RowLengths, Worst, counted, worst_batches_of
+from worker.forecasts.calibration import Calibration, calibrate
+from worker.forecasts.row_lengths import RowLengths, count_rows
+from worker.forecasts.worst_batch import Worst, worst_batches_of
 from worker.runs.settle import Settled
-
-
-def shape_at(model: str, revision: str | None = None, task: Task = Task.SFT) -> ModelShape:
-    """The shape of a model as a run of this task loads it, from its folder (weights are optional), from its config.json, or from
-    that of a hub model if it was fetched. Without a formula for its layers they are read from its class, once (some seconds).
-
-    Raises:
-        ModelError: there is no config.json, it lacks values, or neither a formula nor a class knows its layers.
-    """
-    config = hub_config.config_file(model, revision)
-    scores = {Task.REWARD: 1, Task.CLASSIFICATION: 0}.get(task)
-    try:
-        return read_shape(config, scores=scores)
-    except UnknownLayers as unknown:
-        return class_shape.read(config, task, unknown)
 
 
 def host_memory() -> int:
@@ -46,9 +29,9 @@ def host_memory() -> int:
 @dataclass(frozen=True)
 class Setup:
     """What a forecast is about: a run with its model's shape and the tokens of its rows (None: not tokenized), and where it shall
-    fit: a GPU (None: CPU), the host's memory, and the measured overhead of the allocator.
+    fit: a GPU (None: CPU), the host's memory, and what finished runs measured on that GPU.
 
-    `config.model` is a path or hub id as `settle` leaves it. `positions` is the longest sequence that the model takes.
+    `config.model` is a path or hub id as `settle` leaves it.
     """
 
     config: RunConfig
@@ -56,23 +39,13 @@ class Setup:
     card: Card | None
     rows: RowLengths | None = None
     host_bytes: int | None = None
-    calibration: Calibration | None = None
-    positions: int | None = None
+    calibration: Calibration = field(default_factory=Calibration)
 
-    @classmethod
-    def of(
-        cls, settled: Settled, card: Card | None, host_bytes: int | None = None, *, shape: ModelShape | None = None
-    ) -> "Setup":
-        """The setup of a settled run, whose model's `shape` is read if it is not given.
-
-        Raises:
-            ConfigError: the user may not read what the configuration names.
-            ModelError: the model's shape is unknown.
-        """
-        config = settled.readable
-        shape = shape or shape_at(config.model, config.revision, config.task)
-        rows, positions = counted(config), _positions(config.model, config.revision)
-        return cls(config, shape, card, rows, host_bytes, calibration.known(card), positions)
+    @property
+    def longest(self) -> int:
+        """The length beyond which nothing changes: of the longest row, or of what the model takes."""
+        rows = int(self.rows.lengths.max()) if self.rows is not None and len(self.rows.lengths) else LONGEST
+        return min(rows, self.shape.longest or LONGEST)
 
 
 @dataclass(frozen=True)
@@ -81,11 +54,25 @@ class Estimate:
     the data set is not tokenized. `first_step` are the changes that save memory first where it does not fit, as an out-of-memory
     run would make them."""
 
+    setup: Setup
     forecast: Forecast
+    worst: Worst | None = None
     advice: list[Advice] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    worst: Worst | None = None
     first_step: dict[str, Any] | None = None
+
+
+def estimate_settled(
+    settled: Settled, shape: ModelShape, card: Card | None, host_bytes: int | None = None, *, advises: bool = True
+) -> Estimate:
+    """As `estimate_run`, for a settled run whose model has this shape (`shapes.shape_at`).
+
+    Raises:
+        ConfigError: the user may not read what the configuration names.
+    """
+    config = settled.readable
+    setup = Setup(config, shape, card, count_rows(config), host_bytes, calibrate(card))
+    return estimate_run(setup, advises=advises)
 
 
 def estimate_run(setup: Setup, *, advises: bool = True) -> Estimate:
@@ -93,38 +80,34 @@ def estimate_run(setup: Setup, *, advises: bool = True) -> Estimate:
     max_length, which loses tokens."""
     forecast, worst = _on_largest_batch(setup)
     if not advises:
-        return Estimate(forecast, worst=worst)
+        return Estimate(setup, forecast, worst)
     notes, config, card = list(_notes(setup, forecast, worst)), setup.config, setup.card
     if card is None:
-        return Estimate(forecast, [], notes, worst)
-    batch = forecast.batch
-    advice = advise(config, setup.shape, card, batch=batch, host_limit_bytes=setup.host_bytes, slack=_slack(setup))
+        return Estimate(setup, forecast, worst, notes=notes)
+    batch, slack = forecast.batch, setup.calibration.slack
+    advice = advise(config, setup.shape, card, batch=batch, host_limit_bytes=setup.host_bytes, slack=slack)
     if forecast.fits or forecast.unknown:
-        return Estimate(forecast, advice, notes, worst)
-    advice += _shorter(setup)
+        return Estimate(setup, forecast, worst, advice, notes)
     part, tokens = PART_OF[forecast.moment], max(batch.tokens, batch.target_tokens)
     step = first_step(config, card.machine(config.num_processes), part=part, tokens=tokens, shape=setup.shape)
-    return Estimate(forecast, advice, notes, worst, step)
+    return Estimate(setup, forecast, worst, [*advice, *_shorter(setup)], notes, step)
 
 
 def _on_largest_batch(setup: Setup) -> tuple[Forecast, Worst | None]:
     """The forecast of a run on its largest batch, which is None if the data set is not tokenized."""
     config = setup.config
-    worst = worst_batches_of(config, setup.rows) if setup.rows and not config.task.pairs else []
-    if not worst:
+    batches: list[Worst] = []
+    if setup.rows and not config.task.pairs:
+        batches = worst_batches_of(config, setup.rows, setup.shape.model_type)
+    if not batches:
         return _on_batch(setup, full_batch(config)), None
-    forecasts = [(_on_batch(setup, candidate.batch), candidate) for candidate in worst]
+    forecasts = [(_on_batch(setup, worst.batch), worst) for worst in batches]
     return max(forecasts, key=lambda pair: pair[0].peak_bytes)
 
 
 def _on_batch(setup: Setup, batch: Batch) -> Forecast:
-    return estimate(
-        setup.config, setup.shape, card=setup.card, batch=batch, host_limit_bytes=setup.host_bytes, slack=_slack(setup)
-    )
-
-
-def _slack(setup: Setup) -> float:
-    return setup.calibration.slack if setup.calibration else SLACK
+    config, slack = setup.config, setup.calibration.slack
+    return estimate(config, setup.shape, card=setup.card, batch=batch, host_limit_bytes=setup.host_bytes, slack=slack)
 
 
 def _notes(setup: Setup, forecast: Forecast, worst: Worst | None) -> Iterator[str]:
@@ -135,7 +118,7 @@ def _notes(setup: Setup, forecast: Forecast, worst: Worst | None) -> Iterator[st
         yield "Experts stored as one tensor get no adapter."
     if shape.counted_by == "class":
         yield f"Parameters and layers of {shape.model_type} are read from its class."
-    if setup.calibration:
+    if setup.calibration.note:
         yield setup.calibration.note
     if setup.card and setup.card.note:
         yield setup.card.note
@@ -164,25 +147,16 @@ def _shorter(setup: Setup) -> Iterator[Advice]:
     yield Advice({"max_length": limit}, at(limit), 1.0, cost)
 
 
+_FIGURES = (
+    "fits", "close", "reasons", "peak_bytes", "moment", "parts", "moments", "host_bytes", "host_moments", "copies_bytes",
+    "nvme_bytes", "limit_bytes", "host_limit_bytes", "trainable_parameters", "total_parameters",
+)  # fmt: skip
+
+
 def as_document(estimated: Estimate) -> dict[str, Any]:
     """The forecast and its advice as JSON, in bytes."""
     forecast = estimated.forecast
-    return {
-        "fits": forecast.fits,
-        "close": forecast.close,
-        "reasons": forecast.reasons,
-        "peak_bytes": forecast.peak_bytes,
-        "moment": forecast.moment,
-        "parts": forecast.parts,
-        "moments": forecast.moments,
-        "host_bytes": forecast.host_bytes,
-        "host_moments": forecast.host_moments,
-        "copies_bytes": forecast.copies_bytes,
-        "nvme_bytes": forecast.nvme_bytes,
-        "limit_bytes": forecast.limit_bytes,
-        "host_limit_bytes": forecast.host_limit_bytes,
-        "trainable_parameters": forecast.trainable,
-        "total_parameters": forecast.total,
+    return {name: getattr(forecast, name) for name in _FIGURES} | {
         "batch": asdict(forecast.batch),
         "advice": [_advice(advice) for advice in estimated.advice],
         "first_step": estimated.first_step,
@@ -203,19 +177,5 @@ def _advice(advice: Advice) -> dict[str, Any]:
     }
 
 
-def spread(config: RunConfig, count: int) -> RunConfig:
-    """The configuration on `count` GPUs; on several, the strategy single becomes DDP."""
-    several = count > 1 and config.strategy is Strategy.SINGLE
-    return config.model_copy(update={"num_processes": count, **({"strategy": Strategy.DDP} if several else {})})
-
-
 def _worst_batch(worst: Worst) -> dict[str, Any]:
     return {name: value for name, value in asdict(worst).items() if name not in ("batch", "places")}
-
-
-def _positions(model: str, revision: str | None) -> int | None:
-    """The longest sequence that the model takes; None if it has no limit or it is unknown."""
-    try:
-        return read_dimensions(str(hub_config.config_file(model, revision))).positions
-    except ModelError:
-        return None

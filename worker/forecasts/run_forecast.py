@@ -8,8 +8,8 @@ from training.forecast.gpus import Card, of_machine
 from training.forecast.roofline import roofline
 from training.model_info.config_json import ModelError
 from worker.forecasts import forecast as forecasting
-from worker.forecasts import speed
-from worker.forecasts.forecast import Setup, estimate_run
+from worker.forecasts import shapes, speed
+from worker.forecasts.forecast import Estimate
 from worker.runs.settle import Settled
 
 _STAYING = ("weights", "optimizer", "context", "slack")
@@ -24,14 +24,14 @@ def recorded(settled: Settled, machine: Machine) -> dict[str, Any] | None:
     card = of_machine(machine)
     if card is None and settled.config.memory_limit is None:
         return None
-    setup = _setup(settled, card)
-    if setup is None or setup.shape.unknown:
+    estimate = _estimate(settled, card)
+    if estimate is None or estimate.setup.shape.unknown:
         return None
-    forecast = estimate_run(setup, advises=False).forecast
-    batch = speed.mean_batch(setup.config, setup.rows)
+    forecast, setup = estimate.forecast, estimate.setup
+    ideal = roofline(setup.config, setup.shape, card, speed.mean_batch(setup)) if card else None
     return {
         "card": card.name if card else "cpu",
-        "roofline": speed.stored(roofline(setup.config, setup.shape, card, batch)) if card else None,
+        "roofline": {"compute": ideal.compute, "moving": ideal.moving, "tokens": ideal.tokens} if ideal else None,
         "fits": forecast.fits,
         "peak_bytes": forecast.peak_bytes,
         "allocated_bytes": forecast.allocated_bytes,
@@ -46,18 +46,17 @@ def verdict(settled: Settled, machine: Machine) -> Forecast | None:
     model's shape is unknown, or the formula cannot say."""
     if machine.kind == "cuda" and not machine.names:
         return None  # any GPU of a cluster
-    setup = _setup(settled, of_machine(machine), forecasting.host_memory())
-    if setup is None:
-        return None
-    forecast = estimate_run(setup, advises=False).forecast
-    return None if forecast.unknown else forecast
+    estimate = _estimate(settled, of_machine(machine), forecasting.host_memory())
+    return None if estimate is None or estimate.forecast.unknown else estimate.forecast
 
 
-def _setup(settled: Settled, card: Card | None, host_bytes: int | None = None) -> Setup | None:
+def _estimate(settled: Settled, card: Card | None, host_bytes: int | None = None) -> Estimate | None:
+    config = settled.readable
     try:
-        return Setup.of(settled, card, host_bytes)
+        shape = shapes.shape_at(config.model, config.revision, config.task)
     except ModelError:
         return None
+    return forecasting.estimate_settled(settled, shape, card, host_bytes, advises=False)
 
 
 def compared(forecast: dict[str, Any] | None, summary: dict[str, Any] | None) -> list[dict[str, Any]]:

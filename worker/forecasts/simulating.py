@@ -5,7 +5,6 @@ import os
 from typing import Any
 
 from training.config.choices import Task
-from training.config.run_config import RunConfig
 from training.forecast.formula.sizes import resolved
 from worker.forecasts.forecast import Estimate, Setup
 from worker.machine import programs
@@ -18,14 +17,14 @@ Answer = dict[str, Any]
 """A `Simulation` as JSON, or a `problem` with field, value, message and fix."""
 
 
-def simulated(setup: Setup, estimated: Estimate) -> Answer:
+def simulated(estimate: Estimate) -> Answer:
     """Simulates a step of the run on its largest batch; up to a minute for a large model.
 
     `peak_bytes` and `parts` are what torch would count, `besides_bytes` what the whole run needs besides: the CUDA context, NCCL's
     buffers, what the allocator reserves but cannot use, and what saving takes beyond a step.
     """
-    forecast, limit = estimated.forecast, estimated.forecast.limit_bytes
-    done = _simulate(request_of(setup) | simulated_batch(setup.config, estimated))
+    forecast, limit = estimate.forecast, estimate.forecast.limit_bytes
+    done = _simulate(request_of(estimate.setup) | simulated_batch(estimate))
     if "problem" in done or limit is None:
         return done
     peak = forecast.with_steps(done["needed_bytes"])
@@ -47,23 +46,19 @@ def request_of(setup: Setup) -> dict[str, Any]:
     }
 
 
-def simulated_batch(config: RunConfig, estimated: Estimate) -> dict[str, Any]:
+def simulated_batch(estimate: Estimate) -> dict[str, Any]:
     """The forecast's batch as the simulation takes it: `lengths`, and `targets` (seq2seq) or `labeled` tokens of each row; and in
     `places` the batches of first steps and micro steps where they are larger."""
-    batch, worst, pairs = estimated.forecast.batch, estimated.worst, 2 if config.task.pairs else 1
+    config, batch, worst = estimate.setup.config, estimate.forecast.batch, estimate.worst
     name = "targets" if config.task is Task.SEQ2SEQ else "labeled"
     if worst is None:
-        lengths = [batch.length] * (batch.rows // pairs)
+        lengths = [batch.length] * (batch.rows // (2 if config.task.pairs else 1))
         return {"lengths": lengths, name: [batch.target_length or batch.length] * len(lengths)}
     places = [
-        {
-            "first_step": earlier.batch.first_step,
-            "first_micro": earlier.batch.first_micro,
-            "lengths": earlier.lengths,
-            name: earlier.answers,
-        }
-        for earlier in worst.places
-    ]
+        {"first_step": place.batch.first_step, "first_micro": place.batch.first_micro,
+         "lengths": place.lengths, name: place.answers}
+        for place in worst.places
+    ]  # fmt: skip
     return {"lengths": worst.lengths, name: worst.answers, "places": places}
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from training.config.choices import Task
@@ -11,7 +12,8 @@ from training.forecast import solve
 from training.forecast.forecast import Forecast
 from training.forecast.gpus import Card
 from training.forecast.solve import Solution, Wanted
-from worker.forecasts import calibration, prices
+from worker.forecasts import prices
+from worker.forecasts.calibration import calibrate
 from worker.forecasts.forecast import Setup, estimate_run
 from worker.forecasts.prices import Prices
 from worker.forecasts.simulating import LIMITS, request_of
@@ -25,30 +27,21 @@ def solved(
     setup: Setup, questions: Iterable[Wanted], price: Prices | None = None, *, simulate: bool = False
 ) -> list[Solution]:
     """An answer to each question. With `simulate` the border is confirmed, and moved if need be, by simulated steps."""
-    slacks: dict[str, calibration.Calibration | None] = {}
+    calibration = cache(calibrate)
 
     def forecast(config: RunConfig, card: Card | None) -> Forecast:
-        name = card.name if card else ""
-        known = slacks[name] if name in slacks else slacks.setdefault(name, calibration.known(card))
-        placed = replace(setup, config=config, card=card, calibration=known)
+        placed = replace(setup, config=config, card=card, calibration=calibration(card))
         return estimate_run(placed, advises=False).forecast
 
     order = prices.cheapest_first(price) if price else None
     answers = []
     for question in questions:
-        solution = solve.solve(
-            question, setup.config, setup.card, forecast, longest=_longest(setup), cheapest_first=order
-        )
+        config, card = setup.config, setup.card
+        solution = solve.solve(question, config, card, forecast, longest=setup.longest, cheapest_first=order)
         if simulate and question in _SIMULATED and (guess := _guess(solution, setup.config)):
             solution = _simulated(solution, guess, setup, forecast)
         answers.append(solution)
     return answers
-
-
-def _longest(setup: Setup) -> int:
-    """The length beyond which nothing changes."""
-    rows = int(setup.rows.lengths.max()) if setup.rows is not None and len(setup.rows.lengths) else solve.LONGEST
-    return min(rows, setup.positions or solve.LONGEST)
 
 
 def _guess(solution: Solution, config: RunConfig) -> int:
@@ -89,7 +82,7 @@ def _simulated(solution: Solution, guess: int, setup: Setup, forecast: solve.For
 
 def _most(solution: Solution, setup: Setup) -> int:
     setting, step = solution.wanted, solve.steps_of(solution.wanted)
-    longest = max(-(-_longest(setup) // step), 1) * step
+    longest = max(-(-setup.longest // step), 1) * step
     return {Wanted.MAX_LENGTH: longest, Wanted.MICRO_BATCH_SIZE: solve.MOST_ROWS}.get(setting, solve.HIGHEST_RANK)
 
 
@@ -100,9 +93,8 @@ def _request(setup: Setup, solution: Solution) -> dict[str, Any]:
     count = config.micro_batch_size
     if rows is not None and len(rows.lengths):
         longest = sorted((int(length) for length in rows.lengths), reverse=True)[:count]
-        lengths = (
-            longest if solution.wanted is Wanted.MAX_LENGTH else [min(length, config.max_length) for length in longest]
-        )
+        cut = [min(length, config.max_length) for length in longest]
+        lengths = longest if solution.wanted is Wanted.MAX_LENGTH else cut
     else:
         lengths = [whole] * count
     answers = [config.max_target_length or config.max_length] * len(lengths) if config.task is Task.SEQ2SEQ else []
@@ -114,11 +106,9 @@ def as_document(solution: Solution) -> dict[str, Any]:
     """A solution as JSON, in bytes."""
     return {
         "setting": solution.wanted.value,
-        "value": solution.value,
-        "changes": solution.changes,
-        "bounded": solution.bounded,
-        "confirmed": solution.confirmed,
-        "reason": solution.reason,
-        "peak_bytes": solution.peak_bytes,
+        **{
+            name: getattr(solution, name)
+            for name in ("value", "changes", "bounded", "confirmed", "reason", "peak_bytes")
+        },
         "limit_bytes": solution.forecast.limit_bytes if solution.forecast else None,
     }

@@ -5,7 +5,6 @@ Each answer is a range. Without a basis (a CPU, a GPU whose power is unknown, no
 
 from dataclasses import dataclass, replace
 from math import ceil
-from statistics import quantiles
 from typing import Any
 
 import numpy as np
@@ -14,23 +13,15 @@ from training.config.choices import Packing, Task
 from training.config.run_config import RunConfig
 from training.forecast.formula.activations import Batch
 from training.forecast.gpus import Card
-from training.forecast.roofline import EFFICIENCY, Roofline, roofline
+from training.forecast.roofline import roofline
 from training.tokens.lengths import chunks
-from worker.forecasts.calibration import LEAST, measured_on
+from worker.forecasts.calibration import Calibration
 from worker.forecasts.forecast import Setup
 from worker.forecasts.prices import Prices
-from worker.forecasts.worst_batch import RowLengths, lies_flat
-from worker.store.tables import Run
+from worker.forecasts.row_lengths import RowLengths
+from worker.forecasts.worst_batch import lies_flat
 
 Range = tuple[float, float]
-
-
-@dataclass(frozen=True)
-class Efficiency:
-    """The share of the roofline that runs reach, and the number of measured runs that say so (0: a published range)."""
-
-    share: Range
-    runs: int = 0
 
 
 @dataclass(frozen=True)
@@ -54,12 +45,11 @@ def speed_of(setup: Setup, prices: Prices | None = None) -> Speed:
     config, card, rows = setup.config, setup.card, setup.rows
     if card is None:
         return Speed(notes=("Cannot say how long it takes: speed is estimated only for GPUs.",))
-    batch = mean_batch(config, rows)
-    ideal, known = roofline(config, setup.shape, card, batch), efficiency(card)
-    seconds = ideal.seconds(known.share[1]), ideal.seconds(known.share[0])
+    ideal, (low, high) = roofline(config, setup.shape, card, mean_batch(setup)), setup.calibration.efficiency
+    seconds = ideal.seconds(high), ideal.seconds(low)
     rate = ideal.tokens / seconds[1], ideal.tokens / seconds[0]
     steps = steps_of(config, rows)
-    speed = Speed(rate, seconds, steps, notes=(_basis(known, card),))
+    speed = Speed(rate, seconds, steps, notes=(_basis(setup.calibration, card),))
     if steps is None:
         return _noted(speed, "Cannot say how many hours: the data set is not tokenized and max_steps is not set.")
     hours = steps * seconds[0] / 3600, steps * seconds[1] / 3600
@@ -87,24 +77,25 @@ def _noted(speed: Speed, note: str) -> Speed:
     return replace(speed, notes=(*speed.notes, note))
 
 
-def _basis(known: Efficiency, card: Card) -> str:
-    low, high = known.share
+def _basis(calibration: Calibration, card: Card) -> str:
+    low, high = calibration.efficiency
     share = f"{low:.0%} to {high:.0%} of the roofline"
-    if known.runs:
-        return f"Speed: {share} of {card.label}, as measured in {known.runs} runs on this GPU model."
+    if runs := calibration.efficiency_runs:
+        return f"Speed: {share} of {card.label}, as measured in {runs} runs on this GPU model."
     return f"Speed: {share} of {card.label}, the range of published runs. Your own finished runs narrow it."
 
 
-def mean_batch(config: RunConfig, rows: RowLengths | None) -> Batch:
+def mean_batch(setup: Setup) -> Batch:
     """An average micro batch; rows of unknown data have the maximum length."""
+    config, rows = setup.config, setup.rows
     count, length = config.micro_batch_size * (2 if config.task.pairs else 1), float(config.max_length)
-    flat, loss = lies_flat(config), 1.0
+    flat, loss = lies_flat(config, setup.shape.model_type), 1.0
     if rows is not None and len(rows.lengths):
-        cut, trained = _trained(config, rows)
-        length = float(cut.mean())
-        loss = float(trained.sum()) / max(float(cut.sum()), 1.0)
+        lengths, trained = _trained(config, rows)
+        length = float(lengths.mean())
+        loss = float(trained.sum()) / max(float(lengths.sum()), 1.0)
         if not flat:
-            length = _longest_of(cut, count)
+            length = _longest_of(lengths, count)
         if config.packing is Packing.PACKED:
             length = float(config.max_length)
     tokens = max(int(count * length), 1)
@@ -142,30 +133,6 @@ def steps_of(config: RunConfig, rows: RowLengths | None) -> int | None:
     if config.packing is Packing.PACKED:
         count *= float(cut.mean()) / config.max_length
     return max(ceil(max(count, 1) * config.epochs / config.global_batch_size), 1)
-
-
-def efficiency(card: Card) -> Efficiency:
-    """The share of the roofline that the middle half of the newest finished runs on this GPU model reached; a published range
-    for fewer than LEAST."""
-    shares = measured_on(card, share_of)
-    if len(shares) < LEAST:
-        return Efficiency(EFFICIENCY)
-    low, _, high = quantiles(shares, n=4, method="inclusive")
-    return Efficiency((low, high), len(shares))
-
-
-def share_of(run: Run) -> float | None:
-    """The share of the roofline that a finished run reached; None if unknown."""
-    ideal, rate = (run.forecast or {}).get("roofline"), (run.summary or {}).get("tokens_per_second")
-    if not ideal or not rate:
-        return None
-    seconds = ideal["tokens"] / float(rate) - ideal["moving"]
-    return min(float(ideal["compute"]) / seconds, 1.0) if seconds > 0 else None
-
-
-def stored(ideal: Roofline) -> dict[str, float]:
-    """A roofline as the run's forecast stores it."""
-    return {"compute": ideal.compute, "moving": ideal.moving, "tokens": ideal.tokens}
 
 
 def as_document(speed: Speed) -> dict[str, Any]:

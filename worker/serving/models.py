@@ -18,7 +18,7 @@ from training.model_info.shape import ModelShape
 from training.run_folder import checkpoints
 from training.run_folder.paths import checkpoint_dir, checkpoint_step, saved_result
 from training.units import byte_size
-from worker.forecasts.hub_config import known
+from worker.forecasts.shapes import hub_config
 from worker.machine.measurement import measured_devices
 from worker.runs import fetching
 from worker.settings import get_settings
@@ -234,7 +234,7 @@ def _cache_bytes(shape: ModelShape | None) -> int:
 def _base_folder(model: str, revision: str) -> Path | None:
     """A model's folder: its own, or that in the cache of the hub's client."""
     config = Path(model).expanduser() / "config.json"
-    found = config if config.is_file() else known(model, revision)
+    found = config if config.is_file() else hub_config(model, revision)
     return found.parent if found else None
 
 

@@ -16,9 +16,11 @@ from training.forecast.gpus import Card
 from training.model_info.config_json import ModelError
 from worker import disk_quota
 from worker.allowed_paths import EVERYTHING, AllowedPaths
-from worker.forecasts import calibration, worst_batch
 from worker.forecasts import forecast as forecasting
+from worker.forecasts import shapes
+from worker.forecasts.calibration import calibrate
 from worker.forecasts.forecast import Setup, estimate_run
+from worker.forecasts.row_lengths import RowLengths, count_rows
 from worker.machine import devices
 from worker.runs import checks, config_files
 from worker.runs.settle import settle
@@ -133,9 +135,9 @@ class _Look:
 
     def __init__(self, session: Session, allowed: AllowedPaths, owner: str, card: Card | None) -> None:
         self._session, self._allowed, self._owner, self._card = session, allowed, owner, card
-        self._shape = lru_cache(maxsize=None)(forecasting.shape_at)
-        self._calibration = calibration.known(card)
-        self._rows: dict[tuple[Any, ...], worst_batch.RowLengths | None] = {}
+        self._shape = lru_cache(maxsize=None)(shapes.shape_at)
+        self._calibration = calibrate(card)
+        self._rows: dict[tuple[Any, ...], RowLengths | None] = {}
 
     def planned(self, candidate: Candidate) -> Planned:
         if candidate.config is None:
@@ -159,7 +161,7 @@ class _Look:
         chat = ChatSettings.of(config).key
         key = config.data, config.model, config.revision, config.columns, config.train_on_prompt, chat
         if key not in self._rows:
-            self._rows[key] = worst_batch.counted(config)
+            self._rows[key] = count_rows(config)
         setup = Setup(config, shape, self._card, self._rows[key], forecasting.host_memory(), self._calibration)
         forecast = estimate_run(setup, advises=False).forecast
         return replace(

@@ -93,23 +93,25 @@ def option_html(advice: Advice, changes: dict[str, Any]) -> Markup:
 
 def most_html(solutions: list[Solution], *, confirming: bool = False) -> Markup:
     """The answers, each with a button that applies it. `confirming`: simulated steps are on their way."""
-    rows = Markup("").join(_solution(found) for found in solutions if found.value is not None or found.reason)
+    rows = Markup("").join(
+        _solution(solution) for solution in solutions if solution.value is not None or solution.reason
+    )
     note = Markup('<p class="note looking">Confirming with simulated steps.</p>') if confirming else Markup("")
     return Markup('<ul class="ways most">{}</ul>{}').format(rows, note)
 
 
-def _solution(found: Solution) -> Markup:
-    question = QUESTIONS[found.wanted]
-    if found.value is None:
-        return Markup("<li><b>{}: none</b><span>{}</span></li>").format(question, found.reason)
-    sent = {"card": found.value} if found.wanted is Wanted.GPU else {"changes": found.changes}
-    text = f"{question}: {value_text(found)}"
-    if not found.changes and found.wanted is not Wanted.GPU:
-        return Markup("<li><b>{}</b><span>{}</span></li>").format(text, memory_text(found))
-    others = {name: value for name, value in found.changes.items() if name != found.wanted.value}
+def _solution(solution: Solution) -> Markup:
+    question = QUESTIONS[solution.wanted]
+    if solution.value is None:
+        return Markup("<li><b>{}: none</b><span>{}</span></li>").format(question, solution.reason)
+    sent = {"card": solution.value} if solution.wanted is Wanted.GPU else {"changes": solution.changes}
+    text = f"{question}: {value_text(solution)}"
+    if not solution.changes and solution.wanted is not Wanted.GPU:
+        return Markup("<li><b>{}</b><span>{}</span></li>").format(text, memory_text(solution))
+    others = {name: value for name, value in solution.changes.items() if name != solution.wanted.value}
     more = f" Also sets {', '.join(form.in_words(name, value) for name, value in others.items())}." if others else ""
     return Markup('<li><button type="button" class="fix" data-send="{}">Set {}</button><span>{}{}</span></li>').format(
-        json.dumps(sent), f"{text[:1].lower()}{text[1:]}", memory_text(found), more
+        json.dumps(sent), f"{text[:1].lower()}{text[1:]}", memory_text(solution), more
     )
 
 

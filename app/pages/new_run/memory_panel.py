@@ -26,7 +26,7 @@ from app.pages.new_run.memory_html import (
 )
 from training.config.applies import Values
 from training.config.choices import Task
-from training.config.run_config import RunConfig
+from training.config.run_config import RunConfig, on_gpus
 from training.forecast.advice import strategy_table
 from training.forecast.gpus import CARDS, Card, of_machine
 from training.forecast.solve import Solution, Wanted
@@ -34,8 +34,8 @@ from training.model_info.config_json import ModelError
 from training.model_info.shape import ModelShape
 from worker.allowed_paths import HUB_ID
 from worker.forecasts import forecast as forecasting
-from worker.forecasts import hub_config, prices, simulating, solving, speed
-from worker.forecasts.forecast import Estimate, Setup, estimate_run
+from worker.forecasts import prices, shapes, simulating, solving, speed
+from worker.forecasts.forecast import Estimate, estimate_settled
 from worker.forecasts.prices import Prices
 from worker.store.database import UNREACHABLE
 
@@ -113,8 +113,8 @@ def refresh_after(event: Any, panel: MemoryPanel, inputs: list[Any], names: tupl
     """Forecasts again after an event, for example when the data set is tokenized."""
 
     forecast = _by_name(memory_html, names)
-    found = event.then(forecast, _fields(panel, inputs), panel.answer, trigger_mode="always_last", **UNQUEUED)
-    _settle(found, panel, inputs, names)
+    forecasted = event.then(forecast, _fields(panel, inputs), panel.answer, trigger_mode="always_last", **UNQUEUED)
+    _settle(forecasted, panel, inputs, names)
 
 
 def _settle(event: Any, panel: MemoryPanel, inputs: list[Any], names: tuple[str, ...]) -> None:
@@ -157,7 +157,7 @@ def memory_html(values: Values, card: str, count: str) -> Markup:
     question = _question(values, card, count)
     if isinstance(question, str):
         return note_html(question)
-    setup, estimate = question.setup, question.estimate
+    estimate, setup = question.estimate, question.estimate.setup
     advice = _advice(estimate, _placement_changes(question.typed, setup.config), setup.card)
     cost = speed_html(speed.speed_of(setup, _prices()))
     return verdict_html(estimate, setup.card) + parts_html(estimate) + cost + advice + _ladder(question)
@@ -168,7 +168,7 @@ def most_that_fits(values: Values, card: str, count: str, *, simulate: bool) -> 
     question = _question(values, card, count)
     if isinstance(question, str):
         return note_html(question)
-    setup = question.setup
+    setup = question.estimate.setup
     wanted = [setting for setting in Wanted if setting is not Wanted.LORA_R or setup.config.method.is_lora]
     key = f"{_step_key(question, card)} {simulate}"
     solutions = _solutions.get(key, lambda: solving.solved(setup, wanted, _prices(), simulate=simulate))
@@ -196,10 +196,9 @@ def step_html(values: Values, card: str, count: str) -> Markup:
 
 @dataclass(frozen=True)
 class Question:
-    """A run and its GPUs: the settings as typed, what is forecast for the chosen number of GPUs, and the forecast."""
+    """A run and its GPUs: the settings as typed, and the forecast for the chosen number of GPUs."""
 
     typed: RunConfig
-    setup: Setup
     estimate: Estimate
 
 
@@ -210,28 +209,28 @@ def _question(values: Values, card: str, count: str) -> Question | Markup | str:
     typed = form.check({**values, "data": values.get("data") or "none"})
     if isinstance(typed, list):
         return "Fix the problems above to see the memory forecast."
-    settled = callers.settled(forecasting.spread(typed, int(count)) if count else typed)
-    model, revision, task = settled.config.model, typed.revision, typed.task
+    settled = callers.settled(on_gpus(typed, int(count or 0)))
+    model, revision, task = settled.readable.model, typed.revision, typed.task
     shape = _shapes.get((model, revision, task), lambda: _shape(model, revision, task))
     if isinstance(shape, ModelError):
         return _unknown_shape(shape, revision)
     gpu = of_machine(review.machine()) if card == HERE else CARDS[card]
-    setup = Setup.of(settled, gpu, forecasting.host_memory() if card == HERE else None, shape=shape)
-    return Question(typed, setup, estimate_run(setup))
+    host_bytes = forecasting.host_memory() if card == HERE else None
+    return Question(typed, estimate_settled(settled, shape, gpu, host_bytes))
 
 
 def _step(question: Question, card: str) -> Markup:
-    simulate = partial(simulating.simulated, question.setup, question.estimate)
+    simulate = partial(simulating.simulated, question.estimate)
     return simulation_html(_steps.get(_step_key(question, card), simulate))
 
 
 def _step_key(question: Question, card: str) -> str:
-    return f"{question.setup.config.model_dump_json()} {card} {question.estimate.worst}"
+    return f"{question.estimate.setup.config.model_dump_json()} {card} {question.estimate.worst}"
 
 
 def _shape(model: str, revision: str | None, task: Task) -> ModelShape | ModelError:
     try:
-        return forecasting.shape_at(model, revision, task)
+        return shapes.shape_at(model, revision, task)
     except ModelError as error:
         return error
 
@@ -255,7 +254,7 @@ def _asked(event: gr.EventData) -> list[Any]:
 def _fetch(asked: dict[str, Any]) -> Markup | None:
     """Fetches the config.json of a hub model. Returns why it cannot be had."""
     try:
-        hub_config.fetch(str(asked["fetch"]), str(asked.get("revision") or "") or None)
+        shapes.fetch(str(asked["fetch"]), str(asked.get("revision") or "") or None)
     except ModelError as error:
         return Markup('<p class="alert" role="alert"><b>{}</b> {} <em>{}</em></p>').format(
             error.problem.value, error.message, error.fix
@@ -292,7 +291,7 @@ def _first_step(estimate: Estimate, placement: dict[str, Any]) -> Markup:
 
 def _ladder(question: Question) -> Markup:
     """A table of every strategy with every method: the peak of each, green where it fits."""
-    setup, forecast = question.setup, question.estimate.forecast
+    setup, forecast = question.estimate.setup, question.estimate.forecast
     if setup.card is None or forecast.unknown:
         return Markup("")
     rungs = strategy_table(setup.config, setup.shape, setup.card, batch=forecast.batch, host_bytes=setup.host_bytes)

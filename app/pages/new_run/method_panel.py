@@ -18,14 +18,14 @@ from training.config.choices import Group
 from training.config.fields import ConfigError, settings
 from training.config.peft_methods import Option, method
 from training.config.run_config import RunConfig
-from worker.forecasts import targeting
+from worker.forecasts import shapes
 
 _PARTS = {"matched": "With an adapter", "whole": "Fully trained", "others": "Linear, not trained"}
 _LOADING = Markup(
     '<p class="note looking">Building the model without its weights: about 10 s, once for these settings. {}</p>'
 ).format(bar(None, label="Building the model"))
 _DECIDING = {"model", "revision", "task", *(name for name, item in settings().items() if item.group is Group.METHOD)}
-_answers: TimedCache[str, targeting.Answer] = TimedCache(seconds=3600)
+_answers: TimedCache[str, shapes.Targets] = TimedCache(seconds=3600)
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def targets_html(values: Values) -> Markup:
     if isinstance(config, list):
         return _problem(form.label(config[0].field), config[0].message, config[0].fix)
     try:
-        answer = _answers.get(_key(config), lambda: targeting.list_targets(callers.settled(config)))
+        answer = _answers.get(_key(config), lambda: shapes.list_targets(callers.settled(config)))
     except ConfigError as error:  # is not cached, since it may be gone at the next try
         return _problem(form.label(error.problem.field), error.message, error.fix)
     share = numbers.percent(answer["trainable"] / answer["total"], 4)

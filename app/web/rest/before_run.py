@@ -15,12 +15,13 @@ from app.web.rest.openapi import RUN_BODY, ErrorEntry, raw_body
 from app.web.rest.routing import Answer, JsonRouter, answers, settings_object
 from training import rules
 from training.config.fields import parse
+from training.config.run_config import on_gpus
 from training.config.yaml_file import to_yaml
 from training.forecast.formula.activations import Batch
 from training.forecast.solve import Wanted
 from training.foreign.translate import import_text
 from training.template_check.findings import Finding, ShownRow
-from worker.forecasts import prices, requested, targeting
+from worker.forecasts import prices, requested, shapes
 from worker.runs import checks, rows_check
 from worker.supervision import launcher
 
@@ -191,7 +192,7 @@ def forecast_run(
         ConfigError: settings, GPU or model are invalid; answered with 422.
     """
     typed = settings_object(values)
-    settled = callers.settled(requested.on_gpus(parse({"data": "none"} | typed), gpus, typed))
+    settled = callers.settled(on_gpus(parse({"data": "none"} | typed), gpus, typed))
     request = requested.Request(gpu, host_memory, simulate, solve, fetch_config)
     response = requested.respond(settled, request, prices.of_user(callers.current().name))
     return PlainTextResponse(forecast_words.response_page(response)) if form == "text" else response.document()
@@ -241,7 +242,7 @@ def list_targets(values: Annotated[Any, Body()]) -> dict[str, Any]:
     Raises:
         ConfigError: settings or model are invalid, or no module matches; answered with 422.
     """
-    return targeting.list_targets(callers.settled(parse({"data": "none"} | settings_object(values))))
+    return shapes.list_targets(callers.settled(parse({"data": "none"} | settings_object(values))))
 
 
 @router.post(

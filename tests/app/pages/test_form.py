@@ -323,7 +323,7 @@ def test_an_address_sets_settings_of_every_kind_and_unusable_values_are_dropped(
 
 def test_trainable_parameters_are_listed_once_for_the_same_model_and_settings(monkeypatch):
     from app.pages.new_run import method_panel
-    from worker.forecasts import targeting
+    from worker.forecasts import shapes
 
     asked = []
 
@@ -333,7 +333,7 @@ def test_trainable_parameters_are_listed_once_for_the_same_model_and_settings(mo
             raise ConfigError([Problem("model", "owner/listed-once", "is not here.", "Wait.")])
         return {"trainable": 10, "total": 1000, "matched": [], "whole": [], "others": []}
 
-    monkeypatch.setattr(targeting, "list_targets", list_targets)
+    monkeypatch.setattr(shapes, "list_targets", list_targets)
     typed = values(model="owner/listed-once")
     assert "is not here." in method_panel.targets_html(typed)  # a problem is not kept
     assert "<b>10</b> of 1,000" in method_panel.targets_html(typed)

@@ -11,8 +11,7 @@ from web import account, client
 from training.config.fields import ConfigError, settings
 from training.config.run_config import RunConfig
 from worker.allowed_paths import EVERYTHING, AllowedPaths
-from worker.forecasts import targeting
-from worker.forecasts.forecast import Setup
+from worker.forecasts import run_forecast, shapes
 from worker.runs.settle import Settled, settle
 
 CANARY = "4242424242"
@@ -134,6 +133,10 @@ def test_nothing_is_read_of_what_the_user_may_not_name(home, secret):
     assert {problem.field for problem in settled.refused} == {"model", "init_adapter"}
     assert (settled.config, settled.adapter) == (config, None)
     assert settled.data[0].data.message == "is not a data set id."
-    for read in (lambda: settled.model, lambda: Setup.of(settled, None), lambda: targeting.list_targets(settled)):
+    for read in (
+        lambda: settled.model,
+        lambda: run_forecast.verdict(settled, settled.machine),
+        lambda: shapes.list_targets(settled),
+    ):
         with pytest.raises(ConfigError, match="allowed folder"):
             read()

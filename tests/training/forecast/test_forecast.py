@@ -30,7 +30,7 @@ from training.model_info.families import FAMILIES, read_shape, shape_of
 from training.model_info.shape import Mixer
 from training.rules import check
 from worker.forecasts.forecast import Setup, estimate_run
-from worker.forecasts.worst_batch import RowLengths
+from worker.forecasts.row_lengths import RowLengths
 from worker.store import database as db
 from worker.store import runs
 

@@ -1,6 +1,7 @@
 """Models whose layers no formula knows: read from their class, stored, simulated, or refused with the reason."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,7 @@ from commands import answer, lathe
 from benchmarks.families.inputs import small
 from training.config.choices import Task
 from training.model_info.config_json import ModelError
-from worker.forecasts import forecast as forecasting
-from worker.forecasts import solving
+from worker.forecasts import shapes, solving
 from worker.forecasts.forecast import Setup
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -35,13 +35,13 @@ def test_a_class_is_read_once_and_then_known_without_it(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = write(tmp_path / "model", "deepseek_v3")
-    shape = forecasting.shape_at(str(config.parent))
+    shape = shapes.shape_at(str(config.parent))
     assert shape.counted_by == "class" and shape.all_linear > 0
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr("worker.machine.programs.LAYERS", "no.such.program")
-    assert forecasting.shape_at(str(config)) == shape
+    assert shapes.shape_at(str(config)) == shape
     with pytest.raises(ModelError, match="cannot say how much memory it needs: its class cannot be read here"):
-        forecasting.shape_at(str(config), task=Task.CLASSIFICATION)
+        shapes.shape_at(str(config), task=Task.CLASSIFICATION)
 
 
 def test_an_architecture_that_transformers_does_not_have_is_refused_with_the_reason(home: Path, tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_simulated_step_moves_the_border_and_confirms_it(home: Path, tmp_path:
     settings = parse(
         {"model": str(tmp_path / "model"), "data": "none", "method": "full", "memory_limit": 120, "micro_batch_size": 2}
     )
-    setup = Setup(settings, forecasting.shape_at(settings.model), None, positions=128)
+    setup = Setup(settings, replace(shapes.shape_at(settings.model), longest=128), None)
     (formula,) = solving.solved(setup, [Wanted.MICRO_BATCH_SIZE])
     (found,) = solving.solved(setup, [Wanted.MICRO_BATCH_SIZE], simulate=True)
     assert found.confirmed and formula.confirmed is None

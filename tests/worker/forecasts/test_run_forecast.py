@@ -15,8 +15,7 @@ from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.forecast.forecast import SLACK
 from training.forecast.gpus import CARDS, GIB
-from worker.forecasts import calibration, run_forecast
-from worker.forecasts import forecast as forecasting
+from worker.forecasts import calibration, run_forecast, shapes
 from worker.forecasts.forecast import Setup, estimate_run
 from worker.runs.settle import settle
 from worker.store import database as db
@@ -81,13 +80,12 @@ def test_a_run_has_predicted_and_measured_memory(database: str) -> None:
 
 def test_three_runs_on_a_gpu_calibrate_its_slack_by_their_median(database: str) -> None:
     for reserved in (11, 12, 14):
-        assert calibration.known(CARD) is None
+        assert not calibration.calibrate(CARD).slack_runs
         finished([10 * GIB, reserved * GIB])
-    calibrated = calibration.known(CARD)
-    assert calibrated is not None
-    assert (calibrated.slack, calibrated.runs) == (0.5, 3)  # 2 GiB of the 4 that come and go
+    calibrated = calibration.calibrate(CARD)
+    assert (calibrated.slack, calibrated.slack_runs) == (0.5, 3)  # 2 GiB of the 4 that come and go
     assert "in 3 runs on this GPU model" in calibrated.note
-    assert calibration.known(CARDS["t4"]) is None
+    assert calibration.calibrate(CARDS["t4"]) == calibration.Calibration()
 
 
 def test_only_the_newest_runs_with_a_forecast_and_a_measurement_count(database: str) -> None:
@@ -96,12 +94,12 @@ def test_only_the_newest_runs_with_a_forecast_and_a_measurement_count(database: 
     finished([], FORECAST)
     for _ in range(calibration.RUNS):
         finished([11 * GIB])
-    calibrated = calibration.known(CARD)
-    assert calibrated is not None and (calibrated.slack, calibrated.runs) == (0.25, calibration.RUNS)
+    calibrated = calibration.calibrate(CARD)
+    assert (calibrated.slack, calibrated.slack_runs) == (0.25, calibration.RUNS)
 
 
 def test_a_forecast_uses_and_reports_the_calibrated_slack(model: Path) -> None:
-    config, shape = RunConfig(model=str(model), data="none"), forecasting.shape_at(str(model))
+    config, shape = RunConfig(model=str(model), data="none"), shapes.shape_at(str(model))
     usual = estimate_run(Setup(config, shape, CARD))
     measured = estimate_run(Setup(config, shape, CARD, calibration=calibration.Calibration(2 * SLACK, 7)))
     assert measured.forecast.parts["slack"] == pytest.approx(2 * usual.forecast.parts["slack"], abs=2)
@@ -110,5 +108,5 @@ def test_a_forecast_uses_and_reports_the_calibrated_slack(model: Path) -> None:
 
 def test_reading_a_calibration_does_not_create_a_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, DATA_DIR=str(tmp_path))
-    assert calibration.known(CARD) is None
+    assert calibration.calibrate(CARD) == calibration.Calibration()
     assert not list(tmp_path.iterdir())

@@ -14,9 +14,10 @@ from training.forecast.gpus import CARDS
 from training.forecast.roofline import EFFICIENCY, roofline
 from training.model_info.families import shape_of
 from worker.forecasts import prices, speed
+from worker.forecasts.calibration import calibrate
 from worker.forecasts.forecast import Setup
 from worker.forecasts.prices import PriceError, Prices
-from worker.forecasts.worst_batch import RowLengths
+from worker.forecasts.row_lengths import RowLengths
 from worker.store import database as db
 from worker.store.tables import LOCAL, Run
 
@@ -76,10 +77,10 @@ def test_finished_runs_on_the_same_gpu_narrow_the_range(database: str) -> None:
         played.end(summary=SUMMARY | {"tokens_per_second": 10_000 * share / 0.5})
         with db.write() as session:
             session.get_one(Run, played.id).forecast = {"card": "h100", "roofline": ideal, "allocated_bytes": 0}
-    known = speed.efficiency(H100)
-    assert known.runs == 3
-    assert known.share == pytest.approx((0.39, 0.41))
-    assert speed.efficiency(CARDS["l4"]) == speed.Efficiency(EFFICIENCY)
+    measured, other = calibrate(H100), calibrate(CARDS["l4"])
+    assert measured.efficiency_runs == 3
+    assert measured.efficiency == pytest.approx((0.39, 0.41))
+    assert (other.efficiency, other.efficiency_runs) == (EFFICIENCY, 0)
 
 
 @pytest.mark.parametrize(

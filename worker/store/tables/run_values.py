@@ -64,7 +64,7 @@ class Plan(_Part):
 
 
 class Forecast(_Part):
-    """As `run_forecast.of_run` makes it."""
+    """As `run_forecast.recorded` makes it."""
 
     allocated_bytes: Bytes
     peak_bytes: Bytes | None = None

@@ -10,7 +10,7 @@ from app.cli.__main__ import main
 from app.pages.common import form
 from app.pages.new_run import memory_panel
 from training.model_info.config_json import ModelError
-from worker.forecasts import forecast, hub_config
+from worker.forecasts import shapes
 from worker.settings import ROOT
 
 CONFIG = (ROOT / "static" / "starter" / "config.json").read_bytes()
@@ -27,9 +27,9 @@ def hub(home: Path, monkeypatch: pytest.MonkeyPatch) -> object:
 
 def test_a_fetched_config_gives_the_forecast(hub: str) -> None:
     with pytest.raises(ModelError, match="not on this machine"):
-        forecast.shape_at("owner/model")
-    hub_config.fetch("owner/model")
-    assert forecast.shape_at("owner/model") == forecast.shape_at(str(ROOT / "static" / "starter" / "config.json"))
+        shapes.shape_at("owner/model")
+    shapes.fetch("owner/model")
+    assert shapes.shape_at("owner/model") == shapes.shape_at(str(ROOT / "static" / "starter" / "config.json"))
 
 
 def test_the_page_offers_to_fetch_it(hub: str) -> None:
@@ -54,14 +54,14 @@ def test_a_local_model_without_a_config_has_no_such_button(hub: str, tmp_path: P
 )
 def test_what_cannot_be_fetched_is_named(hub: str, model: str, revision: str | None, words: str) -> None:
     with pytest.raises(ModelError, match=words):
-        hub_config.fetch(model, revision)
+        shapes.fetch(model, revision)
     assert words in str(memory_panel._fetch({"fetch": model, "revision": revision}))
 
 
 def test_a_hub_that_does_not_answer_is_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(ModelError, match="does not answer"):
-        hub_config.fetch("owner/model")
+        shapes.fetch("owner/model")
 
 
 def test_the_command_line_fetches_it_on_request(hub: str) -> None:

@@ -1,0 +1,189 @@
+"""What the config.json of a model and its class say: its shape, and the modules that a method trains.
+
+The config.json of a hub model is fetched before its weights are. No token is sent: users of the pages must not read what only the
+server's owner may read. Classes are read by processes with limits (training/models/layers.py, training/models/target_modules.py).
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from training.config.choices import Task
+from training.config.fields import ConfigError
+from training.errors import Problem
+from training.model_info.config_json import ModelError, dimensions_of, read_config
+from training.model_info.families import UnknownLayers, shape_of
+from training.model_info.shape import ModelShape, from_document
+from worker.allowed_paths import HUB_ID
+from worker.machine import programs
+from worker.machine.programs import Limits, ProgramError
+from worker.runs.settle import Settled
+from worker.settings import get_settings
+
+_MOST_BYTES = 2**20
+_ANSWER_SECONDS = 15
+_FIX = "Download its config.json (the weights are not needed) and give the folder or the file."
+# Importing the libraries takes most of the time. The files are what a hub sends of a model besides its weights.
+_LIMITS = Limits(8 * 2**30, seconds=120, file_bytes=64 * 2**20)
+
+Targets = dict[str, Any]
+"""The `Targets` of training/models/target_modules.py as JSON."""
+
+
+def shape_at(model: str, revision: str | None = None, task: Task = Task.SFT, *, fetches: bool = False) -> ModelShape:
+    """The shape of a model as a run of this task loads it, from its folder (weights are optional), from its config.json, or from
+    that of a hub model if it was fetched, or is now. Without a formula for its layers they are read from its class, once (some
+    seconds).
+
+    Raises:
+        ModelError: there is no config.json, it lacks values, or neither a formula nor a class knows its layers.
+    """
+    file = fetch(model, revision) if fetches else config_file(model, revision)
+    values = read_config(file)
+    try:
+        shape = shape_of(values, scores={Task.REWARD: 1, Task.CLASSIFICATION: 0}.get(task))
+    except UnknownLayers as unknown:
+        shape = _shape_of_class(file, task, unknown)
+    dimensions = dimensions_of(values)
+    return replace(shape, longest=dimensions.positions if dimensions else None)
+
+
+def _shape_of_class(config: Path, task: Task, unknown: UnknownLayers) -> ModelShape:
+    """The shape of the class that transformers builds from a config.json, stored by file, task and version of transformers.
+
+    Raises:
+        ModelError: transformers has no such class, or cannot be loaded here. `unknown` names the architecture.
+    """
+    library = ""
+    with suppress(PackageNotFoundError):
+        library = version("transformers")
+    content = hashlib.sha256(config.read_bytes() + f"\n{task.value} {library}".encode()).hexdigest()
+    stored = get_settings().data_dir / "model-shapes" / f"{content}.json"
+    with suppress(OSError, ValueError):
+        return from_document(json.loads(stored.read_text(encoding="utf-8")))
+    document = _read_class(config, task, str(unknown.problem.value))
+    shape = from_document(document)
+    stored.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    part = stored.with_suffix(f".{id(shape)}.part")
+    part.write_text(json.dumps(document), encoding="utf-8")
+    part.replace(stored)
+    return shape
+
+
+def _read_class(config: Path, task: Task, name: str) -> Any:
+    try:
+        text = json.dumps({"model": str(config.resolve()), "task": task.value})
+        answer = programs.run_for_json(programs.LAYERS, [], _LIMITS, text=text)
+    except ProgramError as error:
+        message = f"cannot say how much memory it needs: its class cannot be read here ({error})."
+        fix = "Install the training packages, or forecast it on a machine that has them."
+        raise ModelError(name, message, fix) from None
+    if problem := answer.get("problem"):
+        message = f"cannot say how much memory it needs: transformers {problem['message']}"
+        raise ModelError(name, message, problem["fix"])
+    return answer["shape"]
+
+
+def hub_config(model: str, revision: str | None = None) -> Path | None:
+    """The config.json of a hub model that was fetched, or that the hub's client has in its cache; None if there is none."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    if not HUB_ID.fullmatch(model):
+        return None
+    fetched = _fetched(model, revision)
+    if fetched.is_file():
+        return fetched
+    try:
+        cached = try_to_load_from_cache(model, "config.json", revision=revision)
+    except HFValidationError:  # stricter than our pattern
+        return None
+    return Path(cached) if isinstance(cached, str) else None
+
+
+def config_file(model: str, revision: str | None = None) -> Path:
+    """The config.json of a model in a folder, of the file itself, or of a hub model if it was fetched.
+
+    Raises:
+        ModelError: there is none.
+    """
+    path = Path(model).expanduser()
+    config = path / "config.json" if path.is_dir() else path
+    if not config.is_file() and (fetched := hub_config(model, revision)):
+        return fetched
+    if not config.is_file():
+        raise ModelError(model, "the model is not on this machine.", _FIX)
+    return config
+
+
+def fetch(model: str, revision: str | None = None) -> Path:
+    """Downloads a model's config.json.
+
+    Raises:
+        ModelError: the hub does not answer, or has no such public model or file.
+    """
+    from huggingface_hub import HfApi, errors, hf_hub_url
+
+    endpoint = os.environ.get("HF_ENDPOINT")
+    api: Any = HfApi(endpoint=endpoint, token=False)
+    if not HUB_ID.fullmatch(model):
+        raise ModelError(model, "is not a hub id.", "Write owner/name.")
+    try:
+        url = hf_hub_url(model, "config.json", revision=revision, endpoint=endpoint)
+        size = api.get_hf_file_metadata(url=url, timeout=_ANSWER_SECONDS).size or 0
+        if size > _MOST_BYTES:
+            raise ModelError(model, f"its config.json has {size:,} bytes.", _FIX)
+        with tempfile.TemporaryDirectory(dir=get_settings().data_dir) as folder:
+            path = Path(api.hf_hub_download(model, "config.json", revision=revision, local_dir=folder))
+            fetched = _fetched(model, revision)
+            fetched.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            shutil.move(path, fetched)
+        return fetched
+    except ModelError:
+        raise
+    except errors.GatedRepoError:
+        raise ModelError(model, "is gated: its owner must grant access.", _FIX) from None
+    except errors.EntryNotFoundError:
+        raise ModelError(model, "has no config.json.", "Give a model in the format of transformers.") from None
+    except errors.RevisionNotFoundError:
+        raise ModelError(model, "has no such revision.", "Leave the revision empty for the main branch.") from None
+    except errors.RepositoryNotFoundError:
+        raise ModelError(model, "is not a public model on the hub.", "Check its owner and name.") from None
+    except Exception as error:  # of the client and of its HTTP library, which differ by version
+        if not isinstance(error, OSError) and not type(error).__module__.startswith(("httpx", "httpcore", "requests")):
+            raise
+        message = (
+            f"cannot be downloaded: {endpoint or 'https://huggingface.co'} does not answer ({type(error).__name__})."
+        )
+        raise ModelError(model, message, _FIX) from None
+
+
+def _fetched(model: str, revision: str | None) -> Path:
+    name = f"{model}@{revision or 'main'}".replace("/", "--")
+    return get_settings().data_dir / "model-configs" / name / "config.json"
+
+
+def list_targets(settled: Settled) -> Targets:
+    """Counts of the parameters that a run trains, and the modules of its model in groups.
+
+    Raises:
+        ConfigError: the model cannot be built, no module matches, or the user may not read the model.
+    """
+    text = settled.readable.model_dump_json()
+    try:
+        answer: Targets = programs.run_for_json(
+            programs.TARGETS, [], _LIMITS, text=text, variables=programs.HUB_WITH_TOKEN
+        )
+    except ProgramError as error:
+        fix = "Check that the model can be loaded and that the training packages are installed on this machine."
+        raise ConfigError([Problem("model", settled.typed.model, f"cannot be inspected ({error}).", fix)]) from None
+    if "problem" in answer:
+        raise ConfigError([Problem(**answer["problem"])])
+    return answer
