@@ -14,7 +14,7 @@ from training.config.choices import Offload, Quantization, Strategy, Task
 from training.config.run_config import RunConfig
 from training.config.sharding import loads_on_devices, loads_on_one_rank
 from training.forecast.formula.activations import Batch
-from training.forecast.formula.loss import task_shape
+from training.forecast.formula.batch_memory import task_shape
 from training.forecast.formula.moments import MOMENTS, NOT_IN_STEPS, moments
 from training.forecast.formula.sizes import Sizes, freed_in_backward, loaded_bytes, resolved, sizes_of
 from training.forecast.gpus import GIB, Card

@@ -1,12 +1,14 @@
-"""Loads the tokenizer and the model, quantized, frozen and with the adapter of the method."""
+"""Loads the tokenizer and the model, quantized, frozen and with the adapter of the method; and refuses weights that are not finite,
+whose answers mean nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from peft import PeftModel
 from peft.tuners.lora import LoraLayer
+from safetensors import safe_open
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -41,12 +43,8 @@ def load_tokenizer(config: RunConfig) -> PreTrainedTokenizerBase:
     tokenizer = load(config.model, config.revision, config.chat_template)
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token is None:
-            raise UserError(
-                "model",
-                config.model,
-                "has a tokenizer with neither a padding nor an end token.",
-                "Set pad_token in tokenizer_config.json.",
-            )
+            message = "has a tokenizer with neither a padding nor an end token."
+            raise UserError("model", config.model, message, "Set pad_token in tokenizer_config.json.")
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.padding_side = "right"
     return tokenizer
@@ -62,7 +60,7 @@ def load_trainable(
     """Returns the model as its method trains it; `classes` are those of a classifier, `initial` as in `add_adapter`.
 
     Raises:
-        UserError: as `load_model`, `add_adapter` and `train_last_layers`.
+        UserError: as `load_model` and `apply_method`.
     """
     dtype = weights_dtype(config, precision)
     model = load_model(config, dtype, len(tokenizer), classes, compute=DTYPES[precision], trains=True)
@@ -71,15 +69,12 @@ def load_trainable(
     if not config.task.generates:  # the score is that of the last token that is not padding
         model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
     unused = modules_without_text(model)
-    if not config.method.adapts:
-        if config.trainable_layers:
-            check_modules(model, config.modules_to_save)
-            train_last_layers(model, config.trainable_layers, as_names(config.modules_to_save or ""))
-        freeze_modules(model, unused)
-        return model
     # Not PEFT's prepare_model_for_kbit_training: it casts everything that is not quantized (embeddings, head, fused experts)
     # to fp32, which takes more memory than LoRA on the same model.
-    adapted = add_adapter(model, config, peft_task(config.task), initial)
+    adapted: Any = apply_method(model, config, initial)
+    if not config.method.adapts:
+        freeze_modules(model, unused)
+        return model
     if config.init_adapter:
         continue_adapter(adapted, Path(config.init_adapter))
     if config.strategy is Strategy.ZERO3:
@@ -90,6 +85,20 @@ def load_trainable(
         unquantized = config.model_copy(update={"method": Method.LORA, "quantization": Quantization.NONE})
         apply_loftq(adapted, load_model(unquantized, DTYPES[precision], len(tokenizer), classes))
     return adapted
+
+
+def apply_method(model: PreTrainedModel, config: RunConfig, initial: Path | None = None) -> PreTrainedModel | PeftModel:
+    """Returns the model with its method's adapter, or itself, with all but the last layers frozen if only these train.
+
+    Raises:
+        UserError: as `add_adapter` and `train_last_layers`.
+    """
+    if config.method.adapts:
+        return add_adapter(model, config, peft_task(config.task), initial)
+    if config.trainable_layers:
+        check_modules(model, config.modules_to_save)
+        train_last_layers(model, config.trainable_layers, as_names(config.modules_to_save or ""))
+    return model
 
 
 def _declare_reads_of_dora(model: PeftModel) -> None:
@@ -167,7 +176,8 @@ def load_model(
         if "attention implementation" in str(error):
             message = f"is not supported by this model: {error}"
             raise UserError("attention", config.attention.value, message, "Set attention to auto.") from error
-        raise _load_error(config, "model", error) from error
+        fix = "Set model to a folder or hub id of a transformers model."
+        raise UserError("model", config.model, f"has no model that Lathe can load: {error}", fix) from error
     keep_four_bit_format(model)
     model.config.use_cache = False
     return model
@@ -246,17 +256,32 @@ def _elements(parameter: torch.nn.Parameter) -> int:
     return 2 * count * parameter.element_size() if packed else count
 
 
+def check_finite(model: torch.nn.Module, field: str, origin: str, within: str = "") -> None:
+    """Checks the floating-point weights of a model whose names contain `within`; the error has their `field` and `origin`.
+
+    Raises:
+        UserError: a weight is NaN or infinite.
+    """
+    _refuse_infinite(((name, weight) for name, weight in model.named_parameters() if within in name), field, origin)
+
+
+def check_files_finite(folder: Path, field: str, origin: str) -> None:
+    """As `check_finite`, for the weights in a folder's files, which another program loads."""
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as stored:
+            _refuse_infinite(((name, stored.get_tensor(name)) for name in stored.keys()), field, origin)  # noqa: SIM118
+
+
+@torch.no_grad()
+def _refuse_infinite(named: Iterable[tuple[str, torch.Tensor]], field: str, origin: str) -> None:
+    finite = {name: bool(torch.isfinite(weight).all()) for name, weight in named if weight.is_floating_point()}
+    if broken := [name for name, is_finite in finite.items() if not is_finite]:
+        message = f"has NaN or infinity in {len(broken)} of {len(finite)} weights, such as {broken[0]}."
+        raise UserError(field, origin, message, "Use an earlier checkpoint, or train again with a lower learning rate.")
+
+
 def hidden_size_of(folder: str) -> int | None:
     """Returns the hidden size in a local folder's config.json, or None."""
     if not (Path(folder) / CONFIG_FILE).is_file():
         return None
     return positive(text_config(read_config(folder)), HIDDEN)
-
-
-def _load_error(config: RunConfig, what: str, error: Exception) -> UserError:
-    return UserError(
-        "model",
-        config.model,
-        f"has no {what} that Lathe can load: {error}",
-        "Set model to a folder or hub id of a transformers model.",
-    )

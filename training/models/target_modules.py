@@ -12,12 +12,9 @@ import torch
 from transformers import AutoConfig, PreTrainedModel
 
 from training.config.choices import LoraInit, Method
-from training.config.name_values import as_names
 from training.config.run_config import RunConfig
 from training.errors import UserError, answer_json
-from training.models.adapters import add_adapter, check_modules
-from training.models.freezing import train_last_layers
-from training.models.loading import head_arguments, model_class, parameter_counts, peft_task
+from training.models.loading import apply_method, head_arguments, model_class, parameter_counts
 
 _NOT_WITHOUT_WEIGHTS = (Method.FROD, Method.SHIRA)
 
@@ -56,15 +53,12 @@ def targets(config: RunConfig) -> Targets:
     linear = {name for name, module in model.named_modules() if type(module).__name__ in ("Linear", "Conv1D")}
     if config.method.adapts:
         plain = config.model_copy(update={"lora_init": LoraInit.DEFAULT})  # the matrices have the same sizes
-        trained: Any = add_adapter(model, plain, peft_task(config.task))
+        trained: Any = apply_method(model, plain)
         matched = set(getattr(trained.base_model, "targeted_module_names", []))
         saved = [name for name, _ in trained.named_modules() if name.endswith(".modules_to_save.default")]
         whole = {name.removeprefix("base_model.model.").removesuffix(".modules_to_save.default") for name in saved}
     else:
-        if config.trainable_layers:
-            check_modules(model, config.modules_to_save)
-            train_last_layers(model, config.trainable_layers, as_names(config.modules_to_save or ""))
-        trained, matched = model, set()
+        trained, matched = apply_method(model, config), set()
         whole = {name for name in shapes if any(p.requires_grad for p in model.get_submodule(name).parameters())}
     groups = [_grouped(names, shapes) for names in (matched, whole, linear - matched - whole)]
     return Targets(*parameter_counts(trained), *groups)

@@ -21,8 +21,7 @@ from training.config.name_values import template_arguments
 from training.config.run_config import RunConfig
 from training.data.rows import DataFile, read_files
 from training.errors import DataError, UserError
-from training.models.finite import check_files_finite, check_finite
-from training.models.loading import DTYPES, load_model, load_tokenizer, model_class
+from training.models.loading import DTYPES, check_files_finite, check_finite, load_model, load_tokenizer, model_class
 from training.ranks import leased_gpus
 from training.ranks.distributed import local_machine
 from training.ranks.stopping import die_with_parent

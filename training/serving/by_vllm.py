@@ -8,7 +8,7 @@ from typing import Any
 
 from training.config.choices import Quantization
 from training.model_info.folder import has_tokenizer
-from training.models.finite import check_files_finite
+from training.models.loading import check_files_finite
 from training.serving.forms import RequestError
 from training.serving.generation import GREEDY_BELOW, Generator, Job, Recorder
 from training.serving.loaded import DTYPE_NAMES, Base, Served, ends_of, saved_ends, tokenizer_of

@@ -16,8 +16,7 @@ from training.config.choices import Method, Quantization
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.model_info.folder import has_tokenizer
-from training.models.finite import check_finite
-from training.models.loading import keep_four_bit_format, quantization
+from training.models.loading import check_finite, keep_four_bit_format, quantization
 from training.ranks import leased_gpus
 from training.serving.text import TokenBytes
 

@@ -14,11 +14,9 @@ from transformers import PreTrainedModel
 from transformers.quantizers.auto import AutoHfQuantizer
 
 from training.config.choices import Attention, LoraInit, Precision
-from training.config.name_values import as_names
 from training.config.run_config import RunConfig
-from training.models.adapters import add_adapter, cast_fixed, check_modules
-from training.models.freezing import train_last_layers
-from training.models.loading import DTYPES, peft_task, quantization, weights_dtype
+from training.models.adapters import cast_fixed
+from training.models.loading import DTYPES, apply_method, quantization, weights_dtype
 from training.models.target_modules import empty_model
 from training.simulation.strategies import shards
 
@@ -36,7 +34,7 @@ def meta_trainable(config: RunConfig, precision: Precision, tokens: int = 0, cla
     """Builds the model as `load_trainable` does, on torch's meta device.
 
     Raises:
-        UserError: as `empty_model`, `add_adapter` and `train_last_layers`.
+        UserError: as `empty_model` and `apply_method`.
     """
     dtype = weights_dtype(config, precision)
     model = _empty(config, dtype, classes)
@@ -55,16 +53,13 @@ def meta_trainable(config: RunConfig, precision: Precision, tokens: int = 0, cla
     if config.method.adapts:
         plain = config.model_copy(update={"lora_init": LoraInit.DEFAULT})
         with _dora_without_values():
-            adapted = add_adapter(model, plain, peft_task(config.task))
+            adapted = apply_method(model, plain)
         cast_fixed(adapted, config, DTYPES[precision])
         for name, weight in adapted.named_parameters():
             if ".ranknum." in name:  # an AdaLoRA's rank, which trains only on the meta device
                 weight.requires_grad_(False)
         return _cast_as_engine(adapted, config, precision)
-    if config.trainable_layers:
-        check_modules(model, config.modules_to_save)
-        train_last_layers(model, config.trainable_layers, as_names(config.modules_to_save or ""))
-    return _cast_as_engine(model, config, precision)
+    return _cast_as_engine(apply_method(model, config), config, precision)
 
 
 @contextmanager

@@ -18,11 +18,10 @@ from training.models.loading import DTYPES
 from training.simulation.batches import PlacedBatch, Request
 from training.simulation.cuda_kernels import cuda_kernels, saved_on_host
 from training.simulation.fake_optimizer import fake_optimizer
-from training.simulation.fsdp import Fsdp
 from training.simulation.preference import head_on_cuda, preference_loss, prepare_preference
-from training.simulation.strategies import SimulatedStrategy, Unsharded, Weights, shards
+from training.simulation.strategies import Fsdp, SimulatedStrategy, Unsharded, Weights, shards
 from training.simulation.timeline import Timeline
-from training.simulation.zero import Zero
+from training.simulation.zero import Zero, Zero3, linear_layers
 from training.trainer.chunked_loss import ChunkedHead, linear_head
 from training.trainer.global_batch import evaluating
 
@@ -45,8 +44,6 @@ def kernels(request: Request) -> Iterator[None]:
     """Applies the kernels of the request's device and strategy."""
     with ExitStack() as stack:
         if request.config.strategy is Strategy.ZERO3:
-            from training.simulation.zero3 import linear_layers  # DeepSpeed takes seconds to import
-
             stack.enter_context(linear_layers())
         if request.device == "cuda":
             stack.enter_context(cuda_kernels(flash=request.flash))
@@ -91,8 +88,6 @@ def simulated_strategy(
         hidden_size = model.config.get_text_config().hidden_size
         settings = (deepspeed_config(config, hidden_size, precision) or {})["zero_optimization"]
         if stage == 3:
-            from training.simulation.zero3 import Zero3
-
             return Zero3(model, trained, live, config, settings, on_cpu=on_cpu)
         return Zero(model, trained, live, ranks if stage else 1, settings, micro_steps(config), last=last)
     if config.strategy is Strategy.FSDP and ranks > 1:

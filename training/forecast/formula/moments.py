@@ -6,8 +6,15 @@ from training.config.choices import Checkpointing, Quantization, Strategy
 from training.config.chunked_loss import wants_chunks
 from training.config.run_config import RunConfig
 from training.forecast.formula.activations import Batch, layer_bytes
-from training.forecast.formula.loss import LossBytes, loss_bytes
-from training.forecast.formula.run_activations import first_layer, formats_of, run_activations, trained_layers, upcasts
+from training.forecast.formula.batch_memory import (
+    LossBytes,
+    first_layer,
+    formats_of,
+    loss_bytes,
+    run_activations,
+    trained_layers,
+    upcasts,
+)
 from training.forecast.formula.sharded import is_sharded, optimizer_bytes, pass_bytes, saving_bytes, start_bytes
 from training.forecast.formula.sizes import Sizes
 from training.forecast.formula.trainable import norm_bytes, split_experts, ties_head, trains_tables

@@ -19,8 +19,14 @@ from transformers import AutoTokenizer, GenerationConfig
 from training.config.choices import Method, Precision, Quantization, Strategy, Task
 from training.config.run_config import RunConfig
 from training.errors import UserError
-from training.models.finite import check_finite
-from training.models.loading import DTYPES, head_arguments, keep_four_bit_format, model_class, quantization
+from training.models.loading import (
+    DTYPES,
+    check_finite,
+    head_arguments,
+    keep_four_bit_format,
+    model_class,
+    quantization,
+)
 from training.results.gguf.llama import LlamaModel
 from training.results.parity.generation import Whole
 from training.results.parity.reference import Prompt
