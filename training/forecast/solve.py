@@ -138,13 +138,15 @@ def steps_of(wanted: Wanted) -> int:
     return {Wanted.MAX_LENGTH: LENGTH_STEP, Wanted.LORA_R: RANK_STEP}.get(wanted, 1)
 
 
+def most_of(wanted: Wanted, longest: int) -> int:
+    """The largest value of a setting that makes sense; `longest` is the length beyond which nothing changes."""
+    rounded = max(-(-longest // LENGTH_STEP), 1) * LENGTH_STEP
+    return {Wanted.MAX_LENGTH: rounded, Wanted.MICRO_BATCH_SIZE: MOST_ROWS}.get(wanted, HIGHEST_RANK)
+
+
 def _largest(wanted: Wanted, config: RunConfig, card: Card | None, forecast: Forecasting, longest: int) -> Solution:
     step = steps_of(wanted)
-    most = {
-        Wanted.MAX_LENGTH: max(-(-longest // step), 1) * step,
-        Wanted.MICRO_BATCH_SIZE: MOST_ROWS,
-        Wanted.LORA_R: HIGHEST_RANK,
-    }[wanted]
+    most = most_of(wanted, longest)
 
     def of(value: int) -> Forecast:
         return forecast(config.model_copy(update=changes_for(wanted, config, value)), card)

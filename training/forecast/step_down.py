@@ -33,7 +33,7 @@ from training.forecast.roofline import step_seconds
 from training.model_info.config_json import CONFIG_FILE, ModelError
 from training.model_info.families import read_shape
 from training.model_info.shape import ModelShape
-from training.rules import check, problems
+from training.rules import check
 from training.run_folder.events import OutOfMemory
 
 _RECOMPUTED = (Checkpointing.NONE, Checkpointing.SELECTIVE, Checkpointing.FULL, Checkpointing.OFFLOADED)
@@ -198,7 +198,6 @@ def first_step(
     *,
     part: str,
     has_checkpoint: bool = False,
-    half_helps: bool = True,
     tokens: int = 0,
     shape: ModelShape | None = None,
 ) -> Changes | None:
@@ -206,11 +205,11 @@ def first_step(
 
     The arguments are those of `next_rung`. `shape` is read from the model's folder if it is not given.
     """
-    rung = next_rung(config, machine, part=part, has_checkpoint=has_checkpoint, half_helps=half_helps, tokens=tokens)
+    rung = next_rung(config, machine, part=part, has_checkpoint=has_checkpoint, tokens=tokens)
     if rung:
         return rung
     for changes in _chosen_by_hand(config, part):
-        if _has_no_conflict(config, changes, machine) and saves_memory(config, changes, machine, shape):
+        if _allowed(config, changes, machine) and saves_memory(config, changes, machine, shape):
             return changes
     return None
 
@@ -235,11 +234,3 @@ def _chosen_by_hand(config: RunConfig, part: str) -> list[Changes]:
     if config.method is Method.LORA and config.quantized is Quantization.NONE:
         ways.append({"method": "qlora", "quantization": "4bit"})
     return ways
-
-
-def _has_no_conflict(config: RunConfig, changes: Changes, machine: Machine) -> bool:
-    try:
-        changed = stepped_down(config, changes)
-    except ValidationError:
-        return False
-    return not problems(changed, machine)

@@ -38,13 +38,10 @@ def modules_without_text(model: Any) -> list[str]:
     config = model.config
     if config.is_encoder_decoder or config.get_text_config() is config:
         return []
-    parts = (model.get_decoder(), model.get_input_embeddings(), model.get_output_embeddings(), *_heads(model))
+    heads = (getattr(model, name, None) for name in _NEW_HEADS)
+    parts = (model.get_decoder(), model.get_input_embeddings(), model.get_output_embeddings(), *heads)
     text = {id(parameter) for part in parts if part is not None for parameter in part.parameters()}
     return list(_largest_without(model, text, ""))
-
-
-def _heads(model: Any) -> list[Any]:
-    return [getattr(model, name, None) for name in _NEW_HEADS]
 
 
 def _largest_without(module: torch.nn.Module, text: set[int], name: str) -> Iterator[str]:

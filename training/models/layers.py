@@ -30,7 +30,7 @@ def shape_of_model(model: Any) -> ModelShape:
     lists = {name: layers for name, layers in _layer_lists(model) if not f"{name}.".startswith(tuple(_inside(unused)))}
     encoder = _encoder_lists(model, lists)
     stacks = {name: list(_stacks(model, name, layers)) for name, layers in lists.items()}
-    encoders = [stack for name in encoder for stack in stacks.pop(name)]
+    encoders = sorted((stack for name in encoder for stack in stacks.pop(name)), key=_size, reverse=True)
     decoders = sorted((stack for found in stacks.values() for stack in found), key=_size, reverse=True)
     if not decoders:
         decoders, encoders = encoders, []
@@ -38,10 +38,10 @@ def shape_of_model(model: Any) -> ModelShape:
     first, *rest = decoders or [_EMPTY]
     shape = ModelShape(
         str(model.config.model_type), int(getattr(text, "hidden_size", 0) or 0), _vocabulary(model), first,
-        max(encoders, key=_size) if encoders else None, table, 0, head, 0,
+        encoders[0] if encoders else None, table, 0, head, 0,
         rms_norm=any("RMSNorm" in type(module).__name__ for module in model.modules()),
         activation=_activation(text), dropout=_dropout(text), attends_with_dropout=_attends_with_dropout(text),
-        more=(*rest, *_others(encoders)), outside=tuple(_outside(model, lists, unused)),
+        more=(*rest, *encoders[1:]), outside=tuple(_outside(model, lists, unused)),
         unused=sum(_elements(model.get_submodule(name)) for name in unused), counted_by="class",
     )  # fmt: skip
     return replace(
@@ -62,8 +62,9 @@ def with_adapter(shape: ModelShape, model: Any, task: Task) -> ModelShape:
         adapted = add_adapter(model, lora, peft_task(task))
     except UserError:
         return shape
-    trained = sum(parameter.numel() for parameter in adapted.parameters() if parameter.requires_grad)
-    return replace(shape, all_linear=trained - _head_elements(adapted))
+    trained = {name: weight.numel() for name, weight in adapted.named_parameters() if weight.requires_grad}
+    # The head of a task trains in full beside the adapter.
+    return replace(shape, all_linear=sum(size for name, size in trained.items() if ".modules_to_save." not in name))
 
 
 def _scores(model: Any) -> int:
@@ -73,18 +74,8 @@ def _scores(model: Any) -> int:
     return sum(_elements(child) for name, child in model.named_children() if name in ("score", "classifier"))
 
 
-def _head_elements(model: Any) -> int:
-    """Returns the elements of a task's head, which trains in full beside the adapter."""
-    return sum(p.numel() for name, p in model.named_parameters() if p.requires_grad and ".modules_to_save." in name)
-
-
 def _inside(names: list[str]) -> list[str]:
     return [f"{name}." for name in names]
-
-
-def _others(encoders: list[Stack]) -> list[Stack]:
-    """All but the largest kind of the encoder's layers."""
-    return sorted(encoders, key=_size, reverse=True)[1:]
 
 
 def _size(stack: Stack) -> int:
@@ -187,11 +178,8 @@ def _embedding(model: Any) -> Any:
 
 def _vocabulary(model: Any) -> int:
     weight = getattr(_embedding(model), "weight", None)
-    return (
-        int(weight.shape[0])
-        if weight is not None
-        else int(getattr(model.config.get_text_config(), "vocab_size", 0) or 0)
-    )
+    size = getattr(model.config.get_text_config(), "vocab_size", 0) if weight is None else weight.shape[0]
+    return int(size or 0)
 
 
 def _activation(config: Any) -> str:
@@ -203,8 +191,8 @@ def _activation(config: Any) -> str:
         "feed_forward_proj",
         "mlp_hidden_act",
     )
-    found = next((str(value) for name in names if isinstance(value := getattr(config, name, None), str)), "silu")
-    return found.removeprefix("gated-")
+    activations = (str(value) for name in names if isinstance(value := getattr(config, name, None), str))
+    return next(activations, "silu").removeprefix("gated-")
 
 
 def _dropout(config: Any) -> float:

@@ -24,36 +24,23 @@ _QUANTIZED = {
 _BITSANDBYTES = (OptimizerName.ADAMW_8BIT, OptimizerName.LION_8BIT)
 
 
-class StateOnly:
-    """Allocates the state of an optimizer in its first step, of these sizes in bytes, without computing."""
-
-    def __init__(self, live: Timeline, sizes: Sequence[int]) -> None:
-        self._live, self._sizes = live, sizes
-        self._state: list[torch.Tensor] = []
-
-    def step(self) -> None:
-        """Allocates the state, once."""
-        if not self._state:
-            self._state = [self._live.allocate("optimizer", size, torch.uint8) for size in self._sizes]
-
-
 _IMPORTANCE = 3
 """Values per weight of an AdaLoRA: its importance, and the running means of that and of its uncertainty (peft's RankAllocator)."""
 
 
-class WithImportance:
-    """An optimizer whose step also measures the importance of an AdaLoRA's weights."""
+class FakeState:
+    """Allocates state in its first step, tensors of these `elements`, after the step of the `optimizer`, if there is one."""
 
-    def __init__(self, optimizer: Any, live: Timeline, parameters: Sequence[torch.Tensor]) -> None:
-        self._optimizer, self._live, self._parameters = optimizer, live, parameters
+    def __init__(self, live: Timeline, elements: Sequence[int], dtype: torch.dtype, optimizer: Any = None) -> None:
+        self._live, self._elements, self._dtype, self._optimizer = live, elements, dtype, optimizer
         self._state: list[torch.Tensor] = []
 
     def step(self) -> None:
-        """Takes the optimizer's step, and measures."""
-        self._optimizer.step()
+        """Takes the optimizer's step, and allocates the state, once."""
+        if self._optimizer is not None:
+            self._optimizer.step()
         if not self._state:
-            sizes = [weight.numel() for weight in self._parameters for _ in range(_IMPORTANCE)]
-            self._state = [self._live.allocate("optimizer", size, torch.float32) for size in sizes]
+            self._state = [self._live.allocate("optimizer", size, self._dtype) for size in self._elements]
 
 
 def state_bytes(elements: int, moments: int, width: float, block: int) -> int:
@@ -66,22 +53,25 @@ def state_bytes(elements: int, moments: int, width: float, block: int) -> int:
 def fake_optimizer(model: Any, parameters: list[torch.nn.Parameter], config: RunConfig, live: Timeline) -> Any:
     """Makes the optimizer as the Trainer does, without the parameters on meta, which are offloaded."""
     optimizer = _optimizer(model, parameters, config, live)
-    return WithImportance(optimizer, live, parameters) if config.method is Method.ADALORA else optimizer
+    if config.method is not Method.ADALORA:
+        return optimizer
+    measured = [weight.numel() for weight in parameters for _ in range(_IMPORTANCE)]
+    return FakeState(live, measured, torch.float32, optimizer)
 
 
 def _optimizer(model: Any, parameters: list[torch.nn.Parameter], config: RunConfig, live: Timeline) -> Any:
     on_device = [parameter for parameter in parameters if not parameter.is_meta]
     if not on_device or config.optimizer.paged:
-        return StateOnly(live, [])  # paged state is not device memory
+        return FakeState(live, [], torch.uint8)  # paged state is not device memory
     if config.optimizer in _QUANTIZED:
-        return StateOnly(live, _quantized_sizes(model, on_device, config.optimizer))
+        return FakeState(live, _quantized_sizes(model, on_device, config.optimizer), torch.uint8)
     arguments = TrainingArguments(output_dir="unused", use_cpu=True, report_to=[], **optimizer_arguments(config))
     cls, settings = optimizer_factory(config) or Trainer.get_optimizer_cls_and_kwargs(arguments, model)
     if config.optimizer is OptimizerName.MUON:
         whole = [weight for weight in model.parameters() if weight.requires_grad]
-        return (
-            cls()(model, **settings) if whole[0] is parameters[0] else StateOnly(live, _muon_sizes(model, parameters))
-        )
+        if whole[0] is parameters[0]:
+            return cls()(model, **settings)
+        return FakeState(live, _muon_sizes(model, parameters), torch.uint8)
     return cls(on_device, **settings)
 
 

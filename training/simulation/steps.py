@@ -63,7 +63,7 @@ def run_steps(model: Any, reference: Any, batch: Any, request: Request, live: Ti
         for one in both:
             one.forward = convert_outputs_to_fp32(cast(one.forward))
     strategy = simulated_strategy(model, config, request.precision, live, on_cpu=request.device == "cpu", last=last)
-    live.on_enter(strategy.enter)
+    live.enter = strategy.enter
     if shards(config) and config.task in PLAIN:
         _test(model, batch, live)
     compute_loss = _loss(model, reference, request)

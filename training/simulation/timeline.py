@@ -3,7 +3,7 @@
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -39,22 +39,9 @@ class Point:
         return sum(self.bytes.values())
 
 
-@dataclass
-class _Names:
-    model: torch.nn.Module
-    head: set[str]
-    modules: dict[int, str] = field(default_factory=dict)
-    files: set[str] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        for name, module in self.model.named_modules():
-            self.modules[id(module)] = name
-            self.files.add(inspect.getsourcefile(type(module)) or "")
-        self.files = {name for name in self.files if not any(library in name for library in _LIBRARIES)}
-
-
 class Timeline(LiveStorages):  # type: ignore[no-untyped-call]
-    """Counts live storages and records them after each operation; the caller sets `phase`.
+    """Counts live storages and records them after each operation; the caller sets `phase`, and with `enter` what is called with a
+    module's path and the phase whenever a pass enters another module.
 
     `events` are the allocations and frees of storages, for training/simulation/caching_allocator.py.
 
@@ -66,11 +53,14 @@ class Timeline(LiveStorages):  # type: ignore[no-untyped-call]
 
     def __init__(self, model: torch.nn.Module, head: set[str]) -> None:
         super().__init__()
-        self._names = _Names(model, head)
+        self._head = head
+        self._modules = {id(module): name for name, module in model.named_modules()}
+        files = {inspect.getsourcefile(type(module)) or "" for module in model.modules()}
+        self._files = {name for name in files if not any(library in name for library in _LIBRARIES)}
         self._places: dict[int, Place] = {}
         self._ignored: set[int] = set()
         self._entered = "", ""
-        self._enter: Callable[[str, str], None] | None = None
+        self.enter: Callable[[str, str], None] | None = None
         self.phase = "load"
         self.points: list[Point] = []
         self.events: list[Event] = []
@@ -78,9 +68,9 @@ class Timeline(LiveStorages):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         place = self._place() if self.phase in ("forward", "backward") else Place()
         if self.phase in ("forward", "backward"):
-            if self._enter and place.module and (place.module, self.phase) != self._entered:
+            if self.enter and place.module and (place.module, self.phase) != self._entered:
                 self._entered = place.module, self.phase
-                self._enter(place.module, self.phase)
+                self.enter(place.module, self.phase)
             self.kind = "logits" if place.head else "activations"
         result = super().__torch_dispatch__(func, types, args, kwargs)
         self._record(str(func), place)
@@ -96,10 +86,6 @@ class Timeline(LiveStorages):  # type: ignore[no-untyped-call]
         self.hold([tensor], kind)
         self._record(kind, self.points[-1].place if self.points else Place())
         return tensor
-
-    def on_enter(self, enter: Callable[[str, str], None]) -> None:
-        """Calls `enter` with a module's path and the phase whenever a pass enters another module."""
-        self._enter = enter
 
     def ignore(self, model: torch.nn.Module) -> None:
         """Stops counting the model's parameters; under sharding, whole weights count only while gathered."""
@@ -134,8 +120,8 @@ class Timeline(LiveStorages):  # type: ignore[no-untyped-call]
         while frame is not None and (module is None or not line):
             code = frame.f_code
             if code.co_name == "forward" and module is None:
-                module = self._names.modules.get(id(frame.f_locals.get("self")))
-            if not line and code.co_filename in self._names.files:
+                module = self._modules.get(id(frame.f_locals.get("self")))
+            if not line and code.co_filename in self._files:
                 file = code.co_filename.rpartition("site-packages/")[2]
                 line, function = f"{file}:{frame.f_lineno}", code.co_qualname
             if code.co_name == "one_step":
@@ -144,4 +130,4 @@ class Timeline(LiveStorages):  # type: ignore[no-untyped-call]
         if module is None and not line:
             return Place()
         name = module or ""
-        return Place(name, line, function, name in self._names.head)
+        return Place(name, line, function, name in self._head)

@@ -21,18 +21,6 @@ from worker.runs.settle import Settled
 
 
 @dataclass(frozen=True)
-class Request:
-    """What is asked beside the run: the GPU model (None: this machine's), the host's memory, a simulated step (None: where the
-    formula cannot decide), the most that fits, and that the model's config.json is first downloaded from the hub."""
-
-    gpu: str | None = None
-    host_gib: float | None = None
-    simulate: bool | None = None
-    solve: Iterable[Wanted] = ()
-    fetch_config: bool = False
-
-
-@dataclass(frozen=True)
 class Response:
     """The estimate of a run, the simulated step (None: none was needed), its speed, and the most that fits."""
 
@@ -50,24 +38,36 @@ class Response:
         )
 
 
-def respond(settled: Settled, request: Request, price: Prices) -> Response:
-    """The forecast of a run on the requested GPU, by default on this machine's GPU with its host memory.
+def respond(
+    settled: Settled,
+    price: Prices,
+    *,
+    gpu: str | None = None,
+    host_gib: float | None = None,
+    simulate: bool | None = None,
+    solve: Iterable[Wanted] = (),
+    fetch_config: bool = False,
+) -> Response:
+    """The forecast of a run on a GPU model (None: this machine's), with this memory of the host (None: this machine's if its GPU is
+    used), a simulated step (`simulate` is None: where the formula cannot decide), and the most that fits.
+
+    With `fetch_config` the model's config.json is first downloaded from the hub.
 
     Raises:
         ConfigError: the GPU or the model's shape is unknown, settings conflict, the user may not read the model, or a step that is
             needed cannot be simulated.
     """
-    config, card, host = settled.readable, _card(request.gpu), request.host_gib
+    config, card = settled.readable, _card(gpu)
     machine = (
         card.machine(config.num_processes, config.num_machines) if card else Machine(most_machines=config.num_machines)
     )
     if conflicts := rules.problems(config, machine):
         raise ConfigError(conflicts)
-    shape = shapes.shape_at(config.model, config.revision, config.task, fetches=request.fetch_config)
-    host_bytes = int(host * GIB) if host else None if request.gpu else forecasting.host_memory()
+    shape = shapes.shape_at(config.model, config.revision, config.task, fetches=fetch_config)
+    host_bytes = int(host_gib * GIB) if host_gib else None if gpu else forecasting.host_memory()
     estimate = forecasting.estimate_settled(settled, shape, card, host_bytes)
-    simulated = _simulated(estimate, request.simulate)
-    solved = solving.solved(estimate.setup, request.solve, price, simulate=True)
+    simulated = _simulated(estimate, simulate)
+    solved = solving.solved(estimate.setup, solve, price, simulate=True)
     return Response(estimate, simulated, speed.speed_of(estimate.setup, price), solved)
 
 

@@ -57,9 +57,10 @@ def _simulated(solution: Solution, guess: int, setup: Setup, forecast: solve.For
     if expected is None or expected.limit_bytes is None:
         return solution
     besides = expected.parts.get("context", 0)  # 0 on CPU, where a limit counts tensors
+    wanted = solution.wanted
     search = {
-        "request": _request(setup, solution), "wanted": solution.wanted.value, "guess": guess,
-        "step": solve.steps_of(solution.wanted), "most": _most(solution, setup), "limit_bytes": expected.limit_bytes - besides,
+        "request": _request(setup, wanted), "wanted": wanted.value, "guess": guess, "step": solve.steps_of(wanted),
+        "most": solve.most_of(wanted, setup.longest), "limit_bytes": expected.limit_bytes - besides,
     }  # fmt: skip
     try:
         answer = programs.run_for_json(
@@ -71,30 +72,26 @@ def _simulated(solution: Solution, guess: int, setup: Setup, forecast: solve.For
         return solution
     if not answer["value"]:
         reason = "A simulated step does not fit with the least value."
-        return Solution(solution.wanted, None, {}, expected, setup.card, reason, confirmed=True)
+        return Solution(wanted, None, {}, expected, setup.card, reason, confirmed=True)
     value = int(answer["value"])
-    changes = solve.changes_for(solution.wanted, setup.config, value)
+    changes = solve.changes_for(wanted, setup.config, value)
     again = forecast(setup.config.model_copy(update=changes), setup.card)
     peak = int(answer["peaks"].get(str(value), 0)) + besides
-    most = value == _most(solution, setup)
-    return Solution(solution.wanted, value, changes, again, setup.card, "", most, confirmed=True, simulated_bytes=peak)
+    most = value == search["most"]
+    return Solution(wanted, value, changes, again, setup.card, "", most, confirmed=True, simulated_bytes=peak)
 
 
-def _most(solution: Solution, setup: Setup) -> int:
-    setting, step = solution.wanted, solve.steps_of(solution.wanted)
-    longest = max(-(-setup.longest // step), 1) * step
-    return {Wanted.MAX_LENGTH: longest, Wanted.MICRO_BATCH_SIZE: solve.MOST_ROWS}.get(setting, solve.HIGHEST_RANK)
-
-
-def _request(setup: Setup, solution: Solution) -> dict[str, Any]:
+def _request(setup: Setup, wanted: Wanted) -> dict[str, Any]:
     """The simulation of the run on rows of the largest batch; rows of unknown data have the maximum length."""
     config, rows = setup.config, setup.rows
-    whole = _most(solution, setup) if solution.wanted is Wanted.MAX_LENGTH and rows is None else config.max_length
+    whole = config.max_length
+    if wanted is Wanted.MAX_LENGTH and rows is None:
+        whole = solve.most_of(wanted, setup.longest)
     count = config.micro_batch_size
     if rows is not None and len(rows.lengths):
         longest = sorted((int(length) for length in rows.lengths), reverse=True)[:count]
         cut = [min(length, config.max_length) for length in longest]
-        lengths = longest if solution.wanted is Wanted.MAX_LENGTH else cut
+        lengths = longest if wanted is Wanted.MAX_LENGTH else cut
     else:
         lengths = [whole] * count
     answers = [config.max_target_length or config.max_length] * len(lengths) if config.task is Task.SEQ2SEQ else []
@@ -104,11 +101,6 @@ def _request(setup: Setup, solution: Solution) -> dict[str, Any]:
 
 def as_document(solution: Solution) -> dict[str, Any]:
     """A solution as JSON, in bytes."""
-    return {
-        "setting": solution.wanted.value,
-        **{
-            name: getattr(solution, name)
-            for name in ("value", "changes", "bounded", "confirmed", "reason", "peak_bytes")
-        },
-        "limit_bytes": solution.forecast.limit_bytes if solution.forecast else None,
-    }
+    names = ("value", "changes", "bounded", "confirmed", "reason", "peak_bytes")
+    document = {"setting": solution.wanted.value} | {name: getattr(solution, name) for name in names}
+    return document | {"limit_bytes": solution.forecast.limit_bytes if solution.forecast else None}

@@ -193,8 +193,10 @@ def forecast_run(
     """
     typed = settings_object(values)
     settled = callers.settled(on_gpus(parse({"data": "none"} | typed), gpus, typed))
-    request = requested.Request(gpu, host_memory, simulate, solve, fetch_config)
-    response = requested.respond(settled, request, prices.of_user(callers.current().name))
+    response = requested.respond(
+        settled, prices.of_user(callers.current().name),
+        gpu=gpu, host_gib=host_memory, simulate=simulate, solve=solve, fetch_config=fetch_config,
+    )  # fmt: skip
     return PlainTextResponse(forecast_words.response_page(response)) if form == "text" else response.document()
 
 

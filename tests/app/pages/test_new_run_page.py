@@ -223,7 +223,7 @@ def test_from_the_top_of_the_page_to_start_by_keyboard_takes_at_most_25_keys(pag
 def test_new_run_simulates_a_step_while_the_limit_is_close_to_the_forecast(page, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(TINY_MODEL))
     asked = {"model": str(tmp_path), "data": "none", "method": "full", "max_length": 512, "memory_limit": 10_000}
-    response = requested.respond(settle(parse(asked)), requested.Request("cpu", simulate=False), Prices())
+    response = requested.respond(settle(parse(asked)), Prices(), gpu="cpu", simulate=False)
     needed = response.estimate.forecast.peak_bytes / 2**20
     page.goto(f"/new?model={tmp_path}&method=full&max_length=512&memory_limit={int(needed * 1.08)}")
     says(page, ".memory .verdict", "Fits, but is close to the limit")
