@@ -17,6 +17,7 @@ from training.model_info.config_json import (
     VOCABULARY,
     ModelError,
     Values,
+    dimensions_of,
     positive,
     read_config,
     text_config,
@@ -28,14 +29,14 @@ class UnknownLayers(ModelError):  # noqa: N818
     """No formula knows the layers of the model; its class does (training/models/layers.py)."""
 
 
-def read_shape(config: Path) -> ModelShape:
-    """The shape of the model that a config.json describes.
+def read_shape(config: Path, *, scores: int | None = None) -> ModelShape:
+    """The shape of the model that a config.json describes; `scores` as in `shape_of`.
 
     Raises:
         UnknownLayers: no formula knows the layers of the architecture.
         ModelError: the file cannot be read, or lacks a size.
     """
-    return shape_of(read_config(config))
+    return shape_of(read_config(config), scores=scores)
 
 
 def shape_of(values: Values, *, scores: int | None = None) -> ModelShape:
@@ -52,7 +53,7 @@ def shape_of(values: Values, *, scores: int | None = None) -> ModelShape:
     if family is None or text_config(values) is not values:
         raise _unknown(name)
     try:
-        shape = replace(family(values), model_type=model_type)
+        shape = with_limits(replace(family(values), model_type=model_type), values)
     except (KeyError, TypeError, ZeroDivisionError, ValueError) as error:
         reason = f"lacks {error}" if isinstance(error, KeyError) else f"is not consistent ({error})"
         raise ModelError(name, f"config.json {reason}.", "Give a complete config.json.") from None
@@ -62,6 +63,13 @@ def shape_of(values: Values, *, scores: int | None = None) -> ModelShape:
         raise _unknown(name)
     outputs = (scores or len(values.get("id2label") or ()) or 2) * shape.hidden
     return replace(shape, head=0, final_norms=shape.final_norms + outputs, scores=outputs)
+
+
+def with_limits(shape: ModelShape, values: Values) -> ModelShape:
+    """The shape with the longest sequence that its config.json allows, and whether rows of its architecture must be padded."""
+    dimensions = dimensions_of(values)
+    longest = dimensions.positions if dimensions else None
+    return replace(shape, longest=longest, pads=bool(why_padded(shape.model_type)))
 
 
 def _unknown(name: str) -> UnknownLayers:

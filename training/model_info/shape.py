@@ -85,7 +85,8 @@ class ModelShape:
     `all_linear` are the weights that a LoRA of rank 1 on all linear modules trains, as PEFT counts them (0: not asked); it includes
     experts stored as one tensor where PEFT adapts them. `scores` are those of a scoring model's head, which an adapter trains too.
 
-    `longest` is the longest sequence that the model takes; None if it has no limit or it is not known.
+    `longest` is the longest sequence that the model takes; None if it has no limit or it is not known. `pads` is True if a batch
+    without padding would mix its rows.
 
     `dropout` is the largest rate; without `attends_with_dropout`, attention has none.
 
@@ -111,6 +112,7 @@ class ModelShape:
     all_linear: int = 0
     scores: int = 0
     longest: int | None = None
+    pads: bool = False
     counted_by: str = "formula"
     unknown: str = ""
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from training.config.choices import Packing, Task
 from training.config.run_config import RunConfig
 from training.forecast.advice import Advice, advise
 from training.forecast.forecast import Forecast, estimate, full_batch
@@ -16,7 +17,6 @@ from training.tokens.lengths import lost_tokens, truncated
 from worker.forecasts.calibration import Calibration, calibrate
 from worker.forecasts.row_lengths import RowLengths, count_rows
 from worker.forecasts.worst_batch import Worst, worst_batches_of
-from worker.runs.settle import Settled
 
 
 def host_memory() -> int:
@@ -42,6 +42,15 @@ class Setup:
     calibration: Calibration = field(default_factory=Calibration)
 
     @property
+    def flat(self) -> bool:
+        """True if rows are concatenated without padding, as training/batches/layout.py decides; models that were not tried
+        (training/model_info/families.py) are taken to allow it."""
+        config = self.config
+        plain = config.task in (Task.SFT, Task.PRETRAINING) and config.sequence_parallel_size == 1
+        chosen = plain and config.packing is not Packing.NONE and not config.neftune_noise_alpha
+        return chosen and not self.shape.pads
+
+    @property
     def longest(self) -> int:
         """The length beyond which nothing changes: of the longest row, or of what the model takes."""
         rows = int(self.rows.lengths.max()) if self.rows is not None and len(self.rows.lengths) else LONGEST
@@ -62,15 +71,10 @@ class Estimate:
     first_step: dict[str, Any] | None = None
 
 
-def estimate_settled(
-    settled: Settled, shape: ModelShape, card: Card | None, host_bytes: int | None = None, *, advises: bool = True
+def estimate_config(
+    config: RunConfig, shape: ModelShape, card: Card | None, host_bytes: int | None = None, *, advises: bool = True
 ) -> Estimate:
-    """As `estimate_run`, for a settled run whose model has this shape (`shapes.shape_at`).
-
-    Raises:
-        ConfigError: the user may not read what the configuration names.
-    """
-    config = settled.readable
+    """As `estimate_run`, for a configuration as `settle` leaves it (`Settled.readable`), whose model has this shape."""
     setup = Setup(config, shape, card, count_rows(config), host_bytes, calibrate(card))
     return estimate_run(setup, advises=advises)
 
@@ -98,7 +102,7 @@ def _on_largest_batch(setup: Setup) -> tuple[Forecast, Worst | None]:
     config = setup.config
     batches: list[Worst] = []
     if setup.rows and not config.task.pairs:
-        batches = worst_batches_of(config, setup.rows, setup.shape.model_type)
+        batches = worst_batches_of(config, setup.rows, flat=setup.flat)
     if not batches:
         return _on_batch(setup, full_batch(config)), None
     forecasts = [(_on_batch(setup, worst.batch), worst) for worst in batches]

@@ -28,10 +28,6 @@ class Prices:
     def known(self) -> bool:
         return bool(self.by_card) or self.gpu_hour is not None or self.kwh is not None
 
-    def of(self, card: Card) -> float | None:
-        """The price of an hour of this GPU."""
-        return self.by_card.get(card.name, self.gpu_hour)
-
 
 def parse(gpu_hour: str, kwh: str) -> Prices:
     """The prices that a user typed: "2.50", or "h100=2.5, l4=0.6" with a price for each kind of GPU.

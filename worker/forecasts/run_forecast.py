@@ -56,7 +56,7 @@ def _estimate(settled: Settled, card: Card | None, host_bytes: int | None = None
         shape = shapes.shape_at(config.model, config.revision, config.task)
     except ModelError:
         return None
-    return forecasting.estimate_settled(settled, shape, card, host_bytes, advises=False)
+    return forecasting.estimate_config(config, shape, card, host_bytes, advises=False)
 
 
 def compared(forecast: dict[str, Any] | None, summary: dict[str, Any] | None) -> list[dict[str, Any]]:

@@ -10,7 +10,6 @@ import os
 import shutil
 import tempfile
 from contextlib import suppress
-from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,8 @@ from typing import Any
 from training.config.choices import Task
 from training.config.fields import ConfigError
 from training.errors import Problem
-from training.model_info.config_json import ModelError, dimensions_of, read_config
-from training.model_info.families import UnknownLayers, shape_of
+from training.model_info.config_json import ModelError, read_config
+from training.model_info.families import UnknownLayers, read_shape, with_limits
 from training.model_info.shape import ModelShape, from_document
 from worker.allowed_paths import HUB_ID
 from worker.machine import programs
@@ -46,13 +45,10 @@ def shape_at(model: str, revision: str | None = None, task: Task = Task.SFT, *, 
         ModelError: there is no config.json, it lacks values, or neither a formula nor a class knows its layers.
     """
     file = fetch(model, revision) if fetches else config_file(model, revision)
-    values = read_config(file)
     try:
-        shape = shape_of(values, scores={Task.REWARD: 1, Task.CLASSIFICATION: 0}.get(task))
+        return read_shape(file, scores={Task.REWARD: 1, Task.CLASSIFICATION: 0}.get(task))
     except UnknownLayers as unknown:
-        shape = _shape_of_class(file, task, unknown)
-    dimensions = dimensions_of(values)
-    return replace(shape, longest=dimensions.positions if dimensions else None)
+        return with_limits(_shape_of_class(file, task, unknown), read_config(file))
 
 
 def _shape_of_class(config: Path, task: Task, unknown: UnknownLayers) -> ModelShape:

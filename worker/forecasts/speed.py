@@ -19,7 +19,6 @@ from worker.forecasts.calibration import Calibration
 from worker.forecasts.forecast import Setup
 from worker.forecasts.prices import Prices
 from worker.forecasts.row_lengths import RowLengths
-from worker.forecasts.worst_batch import lies_flat
 
 Range = tuple[float, float]
 
@@ -64,7 +63,7 @@ def _with_costs(speed: Speed, config: RunConfig, card: Card, hours: Range, price
     else:
         kwh = hours[0] * gpus * power[0] / 1000, hours[1] * gpus * power[1] / 1000
         speed = replace(speed, kwh=kwh)
-    hourly = prices.of(card)
+    hourly = prices.by_card.get(card.name, prices.gpu_hour)
     if hourly is None and (prices.kwh is None or speed.kwh is None):
         return _noted(speed, "Enter prices of a GPU hour and of a kWh in Settings to see what it costs.")
     amounts = [gpus * hour * (hourly or 0) for hour in hours]
@@ -89,7 +88,7 @@ def mean_batch(setup: Setup) -> Batch:
     """An average micro batch; rows of unknown data have the maximum length."""
     config, rows = setup.config, setup.rows
     count, length = config.micro_batch_size * (2 if config.task.pairs else 1), float(config.max_length)
-    flat, loss = lies_flat(config, setup.shape.model_type), 1.0
+    flat, loss = setup.flat, 1.0
     if rows is not None and len(rows.lengths):
         lengths, trained = _trained(config, rows)
         length = float(lengths.mean())

@@ -4,11 +4,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from training.config.choices import Packing, Task
+from training.config.choices import Task
 from training.config.run_config import RunConfig
 from training.errors import DataError
 from training.forecast.formula.activations import Batch
-from training.model_info.families import why_padded
 from training.tokens.lengths import ENDLESS, chunks
 from training.tokens.order import Integers, padded, worst_batches
 from training.tokens.packing import order_of
@@ -55,9 +54,9 @@ class _TrainingRows:
     flat: bool
 
 
-def worst_batches_of(config: RunConfig, counts: RowLengths, model_type: str) -> list[Worst]:
+def worst_batches_of(config: RunConfig, counts: RowLengths, *, flat: bool) -> list[Worst]:
     """The micro batches of a run that may need the most memory: by tokens, and for an encoder-decoder also by source and
-    by target length. Empty if no row has loss."""
+    by target length; with rows concatenated without padding if they lie `flat`. Empty if no row has loss."""
     lengths, first_trained, limit = counts.lengths, counts.first_trained, config.max_length
     if config.task is Task.SEQ2SEQ:
         starts = np.maximum(first_trained, 0)
@@ -75,7 +74,7 @@ def worst_batches_of(config: RunConfig, counts: RowLengths, model_type: str) -> 
         )  # fmt: skip
     except DataError:
         return []
-    train, flat = selected.train, lies_flat(config, model_type)
+    train = selected.train
     if not len(train):
         return []
     rows, sizes = _TrainingRows(train, source[train], target[train], counts.sets, flat), [kind[train] for kind in kinds]
@@ -152,11 +151,3 @@ def _row_words(row: int, sets: tuple[SetRows, ...]) -> str:
     else:
         data_set = sets[-1] if sets else SetRows(0)
     return f"{row + 1:,}" + (f" of {data_set.name}" if len(sets) > 1 else "")
-
-
-def lies_flat(config: RunConfig, model_type: str) -> bool:
-    """True if rows are concatenated without padding, as training/batches/layout.py decides; models that were not tried
-    (training/model_info/families.py) are taken to allow it."""
-    plain = config.task in (Task.SFT, Task.PRETRAINING) and config.sequence_parallel_size == 1
-    chosen = plain and config.packing is not Packing.NONE and not config.neftune_noise_alpha
-    return chosen and not why_padded(model_type)

@@ -35,7 +35,7 @@ from training.model_info.shape import ModelShape
 from worker.allowed_paths import HUB_ID
 from worker.forecasts import forecast as forecasting
 from worker.forecasts import prices, shapes, simulating, solving, speed
-from worker.forecasts.forecast import Estimate, estimate_settled
+from worker.forecasts.forecast import Estimate, estimate_config
 from worker.forecasts.prices import Prices
 from worker.store.database import UNREACHABLE
 
@@ -209,14 +209,14 @@ def _question(values: Values, card: str, count: str) -> Question | Markup | str:
     typed = form.check({**values, "data": values.get("data") or "none"})
     if isinstance(typed, list):
         return "Fix the problems above to see the memory forecast."
-    settled = callers.settled(on_gpus(typed, int(count or 0)))
-    model, revision, task = settled.readable.model, typed.revision, typed.task
+    config = callers.settled(on_gpus(typed, int(count or 0))).readable
+    model, revision, task = config.model, config.revision, config.task
     shape = _shapes.get((model, revision, task), lambda: _shape(model, revision, task))
     if isinstance(shape, ModelError):
         return _unknown_shape(shape, revision)
     gpu = of_machine(review.machine()) if card == HERE else CARDS[card]
     host_bytes = forecasting.host_memory() if card == HERE else None
-    return Question(typed, estimate_settled(settled, shape, gpu, host_bytes))
+    return Question(typed, estimate_config(config, shape, gpu, host_bytes))
 
 
 def _step(question: Question, card: str) -> Markup:

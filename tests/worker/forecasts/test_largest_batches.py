@@ -23,9 +23,8 @@ def rows(*lengths: int) -> RowLengths:
 
 def test_pretraining_splits_long_texts_and_truncates_none() -> None:
     asked = config(task="pretraining", epochs=1, micro_batch_size=4, gradient_accumulation_steps=1)
-    (worst,) = worst_batches_of(
-        asked, rows(100, 65), "llama"
-    )  # pieces of 64, 36 and 64 tokens; one of 1 token is left out
+    # Pieces of 64, 36 and 64 tokens; one of 1 token is left out.
+    (worst,) = worst_batches_of(asked, rows(100, 65), flat=False)
     assert sorted(worst.lengths) == [36, 64, 64]
     assert steps_of(asked, rows(*[100] * 4)) == 2
 
@@ -35,7 +34,7 @@ def test_held_out_rows_of_an_encoder_decoder_are_in_no_batch() -> None:
     found = {
         seed: {
             row
-            for worst in worst_batches_of(config(task="seq2seq", eval_split=3, seed=seed), lengths, "t5")
+            for worst in worst_batches_of(config(task="seq2seq", eval_split=3, seed=seed), lengths, flat=False)
             for row in worst.rows
         }
         for seed in range(8)
@@ -60,7 +59,7 @@ def test_a_largest_batch_in_the_first_step_comes_with_those_of_later_steps() -> 
     for row in range(20):
         lengths[:] = 10
         lengths[row] = LIMIT
-        found = worst_batches_of(asked, rows(*lengths), "llama")
+        found = worst_batches_of(asked, rows(*lengths), flat=False)
         early = [one for one in found if one.batch.first_step]
         assert len(found) == (2 if early else 1)
         assert max(one.longest for one in found) == LIMIT
