@@ -41,15 +41,15 @@ class Turns:
 
     def joined(self, messages: Messages) -> str:
         """The prompt of a conversation of alternating messages, up to the answer."""
-        found, rest = self.start, list(messages)
+        prompt, rest = self.start, list(messages)
         if rest and rest[0]["role"] == "system":
             content = rest.pop(0)["content"]
-            found = self.start if self.system is None else self.system[0] + content + self.system[1]
+            prompt = self.start if self.system is None else self.system[0] + content + self.system[1]
         parts = {"user": self.user, "assistant": self.assistant}
         for message in rest:
             before, after = parts[message["role"]]
-            found += before + message["content"] + after
-        return found + self.answer
+            prompt += before + message["content"] + after
+        return prompt + self.answer
 
 
 @dataclass(frozen=True)
@@ -70,21 +70,21 @@ def chat_template_of(folder: Path) -> ChatTemplate | None:
     """The chat template in a folder; None if there is none."""
     values = _json(folder / _TOKENIZER_FILE)
     begin, end = (_content(values.get(name)) for name in ("bos_token", "eos_token"))
-    jinja, listed = (folder / name for name in TEMPLATE_FILES)
+    jinja, legacy = (folder / name for name in TEMPLATE_FILES)
     if jinja.is_file():
         return ChatTemplate(read_regular(jinja, _MOST_BYTES).decode(), begin, end, jinja)
-    inside = _json(listed).get("chat_template") or values.get("chat_template")
+    inside = _json(legacy).get("chat_template") or values.get("chat_template")
     if isinstance(inside, list):  # named templates
         inside = next((one["template"] for one in inside if one.get("name") == "default"), None)
-    return ChatTemplate(inside, begin, end, listed if listed.is_file() else None) if isinstance(inside, str) else None
+    return ChatTemplate(inside, begin, end, legacy if legacy.is_file() else None) if isinstance(inside, str) else None
 
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(read_regular(file, _MOST_BYTES))
+        values = json.loads(read_regular(file, _MOST_BYTES))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return values if isinstance(values, dict) else {}
 
 
 def _content(token: Any) -> str:
@@ -102,10 +102,10 @@ def turns_of(template: str, begin: str, end: str, options: tuple[tuple[str, obje
         return _rendered(template, messages, {"bos_token": begin, "eos_token": end, **dict(options)}, asks=asks)
 
     try:
-        found = _parts(render)
+        turns = _parts(render)
     except Exception:  # a template may raise anything
         return None
-    return found if found and _is_right(found, render) else None
+    return turns if turns and _is_right(turns, render) else None
 
 
 def _rendered(template: str, messages: Messages, values: Mapping[str, object], *, asks: bool) -> str:
@@ -156,9 +156,9 @@ def _between(text: str, left: str, right: str) -> str:
     return text[text.index(left) + len(left) : text.index(right)]
 
 
-def _is_right(found: Turns, render: Render) -> bool:
+def _is_right(turns: Turns, render: Render) -> bool:
     talk = [_user(_CHECKED), _assistant("One."), _user("Two?"), _assistant(_CHECKED), _user("Three?")]
     conversations = [talk[:1], talk[:3], talk]
-    if found.system:
+    if turns.system:
         conversations += [[{"role": "system", "content": _CHECKED}, *talk[:count]] for count in (1, 3)]
-    return all(found.joined(messages) == render(*messages) for messages in conversations)
+    return all(turns.joined(messages) == render(*messages) for messages in conversations)

@@ -210,10 +210,10 @@ def check_modules(model: torch.nn.Module, names: str | None) -> None:
     Raises:
         UserError: the model has no module of a name; the fix lists those it has.
     """
-    known = {name.rsplit(".", 1)[-1] for name, _ in model.named_modules() if name}
+    own = {name.rsplit(".", 1)[-1] for name, _ in model.named_modules() if name}
     for name in as_names(names or ""):
-        if name not in known:
-            fix = f"Its modules are {', '.join(sorted(other for other in known if not other.isdecimal()))}."
+        if name not in own:
+            fix = f"Its modules are {', '.join(sorted(other for other in own if not other.isdecimal()))}."
             raise UserError("modules_to_save", names, f"names {name}, but this model has no such module.", fix)
 
 

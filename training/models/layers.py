@@ -31,7 +31,7 @@ def shape_of_model(model: Any) -> ModelShape:
     encoder = _encoder_lists(model, lists)
     stacks = {name: list(_stacks(model, name, layers)) for name, layers in lists.items()}
     encoders = sorted((stack for name in encoder for stack in stacks.pop(name)), key=_size, reverse=True)
-    decoders = sorted((stack for found in stacks.values() for stack in found), key=_size, reverse=True)
+    decoders = sorted((stack for kinds in stacks.values() for stack in kinds), key=_size, reverse=True)
     if not decoders:
         decoders, encoders = encoders, []
     table, head = _tables(model)

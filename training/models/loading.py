@@ -195,9 +195,9 @@ def keep_four_bit_format(model: Any) -> None:
 
 
 def _attention(config: RunConfig) -> dict[str, str]:
-    known = model_class(config.task)._model_mapping
+    classes = model_class(config.task)._model_mapping
     settings = AutoConfig.from_pretrained(config.model, revision=config.revision or "main", trust_remote_code=False)
-    name = implementation(config, known[type(settings)]) if type(settings) in known else None
+    name = implementation(config, classes[type(settings)]) if type(settings) in classes else None
     return {"attn_implementation": name} if name else {}
 
 

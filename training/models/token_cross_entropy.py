@@ -152,9 +152,9 @@ class _Gradients:
 
     def scaled(self, factor: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Returns the three gradients multiplied by `factor`, of shape (), and forgets them."""
-        found = (self.hidden, self.weight, self.bias)
+        gradients = (self.hidden, self.weight, self.bias)
         self.hidden = self.weight = self.bias = None
         return tuple(
             None if gradient is None else gradient.mul_(factor).to(dtype)
-            for gradient, dtype in zip(found, self._dtypes, strict=True)
+            for gradient, dtype in zip(gradients, self._dtypes, strict=True)
         )

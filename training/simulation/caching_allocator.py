@@ -72,15 +72,15 @@ class CachingAllocator:
         Raises:
             MemoryError: the device is full, also after unused segments were given back.
         """
-        wanted = round_size(size)
-        small = wanted <= SMALL_SIZE
-        block = self._best_fit(wanted, small) or self._more(wanted, small)
+        rounded = round_size(size)
+        small = rounded <= SMALL_SIZE
+        block = self._best_fit(rounded, small) or self._more(rounded, small)
         if block is None:
             self.release_unused()
-            block = self._best_fit(wanted, small) or self._more(wanted, small)
+            block = self._best_fit(rounded, small) or self._more(rounded, small)
         if block is None:
-            raise MemoryError(wanted)
-        self._split(block, wanted)
+            raise MemoryError(rounded)
+        self._split(block, rounded)
         block.used = True
         self.allocated += block.size
         self.peak_allocated = max(self.peak_allocated, self.allocated)
@@ -112,26 +112,26 @@ class CachingAllocator:
                     self._take(block)
                     self.reserved -= block.size
 
-    def _best_fit(self, wanted: int, small: bool) -> _Block | None:
+    def _best_fit(self, rounded: int, small: bool) -> _Block | None:
         free = self._free[small]
-        place = bisect_left(free, (wanted, 0))
-        return free.pop(place)[2] if place < len(free) else None
+        position = bisect_left(free, (rounded, 0))
+        return free.pop(position)[2] if position < len(free) else None
 
-    def _more(self, wanted: int, small: bool) -> _Block | None:
+    def _more(self, rounded: int, small: bool) -> _Block | None:
         """A block of newly reserved memory; None if the device is full."""
         if self.expandable_segments:
-            return self._grown(wanted, small)
-        size = segment_size(wanted)
+            return self._grown(rounded, small)
+        size = segment_size(rounded)
         if not self._reserve(size):
             return None
         return self._block(_Segment(size, small), size)
 
-    def _grown(self, wanted: int, small: bool) -> _Block | None:
+    def _grown(self, rounded: int, small: bool) -> _Block | None:
         """A block at the end of the pool's expandable segment, which is mapped in pages of 2 MiB (small) or 20 MiB."""
         page = SMALL_BUFFER if small else LARGE_BUFFER
         end = self._ends.get(small)
         free = end.size if end and not end.used else 0
-        size = -(-(wanted - free) // page) * page
+        size = -(-(rounded - free) // page) * page
         if not self._reserve(size):
             return None
         segment = end.segment if end else _Segment(0, small)
@@ -152,13 +152,13 @@ class CachingAllocator:
         self.peak_reserved = max(self.peak_reserved, self.reserved)
         return True
 
-    def _split(self, block: _Block, wanted: int) -> None:
+    def _split(self, block: _Block, rounded: int) -> None:
         """Cuts off what the request does not need, if that is at least 512 bytes, in large segments more than 1 MiB."""
-        rest = block.size - wanted
+        rest = block.size - rounded
         if rest < MIN_BLOCK or (not (block.segment.small or self.expandable_segments) and rest <= SMALL_SIZE):
             return
         other = self._block(block.segment, rest)
-        other.before, other.after, block.size = block, block.after, wanted
+        other.before, other.after, block.size = block, block.after, rounded
         if block.after:
             block.after.before = other
         block.after = other
@@ -197,11 +197,11 @@ def round_size(size: int) -> int:
     return max(MIN_BLOCK, -(-size // MIN_BLOCK) * MIN_BLOCK)
 
 
-def segment_size(wanted: int) -> int:
+def segment_size(rounded: int) -> int:
     """The bytes that are reserved for a rounded request that no free block fits."""
-    if wanted <= SMALL_SIZE:
+    if rounded <= SMALL_SIZE:
         return SMALL_BUFFER
-    return LARGE_BUFFER if wanted < MIN_LARGE_ALLOCATION else -(-wanted // ROUND_LARGE) * ROUND_LARGE
+    return LARGE_BUFFER if rounded < MIN_LARGE_ALLOCATION else -(-rounded // ROUND_LARGE) * ROUND_LARGE
 
 
 def replay(events: Iterable[Event], *, limit: int | None = None, expandable_segments: bool = False) -> Reserved:

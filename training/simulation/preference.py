@@ -81,8 +81,8 @@ def _experts(config: RunConfig, model: Any) -> dict[str, Any]:
     """Whether the loss that balances experts is added."""
     text = model.config.get_text_config()
     weight = getattr(text, "router_aux_loss_coef", None) or 0.0
-    known = config.task is not Task.ORPO or getattr(text, "output_router_logits", False)
-    enabled = bool(known and hasattr(text, "output_router_logits") and weight)
+    adds = config.task is not Task.ORPO or getattr(text, "output_router_logits", False)
+    enabled = bool(adds and hasattr(text, "output_router_logits") and weight)
     return {"aux_loss_enabled": enabled, "router_aux_loss_coef": weight, "aux_loss_coef": weight}
 
 

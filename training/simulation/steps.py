@@ -120,8 +120,8 @@ def _placed(request: Request, *, first_step: bool) -> list[Request | PlacedBatch
     number = micro_steps(request.config)
     if not request.places:
         return [request] * number
-    found: list[Request | PlacedBatch] = [one for one in request.places if one.first_step is first_step]
-    return sorted(found, key=lambda one: not getattr(one, "first_micro", False))[:number]
+    batches = [batch for batch in request.places if batch.first_step is first_step]
+    return [*sorted(batches, key=lambda batch: not batch.first_micro)[:number]]
 
 
 def _loss(model: Any, reference: Any, request: Request) -> Callable[[dict[str, Any]], torch.Tensor]:

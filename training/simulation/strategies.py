@@ -192,11 +192,11 @@ def _fsdp_groups(model: Any) -> tuple[list[Weights], dict[str, int]]:
     inside = {id(part): number + 1 for number, unit in enumerate(units) for module in unit for part in module.modules()}
     group_of = {name: inside.get(id(module), 0) for name, module in model.named_modules()}
     groups: list[Weights] = [[] for _ in range(len(units) + 1)]
-    known: set[int] = set()
+    grouped: set[int] = set()
     for name, module in model.named_modules():
         for weight in module.parameters(recurse=False):
-            if id(weight) not in known:
-                known.add(id(weight))
+            if id(weight) not in grouped:
+                grouped.add(id(weight))
                 groups[group_of[name]].append(weight)
     return groups, group_of
 

@@ -167,14 +167,14 @@ class Fetching:
         return set(self._releases[place])
 
     def _not_used_soon(self, module: torch.nn.Module) -> set[Weight]:
-        found = {weight for weight in self._own[module] if weight not in self._persistent}
-        found -= {weight for weight in found if self._fetched_for[weight] > self._step}
+        unused = {weight for weight in self._own[module] if weight not in self._persistent}
+        unused -= {weight for weight in unused if self._fetched_for[weight] > self._step}
         passed, step = 0, self._step
-        while found and passed < self._reuse and step < len(self._order):
+        while unused and passed < self._reuse and step < len(self._order):
             later = self._order[step]
-            found.difference_update(self._own[later])
+            unused.difference_update(self._own[later])
             passed, step = passed + self._elements[later], step + 1
-        return found
+        return unused
 
     def saved(self, module: torch.nn.Module) -> list[torch.Tensor | None]:
         """The whole weights that the graph keeps although they are released: quantized ones, in the attributes of bitsandbytes'

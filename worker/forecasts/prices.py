@@ -24,10 +24,6 @@ class Prices:
     by_card: dict[str, float] = field(default_factory=dict)
     kwh: float | None = None
 
-    @property
-    def known(self) -> bool:
-        return bool(self.by_card) or self.gpu_hour is not None or self.kwh is not None
-
 
 def parse(gpu_hour: str, kwh: str) -> Prices:
     """The prices that a user typed: "2.50", or "h100=2.5, l4=0.6" with a price for each kind of GPU.
