@@ -120,10 +120,8 @@ def _llama(values: Values) -> ModelShape:
         others=others, qk_norm=qk_norm, experts=experts, routed=routed, shared=shared,
     )  # fmt: skip
     adapted = 0
-    if model_type in (
-        "mixtral",
-        "qwen3_moe",
-    ):  # PEFT adapts their experts and routers as whole tensors, gate and up with twice the rank
+    # PEFT adapts their experts and routers as whole tensors, gate and up with twice the rank.
+    if model_type in ("mixtral", "qwen3_moe"):
         fused = experts * (2 * (hidden + 2 * intermediate) + intermediate + hidden) + hidden + experts
         adapted = stack.layers * (fused + sum(linear.inputs + linear.outputs for linear in linears))
     vocab = _size(values, VOCABULARY)
@@ -158,31 +156,31 @@ def _phi3(values: Values) -> ModelShape:
 
 
 def _layer_norms(
-    values: Values, attention: list[Linear], mlp: tuple[str, str], *, positions: int, tied: bool, norms: int = 2,
-    others: int = 0,
+    values: Values, attention: dict[str, int], mlp: tuple[str, str], *, positions: int = 0, tied: bool = True,
+    embedding_norm: bool = False,
 ) -> ModelShape:  # fmt: skip
-    """Models with LayerNorm, biases and an ungated MLP: GPT-2, OPT, GPT-NeoX, BLOOM."""
-    hidden = _size(values, HIDDEN)
-    heads = _size(values, HEADS)
+    """Models with LayerNorm, biases and an ungated MLP: GPT-2, OPT, GPT-NeoX, BLOOM. `attention` has the outputs of each module as a
+    multiple of the hidden size, `tied` is the default of tie_word_embeddings."""
+    hidden, heads, vocab = _size(values, HIDDEN), _size(values, HEADS), _size(values, VOCABULARY)
     intermediate = positive(values, INTERMEDIATE) or 4 * hidden
     linears = (
-        *attention,
+        *(Linear(name, hidden, times * hidden, bias=True) for name, times in attention.items()),
         Linear(mlp[0], hidden, intermediate, bias=True),
         Linear(mlp[1], intermediate, hidden, bias=True),
     )
+    norm = 2 * hidden
     stack = Stack(
-        _size(values, LAYERS), linears, heads, heads, hidden // heads, intermediate,
-        gated=False, others=norms * 2 * hidden,
-    )  # fmt: skip
-    vocab = _size(values, VOCABULARY)
+        _size(values, LAYERS), linears, heads, heads, hidden // heads, intermediate, gated=False, others=2 * norm
+    )
     usual = _ACTIVATIONS.get(str(values.get("model_type")), "gelu_new")
     act = str(values.get("activation_function") or values.get("hidden_act") or usual)
     dropout = max((float(values.get(name) or 0) for name in _DROPOUTS), default=0.0)
     if "resid_pdrop" not in values and str(values.get("model_type")) == "gpt2":
         dropout = 0.1  # transformers' default for GPT-2
+    ties = bool(values.get("tie_word_embeddings", tied))
     return ModelShape(
-        "", hidden, vocab, stack, None, vocab * hidden, positions * hidden, 0 if tied else vocab * hidden,
-        2 * hidden + others, rms_norm=False, activation=act, dropout=dropout,
+        "", hidden, vocab, stack, None, vocab * hidden, positions * hidden, 0 if ties else vocab * hidden,
+        norm + norm * embedding_norm, rms_norm=False, activation=act, dropout=dropout,
         attends_with_dropout=values.get("model_type") == "gpt2" or bool(values.get("attention_dropout")),
     )  # fmt: skip
 
@@ -193,46 +191,25 @@ _DROPOUTS = ("resid_pdrop", "attn_pdrop", "attention_dropout", "hidden_dropout",
 
 
 def _gpt2(values: Values) -> ModelShape:
-    hidden = _size(values, HIDDEN)
-    attention = [Linear("attn.c_attn", hidden, 3 * hidden, bias=True), Linear("attn.c_proj", hidden, hidden, bias=True)]
-    return _layer_norms(
-        values, attention, ("mlp.c_fc", "mlp.c_proj"), positions=int(values.get("n_positions") or 1024),
-        tied=bool(values.get("tie_word_embeddings", True)),
-    )  # fmt: skip
+    attention, positions = {"attn.c_attn": 3, "attn.c_proj": 1}, int(values.get("n_positions") or 1024)
+    return _layer_norms(values, attention, ("mlp.c_fc", "mlp.c_proj"), positions=positions)
 
 
 def _opt(values: Values) -> ModelShape:
-    hidden = _size(values, HIDDEN)
-    names = ("q_proj", "k_proj", "v_proj", "out_proj")
-    attention = [Linear(f"self_attn.{name}", hidden, hidden, bias=True) for name in names]
-    return _layer_norms(
-        values, attention, ("fc1", "fc2"), positions=int(values.get("max_position_embeddings") or 2048) + 2,
-        tied=bool(values.get("tie_word_embeddings", True)),
-    )  # fmt: skip
+    attention = {f"self_attn.{name}": 1 for name in ("q_proj", "k_proj", "v_proj", "out_proj")}
+    positions = int(values.get("max_position_embeddings") or 2048) + 2
+    return _layer_norms(values, attention, ("fc1", "fc2"), positions=positions)
 
 
 def _gpt_neox(values: Values) -> ModelShape:
-    hidden = _size(values, HIDDEN)
-    attention = [
-        Linear("attention.query_key_value", hidden, 3 * hidden, bias=True),
-        Linear("attention.dense", hidden, hidden, bias=True),
-    ]
-    mlp = ("mlp.dense_h_to_4h", "mlp.dense_4h_to_h")
-    return _layer_norms(values, attention, mlp, positions=0, tied=bool(values.get("tie_word_embeddings", False)))
+    attention = {"attention.query_key_value": 3, "attention.dense": 1}
+    return _layer_norms(values, attention, ("mlp.dense_h_to_4h", "mlp.dense_4h_to_h"), tied=False)
 
 
 def _bloom(values: Values) -> ModelShape:
-    hidden = _size(values, HIDDEN)
-    attention = [
-        Linear("self_attention.query_key_value", hidden, 3 * hidden, bias=True),
-        Linear("self_attention.dense", hidden, hidden, bias=True),
-    ]
-    mlp = ("mlp.dense_h_to_4h", "mlp.dense_4h_to_h")
-    tied = bool(values.get("tie_word_embeddings", True))
-    renamed = {**values, "hidden_size": hidden, "hidden_act": "gelu"}  # its own function, which saves only its input
-    return _layer_norms(
-        renamed, attention, mlp, positions=0, tied=tied, others=2 * hidden
-    )  # it also normalizes the embeddings
+    attention = {"self_attention.query_key_value": 3, "self_attention.dense": 1}
+    saves_input = {**values, "hidden_act": "gelu"}  # its own function
+    return _layer_norms(saves_input, attention, ("mlp.dense_h_to_4h", "mlp.dense_4h_to_h"), embedding_norm=True)
 
 
 def _t5(values: Values) -> ModelShape:

@@ -10,7 +10,6 @@ from training.model_info.shape import Linear, Mixer
 _QUERIES = ("q_proj", "q", "query", "q_lin", "query_proj", "wq", "q_b_proj")
 _KEYS = ("k_proj", "k", "key", "k_lin", "key_proj", "wk")
 _FUSED = ("qkv_proj", "query_key_value", "c_attn", "Wqkv", "qkv", "kqv_proj", "in_proj_weight", "fused_qkv")
-_ATTENTION_PARTS = ("attn", "attention", "SelfAttention", "temporal_block")
 
 
 @dataclass(frozen=True)
