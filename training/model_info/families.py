@@ -159,8 +159,8 @@ def _layer_norms(
     values: Values, attention: dict[str, int], mlp: tuple[str, str], *, positions: int = 0, tied: bool = True,
     embedding_norm: bool = False,
 ) -> ModelShape:  # fmt: skip
-    """Models with LayerNorm, biases and an ungated MLP: GPT-2, OPT, GPT-NeoX, BLOOM. `attention` has the outputs of each module as a
-    multiple of the hidden size, `tied` is the default of tie_word_embeddings."""
+    """Models with LayerNorm, biases and an ungated MLP: GPT-2, OPT, GPT-NeoX, BLOOM. `attention` has the outputs of each module as
+    multiples of the hidden size, `tied` is the default of tie_word_embeddings."""
     hidden, heads, vocab = _size(values, HIDDEN), _size(values, HEADS), _size(values, VOCABULARY)
     intermediate = positive(values, INTERMEDIATE) or 4 * hidden
     linears = (
