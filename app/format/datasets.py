@@ -88,7 +88,7 @@ def where(issue: Mapping[str, Any]) -> str:
 
 
 def problems_of(error: DataError) -> list[dict[str, Any]]:
-    """All problems of a refused file, as `training.data.issues.Issue` in dictionaries."""
+    """All problems of a refused file, as `training.data.survey.Issue` in dictionaries."""
     if isinstance(error, Refused):
         return [asdict(problem) for problem in error.issues]
     return [asdict(Issue.of(error, error.file))]

@@ -1,22 +1,26 @@
-"""Reads a complete file and reports its format and all its problems. No torch.
+"""Reads a complete file and reports its format and all its problems, or shows its first rows as training examples. No torch.
 
-`python -m training.data.inspection FILE [--name NAME] [--columns MAPPING]` prints the report as one JSON object. The worker runs
-it for uploaded files, in a process with limits on memory and time.
+`python -m training.data.inspection FILE [--name NAME] [--columns MAPPING]` prints the report as one JSON object, with
+`--first COUNT` a JSON list of rows. The worker runs it for uploaded files, in a process with limits on memory and time.
 """
 
 import argparse
 import json
 import sys
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from training.data.example import Row
+from training.data.example import Example, Message, Row
 from training.data.files.formats import file_format
-from training.data.files.readers import read_records, text_reason
+from training.data.files.readers import read_records, read_rows, text_reason
 from training.data.row_formats import MAPPED, UNKNOWN
+from training.data.rows import reader
 from training.data.survey import ERROR, Issue, Survey
 from training.errors import DataError
+
+_CHARACTERS = 1200  # of a part in a preview
 
 
 @dataclass(frozen=True)
@@ -95,15 +99,68 @@ def _report(survey: Survey, path: Path, kind: str, *, mapped: bool) -> Inspectio
     )
 
 
+def preview(path: Path, count: int, columns: str | None = None) -> list[dict[str, Any]]:
+    """The `number` (from 1) of each of the first rows, and its `parts`, or its `problem` with `field` and `fix`.
+
+    A part is [label, text, True if it has loss]. If the file cannot be read, or `columns` is not a mapping, it is the problem of a
+    single row.
+    """
+    rows: list[dict[str, Any]] = []
+    try:
+        read = reader(columns)
+        for number, row in enumerate(islice(read_rows(path, file_format(path, path.name)), count), 1):
+            try:
+                shown = _parts(read(row)[1])
+            except DataError as error:
+                rows.append(_unread(error, number))
+            else:
+                rows.append(
+                    {"number": number, "parts": [(label, text[:_CHARACTERS], loss) for label, text, loss in shown]}
+                )
+    except DataError as error:
+        return [_unread(error, error.line or 1)]
+    return rows
+
+
+def _unread(error: DataError, number: int) -> dict[str, Any]:
+    return {"number": number, "problem": error.message, "field": error.field, "fix": error.fix}
+
+
+def _parts(example: Example) -> list[tuple[str, str, bool]]:
+    """The parts of an example in order, as (label, text, has loss)."""
+    if example.messages is not None:
+        listed = [
+            (str(message["role"]), _content(message), message["role"] == "assistant") for message in example.messages
+        ]
+    else:
+        listed = [("prompt", example.prompt, False)] if example.prompt else []
+        listed += [("answer" if example.prompt else "text", example.answer, True)]
+    listed += [("tools", json.dumps(example.tools, ensure_ascii=False), False)] if example.tools else []
+    if example.rejected is not None:
+        rejected = example.rejected
+        text = rejected if isinstance(rejected, str) else "\n".join(map(_content, rejected))
+        listed.append(("rejected", text, False))
+    return listed + ([("wanted", "yes" if example.label else "no", False)] if example.label is not None else [])
+
+
+def _content(message: Message) -> str:
+    calls = message.get("tool_calls")
+    return str(message.get("content") or "") + (json.dumps(calls, ensure_ascii=False) if calls else "")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Check a data set and print a report as JSON.")
     parser.add_argument("file", type=Path)
     parser.add_argument("--name", help="the name to use in messages")
     parser.add_argument("--columns", help="column mapping, such as prompt=question, completion=answers.0.text")
     parser.add_argument("--file-format", help="file format, if the name does not have its ending")
-    arguments = parser.parse_args()
-    report = inspect(arguments.file, arguments.name, arguments.columns, arguments.file_format)
-    sys.stdout.write(json.dumps(asdict(report)) + "\n")
+    parser.add_argument("--first", type=int, metavar="COUNT", help="print the first rows as training examples instead")
+    given = parser.parse_args()
+    if given.first:
+        printed: Any = preview(given.file, given.first, given.columns)
+    else:
+        printed = asdict(inspect(given.file, given.name, given.columns, given.file_format))
+    sys.stdout.write(json.dumps(printed) + "\n")
 
 
 if __name__ == "__main__":

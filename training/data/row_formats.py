@@ -5,8 +5,8 @@ from typing import Any
 
 from training.data.conversations import CONVERSATION_COLUMNS, from_json, is_exchange, root_of
 from training.data.example import Row, kind_of, refuse_media_columns
-from training.data.preferences import is_answer_pair
 from training.data.suggested_mapping import pair_beside_text
+from training.data.to_examples import is_answer_pair
 from training.data.usual_columns import usual_columns
 from training.errors import DataError
 

@@ -6,8 +6,9 @@ each row with its built-in scores. With tasks of lm-eval it writes their results
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from training.ranks import leased_gpus
 from training.ranks.distributed import local_machine
 from training.ranks.stopping import die_with_parent
 from training.redaction import redact_output
-from training.results import harness
 from training.results.answers import answer_all, answer_with_classes
 from training.results.merging import last_summary
 from training.run_folder import checkpoints
@@ -49,6 +49,7 @@ from training.vllm.limits import NotLoaded
 from training.vllm.server import command
 
 ERROR_FILE = "error.json"
+PACKAGE = "lm_eval"
 _ALL_ROWS = 2**31
 _OTHER_BASE = (LoraInit.PISSA, LoraInit.OLORA, LoraInit.LOFTQ)
 _NO_WEIGHTS = "Evaluate the result, or a checkpoint of a run on one device or with DDP."
@@ -64,7 +65,7 @@ def evaluate(run_dir: Path, folder: Path) -> None:
     config = RunConfig.model_validate_json((run_dir / CONFIG_FILE).read_text(encoding="utf-8"))
     progress = _reporter(folder / PROGRESS_FILE)
     if request.lm_eval:
-        harness.check_installed(request.lm_eval)
+        check_installed(request.lm_eval)
     weights = find_weights(run_dir, config, request.source)
     progress("loading model", 0, 0)
     tokenizer, device = load_tokenizer(config), leased_gpus.device()
@@ -76,7 +77,7 @@ def evaluate(run_dir: Path, folder: Path) -> None:
     if request.lm_eval:
         model = load()
         progress("running lm-eval", 0, 0)
-        results = harness.run_tasks(model, tokenizer, request.lm_eval, request.rows)
+        results = run_tasks(model, tokenizer, request.lm_eval, request.rows)
         (folder / SUMMARY_FILE).write_text(json.dumps({"lm_eval": results}), encoding="utf-8")
         return
     asked = prompted(config, request, tokenizer) if request.prompts else ask(config, request, tokenizer)
@@ -89,6 +90,41 @@ def evaluate(run_dir: Path, folder: Path) -> None:
     with (folder / RECORDS_FILE).open("w", encoding="utf-8") as stream:
         for question, answer in zip(asked, answers, strict=True):
             stream.write(json.dumps(_record(question, answer, request.built_in), ensure_ascii=False) + "\n")
+
+
+def check_installed(tasks: Sequence[str]) -> None:
+    """Checks that lm-eval is installed on this machine.
+
+    Raises:
+        UserError: it is not.
+    """
+    if find_spec(PACKAGE) is None:
+        fix = "Install it on the worker's machine, in the environment of Lathe: pip install lm-eval"
+        raise UserError("lm_eval", ", ".join(tasks), "needs the package lm-eval, which is not installed.", fix)
+
+
+def run_tasks(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tasks: Sequence[str], limit: int | None
+) -> dict[str, dict[str, Any]]:
+    """Returns the metrics of each task by name, as lm-eval computes them on the first `limit` rows, with its standard errors.
+
+    Raises:
+        UserError: lm-eval does not know a task, or cannot run it.
+    """
+    from lm_eval import simple_evaluate
+    from lm_eval.models.huggingface import HFLM
+
+    try:
+        found = simple_evaluate(
+            HFLM(pretrained=model, tokenizer=tokenizer), tasks=list(tasks), limit=limit, log_samples=False
+        )
+    except (KeyError, ValueError, OSError) as error:
+        fix = "`lm-eval ls tasks` lists the tasks. A task's data is downloaded from its hub."
+        raise UserError("lm_eval", ", ".join(tasks), f"could not be run: {error}.", fix) from error
+    return {
+        task: {name: value for name, value in metrics.items() if isinstance(value, int | float | str)}
+        for task, metrics in found["results"].items()
+    }
 
 
 def find_weights(run_dir: Path, config: RunConfig, source: str) -> Path | None:

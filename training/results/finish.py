@@ -1,14 +1,14 @@
 """After the last step: saves the result, makes the run's summary, answers held-out rows, merges and pushes."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from transformers import PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from training.checkpointing.contents import refuse
 from training.checkpointing.weights import check_result
@@ -23,8 +23,8 @@ from training.ranks.stopping import StopSignal
 from training.reports.report import Report, peak_bytes, used_bytes
 from training.results.answers import Compared, compare, write_records
 from training.results.merging import merge
-from training.results.parity.recording import by_all_ranks, fits_here, record, verified, write_generation_config
-from training.results.parity.reference import Reference
+from training.results.parity.reference import Reference, by_all_ranks, fits_here, record
+from training.results.parity.verify import verified
 from training.run_folder.events import Note
 from training.run_folder.hub_upload import push, token
 from training.run_folder.lineage import Lineage
@@ -149,6 +149,19 @@ def publish_result(
         with _note_on_failure(report, f"The result was not pushed. To try again, run `{command}`."):
             url = push(result, config.push_to_hub, private=config.push_private, secret=token())
             report.for_run(Note(message=f"Pushed to {url}."))
+
+
+def write_generation_config(result: Path, config: RunConfig, ends: Sequence[int]) -> None:
+    """Writes generation_config.json beside the weights: answers end where the trained model ends them.
+
+    PEFT saves none, and a base model's own often lacks the token that ends a turn of a chat.
+    """
+    try:
+        generation = GenerationConfig.from_pretrained(config.model, revision=config.revision or "main")
+    except (OSError, ValueError):  # the base model has none
+        generation = GenerationConfig()
+    generation.eos_token_id = list(ends) or None
+    generation.save_pretrained(result)
 
 
 def reference_of(

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from training.data.files.join import REFUSED
+from training.data.files.readers import REFUSED
 from training.data.inspection import Inspection
 from training.data.survey import Issue
 from training.errors import DataError

@@ -11,13 +11,12 @@ _SECONDS = 10
 
 
 def first_rows(path: Path, count: int, columns: str | None = None) -> list[dict[str, Any]]:
-    """The first `count` rows as `training.data.preview` prints them; if it fails, one row with the problem."""
+    """The first `count` rows as `training.data.inspection` prints them; if it fails, one row with the problem."""
     limits = Limits(checking.MEMORY_BYTES + path.stat().st_size, _SECONDS)
     mapping = ["--columns", columns] if columns else []
     try:
-        rows: list[dict[str, Any]] = programs.run_for_json(
-            programs.PREVIEW, [str(path.absolute()), str(count), *mapping], limits
-        )
+        arguments = [str(path.absolute()), "--first", str(count), *mapping]
+        rows: list[dict[str, Any]] = programs.run_for_json(programs.INSPECTION, arguments, limits)
     except ProgramError:
         fix = "Check the file: lathe dataset check FILE"
         return [{"number": 1, "problem": "The first rows could not be read.", "fix": fix}]

@@ -14,8 +14,7 @@ from worker.settings import ROOT
 
 # Every program that is started by the name of its module, besides the training itself.
 INSPECTION = "training.data.inspection"
-JOIN_FILES = "training.data.files.join"
-PREVIEW = "training.data.preview"
+JOIN_FILES = "training.data.files.readers"
 BROWSE = "training.data.files.browse"
 MAKE_STORE = "training.tokens.make_store"
 TEMPLATE_CHECK = "training.template_check.check"

@@ -64,7 +64,7 @@ def kind_shown(view: ViewState, item: Dataset) -> str:
 
 
 def preview(item: Dataset, mapping: dict[str, str], kind: str) -> list[Row]:
-    """The first rows under a mapping, as `training.data.preview` prints them; none while the mapping is incomplete."""
+    """The first rows under a mapping, as `training.data.inspection` prints them; none while the mapping is incomplete."""
     if missing_roles(mapping, kind):
         return []
     line = write_mapping(mapping)

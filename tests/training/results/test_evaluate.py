@@ -6,8 +6,7 @@ from run_files import checkpoint
 from training.config.choices import LoraInit, Task
 from training.config.run_config import RunConfig
 from training.errors import UserError
-from training.results.evaluate import find_weights
-from training.results.harness import check_installed
+from training.results.evaluate import check_installed, find_weights
 from training.run_folder.paths import checkpoint_dir
 from worker.settings import get_settings
 
@@ -57,6 +56,6 @@ def test_weights_that_cannot_be_loaded_alone_are_refused(run_dir):
 
 
 def test_without_lm_eval_its_tasks_are_refused_with_the_command_that_installs_it(monkeypatch):
-    monkeypatch.setattr("training.results.harness.PACKAGE", "lm_eval_of_no_one")
+    monkeypatch.setattr("training.results.evaluate.PACKAGE", "lm_eval_of_no_one")
     with pytest.raises(UserError, match="pip install lm-eval"):
         check_installed(["arc_easy"])

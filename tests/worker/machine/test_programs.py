@@ -28,7 +28,7 @@ def order(tmp_path: Path) -> Any:
 def test_a_program_returns_its_last_printed_line(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "a", "completion": "b"}) + "\n")
     limits = Limits(4 * 2**30, seconds=300)
-    (row,) = run_for_json(programs.PREVIEW, [str(tmp_path / "rows.jsonl"), "1"], limits)
+    (row,) = run_for_json(programs.INSPECTION, [str(tmp_path / "rows.jsonl"), "--first", "1"], limits)
     assert row["number"] == 1
 
 

@@ -1,15 +1,22 @@
-"""Reads the rows of a file of any known format, one at a time. No torch."""
+"""Reads the rows of a file of any known format, one at a time. No torch.
 
+`python -m training.data.files.readers FILE NAME [FILE NAME ...]` prints the rows of several checked files as one JSONL. Like the
+inspection it runs with limits and writes no file; the worker stores its output.
+"""
+
+import json
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from training.data.example import Row
-from training.data.files.formats import EXPANDED_BYTES, EXPANSION, check_expansion, line_fault, open_text
+from training.data.files.formats import EXPANDED_BYTES, EXPANSION, check_expansion, file_format, line_fault, open_text
 from training.data.files.json_reader import LONGEST_ROW, read_json, read_jsonl
 from training.data.files.table_reader import DELIMITERS, check_columns, read_table
+from training.data.survey import Issue
 from training.errors import DataError
 
 _BATCH_ROWS = 256
@@ -176,3 +183,24 @@ def _size(value: Any) -> int:
     if isinstance(value, dict):
         return sum(map(_size, value.values()))
     return sum(map(_size, value)) if isinstance(value, list | tuple) else 8
+
+
+REFUSED = 3
+"""The exit status if a file cannot be read; stderr then has the problem as JSON."""
+
+
+def main(arguments: list[str]) -> int:
+    for file, name in zip(arguments[::2], arguments[1::2], strict=True):
+        path = Path(file)
+        try:
+            for row in read_rows(path, file_format(path, name)):
+                # Values without a JSON type (dates, decimals, bytes) become text.
+                sys.stdout.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+        except DataError as error:
+            sys.stderr.write(json.dumps(asdict(Issue.of(error, name))))
+            return REFUSED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

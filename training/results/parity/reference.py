@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
@@ -17,19 +18,24 @@ from transformers import PreTrainedTokenizerBase
 
 from training.batches.views import IGNORED
 from training.chat.settings import ChatSettings
-from training.config.choices import LossOn, Task
+from training.config.choices import LossOn, Precision, Strategy, Task
+from training.config.name_values import template_arguments
 from training.config.run_config import RunConfig
 from training.data.example import Example, Message, Row
 from training.data.rows import read_files
 from training.errors import UserError
-from training.results.parity.generation import Trained
+from training.models.loading import DTYPES
+from training.results.parity.generation import Sharded, Trained, Whole
 from training.run_folder.paths import PARITY_FOLDER
 from training.tokens.encoding import Encoder
 from training.tokens.rendering import Renderer
 from training.trainer.prepare import Data
+from training.trainer.reporting_trainer import ReportingTrainer
 
 _ROWS_FILE, _LOGITS_FILE = "rows.json", "logits.safetensors"
 _MOST_LOGITS = 1024
+MOST_NEW_TOKENS = 32
+_BYTES_PER_WEIGHT = 4
 
 
 @dataclass
@@ -116,7 +122,7 @@ class Reference:
         return cls(**facts, logits=logits)
 
 
-def prompts(config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, count: int) -> list[Prompt]:
+def _prompts(config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, count: int) -> list[Prompt]:
     """The first `count` held-out rows with a prompt; of the training rows if none are held out. Empty for other tasks."""
     renderer, encoder = Renderer(tokenizer, ChatSettings.of(config)), Encoder(tokenizer)
     if config.task in (Task.CLASSIFICATION, Task.REWARD):
@@ -185,7 +191,7 @@ def _prompt(row: int, example: Example, ids: list[int], text: str, *, templated:
     return Prompt(row, ids, text, example.messages[:last], example.tools)
 
 
-def end_tokens(data: Data, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def _end_tokens(data: Data, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """The special tokens with which rows of the training data end their last answer, as far as the first rows show."""
     special, found = set(tokenizer.all_special_ids), set()
     special |= {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
@@ -201,7 +207,7 @@ def _first(rows: Iterator[Any], count: int) -> Iterator[Any]:
         yield row
 
 
-def answered(reference: Reference, model: Trained, device: torch.device, autocast: torch.dtype | None) -> Reference:
+def _answered(reference: Reference, model: Trained, device: torch.device, autocast: torch.dtype | None) -> Reference:
     """Adds the trained model's greedy answers and the logits after each prompt."""
     logits = []
     for prompt in reference.prompts:
@@ -219,3 +225,51 @@ def answered(reference: Reference, model: Trained, device: torch.device, autocas
             "model", None, "answers with logits that are NaN or infinite.", "Set precision to bf16 or fp32."
         )
     return reference
+
+
+def by_all_ranks(config: RunConfig) -> bool:
+    """True if no rank holds the whole trained model, so that all of them answer together."""
+    return config.strategy in (Strategy.ZERO3, Strategy.FSDP)
+
+
+def record(
+    trainer: ReportingTrainer, config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, precision: Precision
+) -> Reference | None:
+    """Chooses the prompts and lets the trained model answer them. None if there is no prompt."""
+    chosen = _prompts(config, data, tokenizer, config.verify_rows) if config.verify_rows else []
+    if not chosen:
+        return None
+    model, device = trainer.model.eval(), trainer.args.device
+    generates = config.task.generates
+    reference = Reference(
+        chosen,
+        ends=_ends(model, data, tokenizer) if generates else [],
+        template_arguments=template_arguments(config.chat_template_kwargs),
+        max_new_tokens=min(MOST_NEW_TOKENS, config.max_new_tokens) if generates else 0,
+        exact=precision is Precision.FP32 and all(weight.dtype is torch.float32 for weight in model.parameters()),
+        classes=list(data.classes),
+    )
+    autocast = None if precision is Precision.FP32 else DTYPES[precision]
+    if by_all_ranks(config):
+        trainer.model_wrapped.eval()  # DeepSpeed's returns nothing
+        return _answered(reference, Sharded(trainer.model_wrapped, model, device), device, autocast)
+    cached, model.config.use_cache = model.config.use_cache, True
+    try:
+        return _answered(reference, Whole(model), device, autocast)
+    finally:
+        model.config.use_cache = cached
+
+
+def fits_here(parameters: int) -> bool:
+    """True if a model that the ranks shared can be loaded by this one: half of the free memory, in fp32."""
+    free = [psutil.virtual_memory().available]
+    if torch.cuda.is_available():
+        free.append(torch.cuda.mem_get_info()[0])
+    return parameters * _BYTES_PER_WEIGHT < min(free) / 2
+
+
+def _ends(model: Any, data: Data, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The base model's end tokens, and those that the rows teach."""
+    configured = model.generation_config.eos_token_id
+    known = configured if isinstance(configured, list) else [configured, tokenizer.eos_token_id]
+    return sorted({int(end) for end in (*known, *_end_tokens(data, tokenizer)) if end is not None})

@@ -124,6 +124,16 @@ def verdict(reference: Reference, forms: Sequence[dict[str, Any]]) -> dict[str, 
     }
 
 
+def verified(config: RunConfig, run_dir: Path, reference: Reference) -> dict[str, Any]:
+    """Compares the forms that exist at the end of training, and writes the verdict to PARITY_FILE."""
+    names = ["adapter" if config.method.adapts else "model"]
+    if (run_dir / MERGED_FOLDER).is_dir():
+        names.append("merged")
+    document = verdict(reference, list(verify(config, run_dir, reference, names)))
+    (run_dir / PARITY_FILE).write_text(json.dumps(document) + "\n", encoding="utf-8")
+    return document
+
+
 def main(run_dir: Path, names: Sequence[str]) -> int:
     """Verifies the result of a finished run. Returns the exit status: 1 if it cannot be verified at all."""
     config = RunConfig.model_validate_json((run_dir / CONFIG_FILE).read_text(encoding="utf-8"))

@@ -57,7 +57,7 @@ class Dataset(SQLModel, table=True):
     columns: list[str] = json_list()
     sample: list[dict[str, Any]] = json_list("the first rows, cut short")
     counts: dict[str, int] = json_object("rows of each format")
-    warnings: list[dict[str, Any]] = json_list("issues, as training.data.issues.Issue")
+    warnings: list[dict[str, Any]] = json_list("issues, as training.data.survey.Issue")
     columns_map: str | None = Field(
         default=None, sa_column=Column(Text), description="column mapping, as RunConfig.columns"
     )
