@@ -99,12 +99,7 @@ _CONVERSATIONS = DetectedFormat(_PAIR, _every("chosen and rejected", ", two conv
 _TEXTS = DetectedFormat(_PAIR, _every("chosen and rejected", ", two texts with the same beginning"))
 _INSTRUCTION = DetectedFormat(_PAIR, _every("instruction, chosen and rejected"))
 _TWO_OUTPUTS = DetectedFormat(_PAIR, _every("instruction and output", ", the chosen and the rejected answer"))
-_ANSWERS = {name: DetectedFormat(_PAIR, _every(f"{name}, chosen and rejected")) for name in CONVERSATION_COLUMNS}
 _LABELED = DetectedFormat("unpaired preference", _every("prompt, completion and label", " (true or false)"))
-_LABELED_TURNS = {
-    name: DetectedFormat("unpaired preference", _every(f"{name} and label", " (true or false)"))
-    for name in CONVERSATION_COLUMNS
-}
 _TEXT = DetectedFormat("text", "every row has the column text")
 _TREE = DetectedFormat("message tree", _every("role, text and replies", ", a tree of messages"))
 _FLAT = (
@@ -122,9 +117,9 @@ def _preference(row: Row) -> DetectedFormat | None:
         return _TWO_OUTPUTS
     if "chosen" not in row or "rejected" not in row:
         return None
-    for name, detected in _ANSWERS.items():
+    for name in CONVERSATION_COLUMNS:
         if name in row:
-            return detected
+            return DetectedFormat(_PAIR, _every(f"{name}, chosen and rejected"))
     if "prompt" in row or "instruction" in row:
         return _EXPLICIT if "prompt" in row else _INSTRUCTION
     if usual_columns(row):  # which name the question
@@ -137,31 +132,25 @@ def _conversation(row: Row) -> DetectedFormat | None:
         if name in row:
             turns = from_json(row[name])
             if isinstance(turns, list) or turns is None:
-                return _LABELED_TURNS[name] if _is_label(row.get("label")) else _turns(name, turns)
+                if _is_label(row.get("label")):
+                    return DetectedFormat("unpaired preference", _every(f"{name} and label", " (true or false)"))
+                return _turns(name, turns)
     return None
 
 
 def _turns(name: str, turns: list[Any] | None) -> DetectedFormat | None:
     first = turns[0] if turns else {}
     if is_exchange(first):
-        return _EXCHANGES[name]
+        return _list("sharegpt", name, "human and assistant texts")
     if isinstance(first, dict) and ("from" in first or "value" in first or (not first and name != "messages")):
-        return _SHAREGPT[name]
-    return _MESSAGES[name] if not first or (isinstance(first, dict) and "role" in first) else None
+        return _list("sharegpt", name, "turns with from and value")
+    if not first or (isinstance(first, dict) and "role" in first):
+        return _list("messages", name, "turns with role and content")
+    return None
 
 
-_SHAREGPT = {
-    name: DetectedFormat("sharegpt", f"every row has the column {name}, a list of turns with from and value")
-    for name in CONVERSATION_COLUMNS
-}
-_EXCHANGES = {
-    name: DetectedFormat("sharegpt", f"every row has the column {name}, a list of human and assistant texts")
-    for name in CONVERSATION_COLUMNS
-}
-_MESSAGES = {
-    name: DetectedFormat("messages", f"every row has the column {name}, a list of turns with role and content")
-    for name in CONVERSATION_COLUMNS
-}
+def _list(row_format: str, column: str, content: str) -> DetectedFormat:
+    return DetectedFormat(row_format, f"every row has the column {column}, a list of {content}")
 
 
 def _columns(row: Row) -> DetectedFormat | None:

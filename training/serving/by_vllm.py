@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from training.config.choices import Quantization
-from training.model_info.folder import has_tokenizer
 from training.models.loading import check_files_finite
 from training.serving.forms import RequestError
 from training.serving.generation import GREEDY_BELOW, Generator, Job, Recorder
-from training.serving.loaded import DTYPE_NAMES, Base, Served, ends_of, saved_ends, tokenizer_of
+from training.serving.loaded import DTYPE_NAMES, Base, Served, ends_of, saved_ends, tokenizers_of
 from training.vllm.answering import base_config, generation_config
 from training.vllm.limits import Models, NotLoaded, check
 from training.vllm.server import Server, VllmError, serving
@@ -43,18 +42,14 @@ def load(
         wanted = replace(wanted, dtype=str(config.dtype).removeprefix("torch."))
     for name, folder in adapters.items():
         check_files_finite(folder, "adapter", f"{name}={folder}")
-    tokenizer = tokenizer_of(base.model, base.revision)
-    tokenizers = {
-        name: tokenizer_of(str(folder), "main") if has_tokenizer(folder) else tokenizer
-        for name, folder in adapters.items()
-    }
-    check(wanted, config, max(map(len, (tokenizer, *tokenizers.values()))))
+    tokenizers = tokenizers_of(base, adapters)
+    check(wanted, config, max(map(len, tokenizers.values())))
     server = running.enter_context(serving(wanted, None))
-    whole, context = ends_of(generation_config(wanted, config), tokenizer), server.context()
+    whole, context = ends_of(generation_config(wanted, config), tokenizers[base.name]), server.context()
     ends = {name: whole if (saved := saved_ends(folder)) is None else saved for name, folder in adapters.items()}
     served = {
         name: Served(name, None, None, used, ends.get(name, whole), context, arguments.get(name, {}))
-        for name, used in {base.name: tokenizer, **tokenizers}.items()
+        for name, used in tokenizers.items()
     }
     return served, Generator(lambda job: _answer(server, job), _THREADS), server
 

@@ -85,23 +85,19 @@ def load(
         UserError: one of them cannot be loaded.
     """
     device = leased_gpus.device().type
-    tokenizer = tokenizer_of(base.model, base.revision)
-    tokenizers = {
-        name: tokenizer_of(str(folder), "main") if has_tokenizer(folder) else tokenizer
-        for name, folder in adapters.items()
-    }
-    module = _base(base, [tokenizer, *tokenizers.values()]).to(device).eval()
-    whole = ends_of(module.generation_config, tokenizer)
-    found: dict[str, tuple[str | None, Any, tuple[int, ...]]] = {base.name: (None, tokenizer, whole)}
+    tokenizers = tokenizers_of(base, adapters)
+    module = _base(base, list(tokenizers.values())).to(device).eval()
+    whole = ends_of(module.generation_config, tokenizers[base.name])
+    found: dict[str, tuple[str | None, tuple[int, ...]]] = {base.name: (None, whole)}
     _end_as_requested(module)
     for index, (name, folder) in enumerate(adapters.items()):
         module = _with_adapter(module, name, folder, f"adapter{index}")
         saved = saved_ends(folder)
-        found[name] = (f"adapter{index}", tokenizers[name], whole if saved is None else saved)
+        found[name] = (f"adapter{index}", whole if saved is None else saved)
     module = module.to(device).eval()
     served = {
-        name: Served(name, module, adapter, used, ends, _context(module), arguments.get(name, {}))
-        for name, (adapter, used, ends) in found.items()
+        name: Served(name, module, adapter, tokenizers[name], ends, _context(module), arguments.get(name, {}))
+        for name, (adapter, ends) in found.items()
     }
     return served | {
         name: _model(name, folder, base, device, arguments.get(name, {})) for name, folder in models.items()
@@ -158,20 +154,28 @@ def _with_adapter(module: Any, name: str, folder: Path, inside: str) -> Any:
 def _model(name: str, folder: Path, base: Base, device: str, arguments: Mapping[str, Any]) -> Served:
     module = _generating(str(folder), "main", base.dtype).to(device).eval()
     check_finite(module, "model", f"{name}={folder}")
-    has_own = has_tokenizer(folder)
-    tokenizer = tokenizer_of(str(folder), "main") if has_own else tokenizer_of(base.model, base.revision)
+    tokenizer = _own_tokenizer(folder) or _tokenizer(base.model, base.revision)
     saved = saved_ends(folder)
     ends = ends_of(module.generation_config, tokenizer) if saved is None else saved
     _end_as_requested(module)
     return Served(name, module, None, tokenizer, ends, _context(module), arguments)
 
 
-def tokenizer_of(model: str, revision: str) -> Any:
-    """The tokenizer in a folder or of a hub id.
+def tokenizers_of(base: Base, adapters: Mapping[str, Path]) -> dict[str, Any]:
+    """The tokenizer of the base model, and of each adapter its own or the base model's, by name.
 
     Raises:
-        UserError: it cannot be loaded.
+        UserError: one cannot be loaded.
     """
+    own = _tokenizer(base.model, base.revision)
+    return {base.name: own} | {name: _own_tokenizer(folder) or own for name, folder in adapters.items()}
+
+
+def _own_tokenizer(folder: Path) -> Any:
+    return _tokenizer(str(folder), "main") if has_tokenizer(folder) else None
+
+
+def _tokenizer(model: str, revision: str) -> Any:
     try:
         return AutoTokenizer.from_pretrained(model, revision=revision, trust_remote_code=False)
     except (OSError, ValueError) as error:

@@ -129,9 +129,9 @@ def _leaves(value: Any) -> Iterator[str]:
         yield value.strip()
     elif isinstance(value, dict):
         for key, inner in value.items():
-            yield from _leaves(inner) if key in ("name", "function", "arguments", "parameters") else (str(key),)
             if key not in ("name", "function", "arguments", "parameters"):
-                yield from _leaves(inner)
+                yield str(key)
+            yield from _leaves(inner)
     elif isinstance(value, list):
         for inner in value:
             yield from _leaves(inner)

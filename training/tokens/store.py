@@ -78,7 +78,7 @@ class TokenStore:
 
     def row(self, number: int) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
         """The tokens of a row (from 0) and which of them carry loss, untruncated."""
-        start, end = (int(self._ends[number - 1]) if number else 0), int(self._ends[number])
+        start, end = self._bounds(number)
         trained = np.zeros(end - start, bool)
         low = bisect_left(self._span_rows, number)  # np.searchsorted would first copy all row numbers
         high = bisect_right(self._span_rows, number, low, min(low + end - start, len(self._spans)))
@@ -90,7 +90,7 @@ class TokenStore:
         """The loss weight of each token of a row (from 0), 0 without loss; None if the store has no weights."""
         if self._weights is None:
             return None
-        start, end = (int(self._ends[number - 1]) if number else 0), int(self._ends[number])
+        start, end = self._bounds(number)
         weights = np.zeros(end - start, np.float32)
         low, high = bisect_left(self._span_rows, number), bisect_right(self._span_rows, number)
         for (_, first, last), weight in zip(self._spans[low:high], self._weights[low:high], strict=True):
@@ -101,6 +101,10 @@ class TokenStore:
         """The number of loss tokens beyond `limit` in each row."""
         lost = np.maximum(self._spans[:, 2] - np.maximum(self._spans[:, 1], limit), 0)
         return np.bincount(self._span_rows, lost, minlength=len(self.lengths)).astype(np.int32)
+
+    def _bounds(self, number: int) -> tuple[int, int]:
+        """Where the tokens of a row begin and end."""
+        return (int(self._ends[number - 1]) if number else 0), int(self._ends[number])
 
     @cached_property
     def _tokens(self) -> NDArray[np.int32]:

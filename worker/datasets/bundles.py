@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
 from training.config import json_text
-from training.data.files.formats import ENDINGS, EXPANDED_BYTES, EXPANSION, GIVE, ZIP, check_expansion
+from training.data.files.formats import ENDINGS, GIVE, ZIP, Expansion
 from training.errors import DataError
 from training.regular_files import read_regular
 from worker.datasets import incoming
@@ -117,11 +117,10 @@ def _named_shards(state: Path) -> list[str]:
 
 def _unpacked(path: Path, folder: Path, name: str, quota: DiskQuota) -> Path:
     """The data files of a zip archive, unpacked into the folder under their own names."""
-    limit = max(EXPANDED_BYTES, EXPANSION * path.stat().st_size)
     try:
         with zipfile.ZipFile(path) as archive:
             members = [entry for entry in archive.infolist() if _is_wanted(entry.filename)]
-            check_expansion(sum(entry.file_size for entry in members), limit)
+            Expansion(path.stat().st_size).add(sum(entry.file_size for entry in members))
             incoming.refuse_length(sum(entry.file_size for entry in members), name, quota)
             for entry in members[: MOST_FILES + 1]:
                 archive.extract(entry, folder)  # drops "..", drives and a leading slash; stops at the declared size

@@ -20,7 +20,7 @@ from training.data.example import Row
 from training.data.files import table_reader
 from training.data.files.formats import byte_count, first_byte, open_text
 from training.data.files.json_reader import LONGEST_ROW, numbered_rows
-from training.data.files.readers import parquet_rows_from, read_records
+from training.data.files.readers import read_parquet, read_records
 from training.data.files.table_reader import DELIMITERS
 from training.errors import DataError
 
@@ -78,7 +78,7 @@ def rows_from(
         return row >= first and (wanted is None or wanted(row, line))
 
     if file_format == "parquet":
-        yield from enumerate(parquet_rows_from(path, first), first)
+        yield from enumerate(read_parquet(path, first), first)
     elif file_format.removesuffix(".gz") == "jsonl":
         row, number, offset = _entry(index, first)
         with open_text(path, offset) as text:

@@ -18,9 +18,8 @@ ENDINGS = tuple(f".{name}" for name in FORMATS) + tuple(
     f".{name}.gz" for name in FORMATS if name not in ("parquet", "arrow")
 )
 GIVE = "Use JSON, JSONL, CSV, TSV or text (also as .gz), Parquet or Arrow, or a zip of such files."
-EXPANDED_BYTES, EXPANSION = 256 * 2**20, 200
-"""A file may expand to 256 MiB or to 200 times its size, whichever is more; beyond that it is a decompression bomb."""
-
+EXPANDED_BYTES = 256 * 2**20
+_MOST_TIMES = 200
 ZIP = b"PK\x03\x04"
 _HEAD_BYTES = 2**18
 _GZIP = b"\x1f\x8b"
@@ -123,8 +122,7 @@ class _Unpacked(io.RawIOBase):
 
     def __init__(self, packed: BinaryIO, size: int) -> None:
         self._stream = gzip.GzipFile(fileobj=packed)
-        self._limit = max(EXPANDED_BYTES, EXPANSION * size)
-        self._read = 0
+        self._expansion = Expansion(size)
 
     def readable(self) -> bool:
         return True
@@ -134,20 +132,27 @@ class _Unpacked(io.RawIOBase):
             count = self._stream.readinto(buffer)
         except (EOFError, zlib.error, gzip.BadGzipFile):
             raise DataError("is a gzip file that is damaged or truncated.", "Compress or copy it again.") from None
-        self._read += count
-        check_expansion(self._read, self._limit)
+        self._expansion.add(count)
         return count
 
 
-def check_expansion(size: int, limit: int) -> None:
-    """Checks the expanded size of a file, in bytes.
+class Expansion:
+    """What a file of `size` bytes has expanded to: at most 256 MiB or 200 times its size, whichever is more."""
 
-    Raises:
-        DataError: `size` is above the limit.
-    """
-    if size > limit:
-        message = f"expands to more than {limit // 2**20} MiB, far more than its size."
-        raise DataError(message, "Unpack it and use the file itself.")
+    def __init__(self, size: int) -> None:
+        self._limit = max(EXPANDED_BYTES, _MOST_TIMES * size)
+        self._expanded = 0
+
+    def add(self, count: int) -> None:
+        """Counts further bytes.
+
+        Raises:
+            DataError: the file expands beyond the limit, as a decompression bomb does.
+        """
+        self._expanded += count
+        if self._expanded > self._limit:
+            message = f"expands to more than {self._limit // 2**20} MiB, far more than its size."
+            raise DataError(message, "Unpack it and use the file itself.")
 
 
 def _plain_format(head: bytes, name: str) -> str:

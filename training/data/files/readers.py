@@ -7,13 +7,13 @@ inspection it runs with limits and writes no file; the worker stores its output.
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from training.data.example import Row
-from training.data.files.formats import EXPANDED_BYTES, EXPANSION, check_expansion, file_format, line_fault, open_text
+from training.data.files.formats import Expansion, file_format, line_fault, open_text
 from training.data.files.json_reader import LONGEST_ROW, read_json, read_jsonl
 from training.data.files.table_reader import DELIMITERS, check_columns, read_table
 from training.data.survey import Issue
@@ -45,7 +45,7 @@ def read_records(path: Path, file_format: str) -> Iterator[Row | DataError]:
         "jsonl": read_jsonl,
         **{name: partial(read_table, delimiter=delimiter) for name, delimiter in DELIMITERS.items()},
         "txt": _read_text,
-        "parquet": _read_parquet,
+        "parquet": read_parquet,
         "arrow": _read_arrow,
     }
     records: Iterator[Row | DataError] = readers[file_format.removesuffix(".gz")](path)
@@ -93,26 +93,23 @@ def _has_paragraphs(path: Path) -> bool:
     return False
 
 
-def parquet_rows_from(path: Path, first: int) -> Iterator[Row | DataError]:
+def read_parquet(path: Path, first: int = 1) -> Iterator[Row | DataError]:
     """Yields the rows of a Parquet file from number `first` on; row groups before it are not read."""
-    return _read_parquet(path, first)
-
-
-def _read_parquet(path: Path, first: int = 1) -> Iterator[Row | DataError]:
     import pyarrow
     from pyarrow import parquet
 
-    limit = _Limit.of(path)
+    size = path.stat().st_size
+    expansion = Expansion(size)
     try:
         with parquet.ParquetFile(path, page_checksum_verification=True) as file:
             check_columns(file.schema_arrow.names)
             groups = range(file.metadata.num_row_groups)
-            check_expansion(sum(file.metadata.row_group(group).total_byte_size for group in groups), limit.most)
+            Expansion(size).add(sum(file.metadata.row_group(group).total_byte_size for group in groups))
             before, row_groups = _groups_from(file.metadata, first)
             for batch in file.iter_batches(batch_size=_BATCH_ROWS, row_groups=row_groups):
                 skipped = min(max(first - 1 - before, 0), batch.num_rows)
                 before += batch.num_rows
-                yield from _within(batch.slice(skipped).to_pylist(), limit)
+                yield from _within(batch.slice(skipped).to_pylist(), expansion)
     except (UnicodeDecodeError, pyarrow.ArrowException, OSError) as error:
         raise _damaged(error, "Parquet") from None
 
@@ -122,7 +119,7 @@ def _read_arrow(path: Path) -> Iterator[Row | DataError]:
     import pyarrow
     from pyarrow import ipc
 
-    limit = _Limit.of(path)
+    expansion = Expansion(path.stat().st_size)
     try:
         with pyarrow.memory_map(str(path)) as source:
             is_file = source.read(6) == b"ARROW1"
@@ -132,7 +129,7 @@ def _read_arrow(path: Path) -> Iterator[Row | DataError]:
             for batch in (reader.get_batch(index) for index in range(reader.num_record_batches)) if is_file else reader:
                 batch.validate(full=True)
                 for start in range(0, batch.num_rows, _BATCH_ROWS):
-                    yield from _within(batch.slice(start, _BATCH_ROWS).to_pylist(), limit)
+                    yield from _within(batch.slice(start, _BATCH_ROWS).to_pylist(), expansion)
     except (UnicodeDecodeError, pyarrow.ArrowException, OSError) as error:
         raise _damaged(error, "Arrow") from None
 
@@ -153,27 +150,14 @@ def _groups_from(metadata: Any, first: int) -> tuple[int, list[int]]:
     return before, list(range(group, metadata.num_row_groups))
 
 
-def _within(rows: list[Row], limit: "_Limit") -> list[Row]:
+def _within(rows: list[Row], expansion: Expansion) -> list[Row]:
     """The rows, counted as decoded: many of them may share one value of a dictionary, a run or a view.
 
     Raises:
         DataError: the file has expanded beyond the limit.
     """
-    limit.expanded += sum(map(_size, rows))
-    check_expansion(limit.expanded, limit.most)
+    expansion.add(sum(map(_size, rows)))
     return rows
-
-
-@dataclass
-class _Limit:
-    """How many bytes a file may expand to, and has."""
-
-    most: int
-    expanded: int = 0
-
-    @classmethod
-    def of(cls, path: Path) -> "_Limit":
-        return cls(max(EXPANDED_BYTES, EXPANSION * path.stat().st_size))
 
 
 def _size(value: Any) -> int:

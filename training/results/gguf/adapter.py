@@ -20,7 +20,7 @@ from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.ranks.stopping import die_with_parent
 from training.results.gguf.architectures import Architecture, architecture_of, refusal
-from training.results.gguf.convert import Names
+from training.results.gguf.convert import Names, gguf_file
 from training.run_folder.paths import CONFIG_FILE, result_dir
 
 _FIX = "Export the merged model instead (--gguf without --adapter)."
@@ -38,9 +38,7 @@ def convert_adapter(folder: Path, base: PretrainedConfig, target: Path) -> None:
     found, text = architecture_of(base), base.get_text_config()
     settings: Any = PeftConfig.from_pretrained(str(folder))
     _check(settings)
-    part = target.with_name(f"{target.name}.part")
-    writer = gguf.GGUFWriter(part, gguf.MODEL_ARCH_NAMES[found.arch])
-    try:
+    with gguf_file(target, found) as writer:
         writer.add_type(gguf.GGUFType.ADAPTER)
         writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
         writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, float(settings.lora_alpha))
@@ -49,11 +47,6 @@ def convert_adapter(folder: Path, base: PretrainedConfig, target: Path) -> None:
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
-        writer.close()
-        part.replace(target)
-    finally:
-        writer.close()
-        part.unlink(missing_ok=True)
 
 
 def _check(settings: Any) -> None:

@@ -5,6 +5,7 @@ import errno
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -69,19 +70,27 @@ def convert(folder: Path, target: Path, kind: GgufType = GgufType.TRAINED, tell:
         OSError: the disk is full.
     """
     source = Source.of(folder)
-    part = target.with_name(f"{target.name}.part")
-    writer = gguf.GGUFWriter(part, gguf.MODEL_ARCH_NAMES[source.found.arch])
-    try:
+    with gguf_file(target, source.found) as writer:
         writer.add_name(folder.resolve().parent.name)  # the run's id
         writer.add_file_type(_FILE_TYPES[_WANTED.get(kind, _STORED[source.config.dtype])])
         add_shape(writer, source.config, source.found)
         add_vocabulary(writer, folder, source.config.vocab_size)
         _write(writer, source, kind, tell)
+    return _notes(source)
+
+
+@contextmanager
+def gguf_file(target: Path, found: Architecture) -> Iterator[gguf.GGUFWriter]:
+    """A writer of a model or an adapter; the file is at `target` once it is complete."""
+    part = target.with_name(f"{target.name}.part")
+    writer = gguf.GGUFWriter(part, gguf.MODEL_ARCH_NAMES[found.arch])
+    try:
+        yield writer
+        writer.close()
         part.replace(target)
     finally:
         writer.close()
         part.unlink(missing_ok=True)
-    return _notes(source)
 
 
 def _notes(source: Source) -> list[str]:

@@ -1,7 +1,6 @@
 """Loads a GGUF file in llama.cpp on the CPU: its tokens, logits, loss and answers, to compare with the trained model's."""
 
-import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -101,17 +100,3 @@ class LlamaModel:
         """The mean cross-entropy, in nats, of the tokens from place `start`, which is at least 1, given those before."""
         logits = self.logits(tokens[:-1])[start - 1 :]
         return float(torch.nn.functional.cross_entropy(logits, torch.tensor(tokens[start:])))
-
-    def perplexity(self, tokens: Sequence[int], start: int = 1) -> float:
-        """e to the loss."""
-        return math.exp(self.loss(tokens, start))
-
-    def answer(self, tokens: Sequence[int], limit: int, ends: Collection[int] = ()) -> list[int]:
-        """The most probable tokens one by one, at most `limit`, up to and without a token in `ends` or the file's own end."""
-        stops = {*ends, self._model.token_eos()}
-        found: list[int] = []
-        for token in self._model.generate(list(tokens), temp=0.0, top_k=1):
-            if token in stops or len(found) == limit:
-                break
-            found.append(int(token))
-        return found

@@ -128,7 +128,7 @@ def test_logits_and_greedy_answers_are_equal(family: tuple[str, Converted, Llama
     assert expected.std() > 0.5
     assert torch.allclose(loaded.logits(tokens), expected, atol=close(converted))
     answer = converted.model.generate(torch.tensor([tokens]), max_new_tokens=8, do_sample=False)[0, len(tokens) :]
-    assert loaded.answer(tokens, 8) == answer.tolist()
+    assert loaded.greedy(tokens, 8)[0] == answer.tolist()
     assert loaded.loss(tokens) == pytest.approx(
         converted.model(torch.tensor([tokens]), labels=torch.tensor([tokens])).loss.item(), abs=1e-3
     )
@@ -185,4 +185,4 @@ def test_the_starter_model_reads_and_answers_the_same(tmp_path: Path) -> None:
         prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"]
         assert loaded.prompt(chat) == prompt
         answer = model.generate(torch.tensor([prompt]), max_new_tokens=20, do_sample=False)[0, len(prompt) :].tolist()
-        assert loaded.answer(prompt, 20) == [token for token in answer if token != tokenizer.eos_token_id]
+        assert loaded.greedy(prompt, 20)[0] == answer
