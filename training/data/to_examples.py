@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from training.data.conversations import (
@@ -35,135 +35,6 @@ _SPEAKERS = {"Human": "user", "Assistant": "assistant", "System": "system"}
 _NO_PROMPT_FIX = "Name the column with the prompt `prompt`, or set a column mapping."
 
 
-@dataclass(frozen=True)
-class Pair:
-    """A pair of texts (`beginning` is the prompt), or of conversations (`beginning` are the turns before the answers)."""
-
-    beginning: str | list[Message]
-    chosen: str | list[Message]
-    rejected: str | list[Message]
-
-    def messages(self) -> tuple[list[Message], list[Message]]:
-        """The turns before the answer, and the turns of the chosen answer."""
-        before = self.beginning if isinstance(self.beginning, list) else [{"role": "user", "content": self.beginning}]
-        return before, self.chosen if isinstance(self.chosen, list) else _assistant(self.chosen)
-
-
-def read_pair(row: Row) -> Pair:
-    """The pair in a row's columns chosen and rejected. The prompt has its own column, or is their common beginning.
-
-    Raises:
-        EmptyRow: an answer is empty.
-        DataError: no prompt is found, or a value is of the wrong type.
-    """
-    if "chosen" not in row and is_answer_pair(row.get("output")):
-        row = row | dict(zip(("chosen", "rejected"), row["output"], strict=True))
-    if _is_conversation(row.get("chosen")):
-        return _conversation_pair(row)
-    chosen, rejected = filled(row, "chosen"), filled(row, "rejected")
-    before = _before(row)
-    if isinstance(before, list):
-        return Pair(before, _assistant(chosen), _assistant(rejected))
-    if before:
-        return Pair(before, chosen, rejected)
-    if _TURN.match(chosen) and _TURN.match(rejected):
-        return _split_turns(_dialogue(chosen), _dialogue(rejected))
-    return _split_texts(chosen, rejected)
-
-
-def _conversation_pair(row: Row) -> Pair:
-    """Answers as messages: either the answer only, or the complete conversation."""
-    chosen, rejected = turns(row, "chosen"), turns(row, "rejected")
-    before = _before(row)
-    if before and chosen[:1] and chosen[0]["role"] == "assistant":
-        return _checked(Pair(Pair(before, chosen, rejected).messages()[0], chosen, rejected))
-    return _split_turns(chosen, rejected)
-
-
-def _before(row: Row) -> str | list[Message]:
-    """The prompt from its own column; empty if there is none."""
-    for column in ("prompt", "messages", "conversations", "conversation"):
-        if column in row:
-            return turns(row, column) if _is_conversation(row[column]) else text(row, column)
-    return ""
-
-
-def _split_turns(chosen: list[Message], rejected: list[Message]) -> Pair:
-    # Both answers may be equal; then the last turn of each is the answer.
-    same = min(_common_length(chosen, rejected), len(chosen) - 1, len(rejected) - 1)
-    if same < 1:
-        raise DataError("and rejected do not start with the same turns.", _NO_PROMPT_FIX, field="chosen")
-    return _checked(Pair(chosen[:same], chosen[same:], rejected[same:]))
-
-
-def _checked(pair: Pair) -> Pair:
-    for column, answer in (("chosen", pair.chosen), ("rejected", pair.rejected)):
-        if not any(is_answer(message) for message in answer if isinstance(message, dict)):
-            raise EmptyRow("has no answer from the assistant.", "Fill it in, or delete the row.", field=column)
-    return pair
-
-
-def _split_texts(chosen: str, rejected: str) -> Pair:
-    """Splits texts after their common beginning, the prompt, which ends at a space or line break."""
-    common = chosen[: _common_length(chosen, rejected)]
-    end = max((match.end() for match in re.finditer(r"\s+", common)), default=0)
-    if not common[:end].strip():
-        raise DataError(
-            "and rejected have no common beginning, and there is no prompt column.", _NO_PROMPT_FIX, field="chosen"
-        )
-    if not chosen[end:].strip():
-        raise EmptyRow("contains only the common beginning.", "Fill it in, or delete the row.", field="chosen")
-    return Pair(common[:end], chosen[end:], rejected[end:])
-
-
-def _dialogue(dialogue: str) -> list[Message]:
-    """The turns of a text with `Human:` and `Assistant:`."""
-    parts = _TURN.split(dialogue)[1:]
-    return [
-        {"role": _SPEAKERS[speaker], "content": content.strip()}
-        for speaker, content in zip(parts[::2], parts[1::2], strict=True)
-    ]
-
-
-def _common_length(first: Iterable[Any], second: Iterable[Any]) -> int:
-    """The length of the common beginning."""
-    count = 0
-    for left, right in zip(first, second, strict=False):
-        if left != right:
-            break
-        count += 1
-    return count
-
-
-def _assistant(answer: str) -> list[Message]:
-    return [{"role": "assistant", "content": answer}]
-
-
-def _is_conversation(value: Any) -> bool:
-    value = from_json(value)
-    return isinstance(value, dict) or (isinstance(value, list) and all(isinstance(turn, dict) for turn in value))
-
-
-def is_answer_pair(value: Any) -> bool:
-    """True for a chosen and a rejected answer in one list, an older form of LLaMA-Factory's."""
-    return isinstance(value, list) and len(value) == 2 and all(isinstance(answer, str) for answer in value)
-
-
-def label(value: Any) -> bool:
-    """The label of an unpaired answer: true or 1 for good, false or 0 for bad, also as text.
-
-    Raises:
-        DataError: it is none of these.
-    """
-    meaning = {True: True, False: False, "true": True, "false": False, "1": True, "0": False}
-    key = value.strip().lower() if isinstance(value, str) else value
-    if isinstance(key, (str, int)) and key in meaning:
-        return meaning[key]
-    raise DataError(
-        f"is {kind_of(value)}, not a label.", "Write true for a good answer, false for a bad one.", field="label"
-    )
-
-
 def to_example(row: Row, row_format: str) -> Example:
     """The example of a row of that format.
 
@@ -186,14 +57,10 @@ def _messages(row: Row) -> Example:
 
 
 def _prompt_completion(row: Row) -> Example:
-    prompt, answer = row.get("prompt"), row.get("completion")
-    if isinstance(from_json(prompt), list) or isinstance(from_json(answer), list):
-        asked = turns(row, "prompt") if isinstance(from_json(prompt), list) else _turn("user", filled(row, "prompt"))
-        answered = (
-            turns(row, "completion")
-            if isinstance(from_json(answer), list)
-            else _turn("assistant", filled(row, "completion"))
-        )
+    turned = {name for name in ("prompt", "completion") if isinstance(from_json(row.get(name)), list)}
+    if turned:
+        asked = turns(row, "prompt") if "prompt" in turned else _turn("user", filled(row, "prompt"))
+        answered = turns(row, "completion") if "completion" in turned else _turn("assistant", filled(row, "completion"))
         conversation({"completion": answered}, "completion")
         return Example(messages=_system(row, asked) + asked + answered, tools=tools(row))
     prompt_text, answer_text = filled(row, "prompt"), filled(row, "completion")
@@ -233,26 +100,122 @@ def _history(row: Row) -> list[Message]:
 
 
 def _preference(row: Row) -> Example:
+    """A pair in the columns chosen and rejected. The prompt has its own column, or is their common beginning."""
     if "instruction" in row and not any(name in row for name in ("prompt", *CONVERSATION_COLUMNS)):
         row = {name: value for name, value in row.items() if name not in ("system", "history")} | {
             "prompt": _asked(row)
         }
-    pair = read_pair(row)
-    if isinstance(pair.beginning, str) and isinstance(pair.chosen, str):
-        if not row.get("system"):
-            return Example(prompt=pair.beginning, answer=pair.chosen, rejected=pair.rejected)
-        chat = _system(row, []) + _turn("user", pair.beginning) + _turn("assistant", pair.chosen)
-        return Example(messages=chat, rejected=_turn("assistant", str(pair.rejected)))
-    before, chosen = pair.messages()
+    if "chosen" not in row and is_answer_pair(row.get("output")):
+        row = row | dict(zip(("chosen", "rejected"), row["output"], strict=True))
+    if _is_conversation(row.get("chosen")):
+        return _conversation_pair(row, turns(row, "chosen"), turns(row, "rejected"), _before(row))
+    chosen, rejected = filled(row, "chosen"), filled(row, "rejected")
+    before = _before(row)
+    if isinstance(before, list):
+        return _pair(row, before, _turn("assistant", chosen), _turn("assistant", rejected))
+    if not before and _TURN.match(chosen) and _TURN.match(rejected):
+        return _pair(row, *_split_turns(_dialogue(chosen), _dialogue(rejected)))
+    if not before:
+        before, chosen, rejected = _split_texts(chosen, rejected)
+    if not row.get("system"):
+        return Example(prompt=before, answer=chosen, rejected=rejected)
+    chat = _system(row, []) + _turn("user", before) + _turn("assistant", chosen)
+    return Example(messages=chat, rejected=_turn("assistant", rejected))
+
+
+def _conversation_pair(
+    row: Row, chosen: list[Message], rejected: list[Message], before: str | list[Message]
+) -> Example:
+    """Answers as messages: either the answer only, or the complete conversation."""
+    if before and chosen[:1] and chosen[0]["role"] == "assistant":
+        return _pair(row, _turn("user", before) if isinstance(before, str) else before, chosen, rejected)
+    return _pair(row, *_split_turns(chosen, rejected))
+
+
+def _pair(row: Row, before: list[Message], chosen: list[Message], rejected: list[Message]) -> Example:
+    for column, answer in (("chosen", chosen), ("rejected", rejected)):
+        if not any(is_answer(message) for message in answer):
+            raise EmptyRow("has no answer from the assistant.", "Fill it in, or delete the row.", field=column)
     messages = [*_system(row, before), *before, *chosen]
-    return Example(messages=messages, tools=tools(row), rejected=pair.rejected, answer_turns=len(chosen))
+    return Example(messages=messages, tools=tools(row), rejected=rejected, answer_turns=len(chosen))
+
+
+def _before(row: Row) -> str | list[Message]:
+    """The prompt from its own column; empty if there is none."""
+    for column in ("prompt", *CONVERSATION_COLUMNS):
+        if column in row:
+            return turns(row, column) if _is_conversation(row[column]) else text(row, column)
+    return ""
+
+
+def _split_turns(chosen: list[Message], rejected: list[Message]) -> tuple[list[Message], list[Message], list[Message]]:
+    # Both answers may be equal; then the last turn of each is the answer.
+    same = min(_common_length(chosen, rejected), len(chosen) - 1, len(rejected) - 1)
+    if same < 1:
+        raise DataError("and rejected do not start with the same turns.", _NO_PROMPT_FIX, field="chosen")
+    return chosen[:same], chosen[same:], rejected[same:]
+
+
+def _split_texts(chosen: str, rejected: str) -> tuple[str, str, str]:
+    """Splits texts after their common beginning, the prompt, which ends at a space or line break."""
+    common = chosen[: _common_length(chosen, rejected)]
+    end = max((match.end() for match in re.finditer(r"\s+", common)), default=0)
+    if not common[:end].strip():
+        message = "and rejected have no common beginning, and there is no prompt column."
+        raise DataError(message, _NO_PROMPT_FIX, field="chosen")
+    if not chosen[end:].strip():
+        raise EmptyRow("contains only the common beginning.", "Fill it in, or delete the row.", field="chosen")
+    return common[:end], chosen[end:], rejected[end:]
+
+
+def _dialogue(dialogue: str) -> list[Message]:
+    """The turns of a text with `Human:` and `Assistant:`."""
+    parts = _TURN.split(dialogue)[1:]
+    return [
+        {"role": _SPEAKERS[speaker], "content": content.strip()}
+        for speaker, content in zip(parts[::2], parts[1::2], strict=True)
+    ]
+
+
+def _common_length(first: Iterable[Any], second: Iterable[Any]) -> int:
+    """The length of the common beginning."""
+    count = 0
+    for left, right in zip(first, second, strict=False):
+        if left != right:
+            break
+        count += 1
+    return count
+
+
+def _is_conversation(value: Any) -> bool:
+    value = from_json(value)
+    return isinstance(value, dict) or (isinstance(value, list) and all(isinstance(turn, dict) for turn in value))
 
 
 def _unpaired(row: Row) -> Example:
     if "label" not in row:
         raise DataError("is missing.", "Add this column to every row, or delete the row.", field="label")
     example = _messages(row) if any(name in row for name in CONVERSATION_COLUMNS) else _prompt_completion(row)
-    return replace(example, label=label(row["label"]))
+    return replace(example, label=_label(row["label"]))
+
+
+def is_answer_pair(value: Any) -> bool:
+    """True for a chosen and a rejected answer in one list, an older form of LLaMA-Factory's."""
+    return isinstance(value, list) and len(value) == 2 and all(isinstance(answer, str) for answer in value)
+
+
+def _label(value: Any) -> bool:
+    """The label of an unpaired answer: true or 1 for good, false or 0 for bad, also as text.
+
+    Raises:
+        DataError: it is none of these.
+    """
+    meaning = {True: True, False: False, "true": True, "false": False, "1": True, "0": False}
+    key = value.strip().lower() if isinstance(value, str) else value
+    if isinstance(key, (str, int)) and key in meaning:
+        return meaning[key]
+    fix = "Write true for a good answer, false for a bad one."
+    raise DataError(f"is {kind_of(value)}, not a label.", fix, field="label")
 
 
 def _tree(row: Row) -> Example:

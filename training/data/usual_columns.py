@@ -1,7 +1,7 @@
 """The columns that rows use: those of a format, others whose meaning is certain without a mapping, and those that nothing reads."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -47,15 +47,19 @@ def usual_columns(row: Row) -> tuple[str, dict[str, str]] | None:
 
 def in_roles(row: Row, row_format: str) -> dict[str, str] | None:
     """The path of each role of a row of that format that does not have the format's own columns."""
-    if row_format not in _OWN or any(all(name in row for name in own) for own in _OWN[row_format]):
+    if _has_own(row, row_format):
         return None
     usual = usual_columns(row)
     return usual[1] if usual and usual[0] == row_format else None
 
 
+def _has_own(names: Collection[str], row_format: str) -> bool:
+    return row_format not in _OWN or any(all(name in names for name in own) for own in _OWN[row_format])
+
+
 def names_in_use(names: tuple[str, ...], row_format: str) -> set[str] | None:
     """The columns that rows with these columns and of that format use in the place of the format's own; None if they have those."""
-    if row_format not in _OWN or any(all(name in names for name in own) for own in _OWN[row_format]):
+    if _has_own(names, row_format):
         return None
     if row_format == "source/target":
         return {"translation"}

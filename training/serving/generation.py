@@ -82,7 +82,6 @@ class Job:
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """The tokens that end the answer."""
         return () if self.sampling.ignore_eos else self.served.ends
 
 
@@ -98,7 +97,6 @@ class Generator:
             threading.Thread(target=self._work, name="generator", daemon=True).start()
 
     def add(self, job: Job) -> None:
-        """Queues a job."""
         with self._lock:
             self.pending += 1
         self._jobs.put(job)
@@ -198,7 +196,6 @@ class Recorder:
         self._tokens = 0
 
     def add(self, token: int, logprob: float | None, alternatives: tuple[tuple[int, float], ...]) -> None:
-        """Adds the next token."""
         self._ended, self._tokens = token in self._ends, self._tokens + 1
         text = "" if self._ended else self._text.add(token)
         if self._tokens > self.job.sampling.min_tokens:
@@ -211,7 +208,6 @@ class Recorder:
         return self._until.stopped or self.job.cancelled.is_set()
 
     def end(self) -> End:
-        """The end of the answer."""
         rest = self._until.add(self._text.rest()) + self._until.rest()
         return End("stop" if self._ended or self._until.stopped else "length", rest)
 

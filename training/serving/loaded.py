@@ -57,7 +57,6 @@ class Served:
 
     @cached_property
     def token_bytes(self) -> TokenBytes:
-        """The bytes of its tokens."""
         return TokenBytes(self.tokenizer)
 
     @contextmanager

@@ -67,7 +67,6 @@ class Api:
         return {"status": "ok", "pending": self._generator.pending, "idle_seconds": self.idle_seconds}
 
     async def model(self, name: str) -> dict[str, Any]:
-        """One model."""
         return self._listed(self._find(name))
 
     async def models(self) -> dict[str, Any]:

@@ -35,14 +35,14 @@ def convert_adapter(folder: Path, base: PretrainedConfig, target: Path) -> None:
         UserError: llama.cpp cannot apply an adapter of this kind.
         OSError: the disk is full.
     """
-    found, text = architecture_of(base), base.get_text_config()
+    architecture, text = architecture_of(base), base.get_text_config()
     settings: Any = PeftConfig.from_pretrained(str(folder))
     _check(settings)
-    with gguf_file(target, found) as writer:
+    with gguf_file(target, architecture) as writer:
         writer.add_type(gguf.GGUFType.ADAPTER)
         writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
         writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, float(settings.lora_alpha))
-        for name, tensor in _factors(load_file(folder / _WEIGHTS), settings, found, text):
+        for name, tensor in _factors(load_file(folder / _WEIGHTS), settings, architecture, text):
             writer.add_tensor(name, tensor.float().contiguous().numpy())
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
@@ -58,10 +58,10 @@ def _check(settings: Any) -> None:
 
 
 def _factors(
-    weights: dict[str, torch.Tensor], settings: Any, found: Architecture, config: Any
+    weights: dict[str, torch.Tensor], settings: Any, architecture: Architecture, config: Any
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Names and tensors of the factors: A (rank, in features), B (out features, rank)."""
-    names = Names(config, found)
+    names = Names(config, architecture)
     for name, tensor in weights.items():
         match = _FACTOR.match(name)
         if match is None:
@@ -71,7 +71,7 @@ def _factors(
             yield f"{names.of(weight)}.lora_a", tensor
         else:
             scaled = tensor.float() * _factor(match["module"], tensor.shape[1], settings)
-            yield f"{names.of(weight)}.lora_b", found.rows(weight, scaled, config)
+            yield f"{names.of(weight)}.lora_b", architecture.rows(weight, scaled, config)
 
 
 def _factor(module: str, rank: int, settings: Any) -> float:

@@ -88,17 +88,19 @@ def architecture_of(config: PretrainedConfig) -> Architecture:
     name = (config.architectures or [""])[0]
     if name not in ARCHITECTURES:
         raise refusal(name, f"is not a supported architecture. Supported are {', '.join(ARCHITECTURES)}.")
-    found, text = ARCHITECTURES[name], config.get_text_config()
-    used = next((value for key in _ACTIVATIONS if (value := getattr(text, key, None))), found.activation)
-    if used != found.activation:
-        raise refusal(name, f"uses the activation function {used}; llama.cpp computes it with {found.activation}.")
-    _check_attention(name, found, text)
-    return found
+    architecture, text = ARCHITECTURES[name], config.get_text_config()
+    used = next((value for key in _ACTIVATIONS if (value := getattr(text, key, None))), architecture.activation)
+    if used != architecture.activation:
+        raise refusal(
+            name, f"uses the activation function {used}; llama.cpp computes it with {architecture.activation}."
+        )
+    _check_attention(name, architecture, text)
+    return architecture
 
 
-def _check_attention(name: str, found: Architecture, config: Any) -> None:
+def _check_attention(name: str, architecture: Architecture, config: Any) -> None:
     scale = getattr(config, "query_pre_attn_scalar", None)
-    if scale is not None and scale != (known := _attention_scale(found, config)):
+    if scale is not None and scale != (known := _attention_scale(architecture, config)):
         raise refusal(name, f"scales its attention by query_pre_attn_scalar {scale}; llama.cpp assumes {known}.")
     if getattr(config, "qk_layernorm", False):
         raise refusal(name, "normalizes queries and keys (qk_layernorm), which llama.cpp does not compute.")
@@ -107,15 +109,17 @@ def _check_attention(name: str, found: Architecture, config: Any) -> None:
         or getattr(config, "scale_attn_weights", True) is False
     ):
         raise refusal(name, "scales its attention in a way that llama.cpp does not compute.")
-    if found.arch is gguf.MODEL_ARCH.GEMMA2 and not (config.attn_logit_softcapping and config.final_logit_softcapping):
+    if architecture.arch is gguf.MODEL_ARCH.GEMMA2 and not (
+        config.attn_logit_softcapping and config.final_logit_softcapping
+    ):
         raise refusal(name, "has no soft caps, and llama.cpp always computes those of Gemma 2.")
     if getattr(config, "use_bidirectional_attention", False):
         raise refusal(name, "attends in both directions, which llama.cpp does not compute.")
 
 
-def _attention_scale(found: Architecture, config: Any) -> int:
+def _attention_scale(architecture: Architecture, config: Any) -> int:
     """The square of what llama.cpp divides attention scores by: it recognizes the largest Gemma models by their layers."""
     largest = {gguf.MODEL_ARCH.GEMMA2: 46, gguf.MODEL_ARCH.GEMMA3: 62}
-    if config.num_hidden_layers == largest.get(found.arch):
+    if config.num_hidden_layers == largest.get(architecture.arch):
         return int(config.hidden_size // config.num_attention_heads)
     return int(config.head_dim)

@@ -46,7 +46,7 @@ class Source:
 
     folder: Path
     config: Any
-    found: Architecture
+    architecture: Architecture
 
     @classmethod
     def of(cls, folder: Path) -> "Source":
@@ -56,10 +56,10 @@ class Source:
             UserError: its architecture is not supported.
         """
         config = AutoConfig.from_pretrained(folder)
-        found, text = architecture_of(config), config.get_text_config()
+        architecture, text = architecture_of(config), config.get_text_config()
         text.dtype = config.dtype or text.dtype or torch.float32
         text.tie_word_embeddings = config.tie_word_embeddings
-        return cls(folder, text, found)
+        return cls(folder, text, architecture)
 
 
 def convert(folder: Path, target: Path, kind: GgufType = GgufType.TRAINED, tell: Tell = silent) -> list[str]:
@@ -70,20 +70,20 @@ def convert(folder: Path, target: Path, kind: GgufType = GgufType.TRAINED, tell:
         OSError: the disk is full.
     """
     source = Source.of(folder)
-    with gguf_file(target, source.found) as writer:
+    with gguf_file(target, source.architecture) as writer:
         writer.add_name(folder.resolve().parent.name)  # the run's id
         writer.add_file_type(_FILE_TYPES[_WANTED.get(kind, _STORED[source.config.dtype])])
-        add_shape(writer, source.config, source.found)
+        add_shape(writer, source.config, source.architecture)
         add_vocabulary(writer, folder, source.config.vocab_size)
         _write(writer, source, kind, tell)
     return _notes(source)
 
 
 @contextmanager
-def gguf_file(target: Path, found: Architecture) -> Iterator[gguf.GGUFWriter]:
+def gguf_file(target: Path, architecture: Architecture) -> Iterator[gguf.GGUFWriter]:
     """A writer of a model or an adapter; the file is at `target` once it is complete."""
     part = target.with_name(f"{target.name}.part")
-    writer = gguf.GGUFWriter(part, gguf.MODEL_ARCH_NAMES[found.arch])
+    writer = gguf.GGUFWriter(part, gguf.MODEL_ARCH_NAMES[architecture.arch])
     try:
         yield writer
         writer.close()
@@ -94,7 +94,7 @@ def gguf_file(target: Path, found: Architecture) -> Iterator[gguf.GGUFWriter]:
 
 
 def _notes(source: Source) -> list[str]:
-    length, whole = context_length(source.config, source.found), source.config.max_position_embeddings
+    length, whole = context_length(source.config, source.architecture), source.config.max_position_embeddings
     if length == whole:
         return []
     return [
@@ -148,23 +148,25 @@ def _tensors(source: Source) -> Iterator[tuple[str, torch.Tensor]]:
     Raises:
         UserError: the model has a tensor that its architecture does not have.
     """
-    config, found = source.config, source.found
-    names = Names(config, found)
+    config, architecture = source.config, source.architecture
+    names = Names(config, architecture)
     for file in sorted(source.folder.glob("*.safetensors")):
         with safe_open(file, framework="pt") as stored:
             for name in stored.keys():  # noqa: SIM118 - not a mapping
                 if names.is_weight(name):
-                    tensor = found.rows(name, found.rearrange(name, stored.get_tensor(name), config), config)
+                    tensor = architecture.rows(
+                        name, architecture.rearrange(name, stored.get_tensor(name), config), config
+                    )
                     yield names.of(name), tensor.float() if tensor.ndim == 1 else tensor
-    if found.arch is not gguf.MODEL_ARCH.GPT2:
+    if architecture.arch is not gguf.MODEL_ARCH.GPT2:
         yield from factor_tensors(config)
 
 
 class Names:
     """llama.cpp's names of an architecture's tensors."""
 
-    def __init__(self, config: Any, found: Architecture) -> None:
-        self._map = gguf.get_tensor_name_map(found.arch, config.num_hidden_layers)
+    def __init__(self, config: Any, architecture: Architecture) -> None:
+        self._map = gguf.get_tensor_name_map(architecture.arch, config.num_hidden_layers)
         self._tied = bool(config.tie_word_embeddings)
 
     def is_weight(self, name: str) -> bool:

@@ -14,15 +14,15 @@ from training.results.gguf.architectures import Architecture, refusal
 _PATTERNS = {gguf.MODEL_ARCH.GEMMA2: 2, gguf.MODEL_ARCH.GEMMA3: 6}
 
 
-def add_shape(writer: gguf.GGUFWriter, config: Any, found: Architecture) -> None:
+def add_shape(writer: gguf.GGUFWriter, config: Any, architecture: Architecture) -> None:
     """Writes sizes, positions and windows of a text model's configuration."""
     heads, hidden = config.num_attention_heads, config.hidden_size
-    writer.add_context_length(context_length(config, found))
+    writer.add_context_length(context_length(config, architecture))
     writer.add_embedding_length(hidden)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_head_count(heads)
     writer.add_vocab_size(config.vocab_size)
-    if found.arch is gguf.MODEL_ARCH.GPT2:
+    if architecture.arch is gguf.MODEL_ARCH.GPT2:
         writer.add_feed_forward_length(config.n_inner or 4 * hidden)
         writer.add_layer_norm_eps(config.layer_norm_epsilon)
         return
@@ -39,16 +39,16 @@ def add_shape(writer: gguf.GGUFWriter, config: Any, found: Architecture) -> None
     for cap in ("attn_logit_softcapping", "final_logit_softcapping"):
         if value := getattr(config, cap, None):
             getattr(writer, f"add_{cap}")(value)
-    if found.windows:
-        _add_windows(writer, config, found.arch)
+    if architecture.windows:
+        _add_windows(writer, config, architecture.arch)
 
 
-def context_length(config: Any, found: Architecture) -> int:
+def context_length(config: Any, architecture: Architecture) -> int:
     """The tokens of context in which llama.cpp computes what transformers computes.
 
     Where llama.cpp ignores sliding windows, contexts longer than the window would differ.
     """
-    window = None if found.windows else getattr(config, "sliding_window", None)
+    window = None if architecture.windows else getattr(config, "sliding_window", None)
     return int(min(config.max_position_embeddings, window or config.max_position_embeddings))
 
 

@@ -6,6 +6,7 @@ Written at the end of training to PARITY_FOLDER: rows.json, and logits.safetenso
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ def _prompts(config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, 
     """The first `count` held-out rows with a prompt; of the training rows if none are held out. Empty for other tasks."""
     renderer, encoder = Renderer(tokenizer, ChatSettings.of(config)), Encoder(tokenizer)
     if config.task in (Task.CLASSIFICATION, Task.REWARD):
-        return list(_first(_scored(config, data, renderer, tokenizer), count))
+        return list(islice(_scored(config, data, renderer, tokenizer), count))
     if config.task not in (Task.SFT, Task.DPO, Task.ORPO, Task.KTO):
         return []
     found: list[Prompt] = []
@@ -134,9 +135,8 @@ def _prompts(config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, 
         text, answer = renderer.question(example)
         if not text:
             continue
-        marked = (
-            not config.train_on_prompt and config.loss_on is not LossOn.FIELD
-        )  # the last tokens with loss are the answer
+        # Whether the last tokens with loss are the answer.
+        marked = not config.train_on_prompt and config.loss_on is not LossOn.FIELD
         parts = _prompt_and_answer(item) if marked else None
         ids, expected = parts or (encoder.prompt(renderer.last_turn(example)), [])
         prompt = _prompt(row, example, ids, text, templated=renderer.templates)
@@ -195,16 +195,11 @@ def _end_tokens(data: Data, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """The special tokens with which rows of the training data end their last answer, as far as the first rows show."""
     special, found = set(tokenizer.all_special_ids), set()
     special |= {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-    for _, _, item in _first(_rows(data), 64):
+    for _, _, item in islice(_rows(data), 64):
         row = item.get("chosen", item)
         if "labels" in row and len(trained := np.flatnonzero(row["labels"] != IGNORED)):
             found.add(int(row["input_ids"][trained[-1]]))
     return sorted(found & special)
-
-
-def _first(rows: Iterator[Any], count: int) -> Iterator[Any]:
-    for _, row in zip(range(count), rows, strict=False):
-        yield row
 
 
 def _answered(reference: Reference, model: Trained, device: torch.device, autocast: torch.dtype | None) -> Reference:
