@@ -10,6 +10,21 @@ from training.errors import DataError
 Row = dict[str, Any]
 Message = dict[str, Any]
 """`role` and `content` (always text; empty with `tool_calls`), and any other keys for the chat template."""
+_MEDIA_COLUMNS = {
+    name: kind for kind in ("image", "video", "audio") for name in (kind, f"{kind}s", f"{kind}_path", f"{kind}_url")
+}
+# A word in angle brackets counts only where multimodal data sets put it, since text may speak of HTML's <video>.
+_PLACEHOLDER = re.compile(
+    r"\A\s*<(image|video|audio)>|^[ \t]*<(image|video|audio)>[ \t]*$|<(image|video|audio)>\s*\Z"
+    r"|<\|(image|video|audio)_?(?:pad|bos|1)?\|>|<\|(vision)_start\|>|<(image)_placeholder>|\[(IMG)\]",
+    re.MULTILINE,
+)
+_MEDIA_FIX = "Lathe trains on text: remove these rows, or train them with a program for multimodal models."
+_LONGEST_CLASS = 200  # characters
+_FEW_ROWS = 20  # in which many classes prove nothing
+ONE_CLASS = "is the same class in every row, so there is nothing to learn."
+ONE_CLASS_FIX = "Use rows of at least two classes."
+_CLASS_FIX = "Give every row a short label (columns text and label), or choose the task sft."
 
 
 @dataclass(frozen=True)
@@ -96,27 +111,15 @@ def kind_of(value: Any) -> str:
     )
 
 
-_COLUMNS = {
-    name: kind for kind in ("image", "video", "audio") for name in (kind, f"{kind}s", f"{kind}_path", f"{kind}_url")
-}
-# A word in angle brackets counts only where multimodal data sets put it, since text may speak of HTML's <video>.
-_PLACEHOLDER = re.compile(
-    r"\A\s*<(image|video|audio)>|^[ \t]*<(image|video|audio)>[ \t]*$|<(image|video|audio)>\s*\Z"
-    r"|<\|(image|video|audio)_?(?:pad|bos|1)?\|>|<\|(vision)_start\|>|<(image)_placeholder>|\[(IMG)\]",
-    re.MULTILINE,
-)
-_MEDIA_FIX = "Lathe trains on text: remove these rows, or train them with a program for multimodal models."
-
-
 def refuse_media_columns(row: Row) -> None:
     """Checks that no column of the row holds images, audio or video.
 
     Raises:
         DataError: one does.
     """
-    for name in _COLUMNS.keys() & row.keys():
+    for name in _MEDIA_COLUMNS.keys() & row.keys():
         if row[name]:
-            raise DataError(f"holds {_COLUMNS[name]} data.", _MEDIA_FIX, field=name)
+            raise DataError(f"holds {_MEDIA_COLUMNS[name]} data.", _MEDIA_FIX, field=name)
 
 
 def refuse_placeholders(example: Example) -> None:
@@ -129,13 +132,6 @@ def refuse_placeholders(example: Example) -> None:
     for text in (example.prompt, *asked):
         if ("<" in text or "[" in text) and (found := _PLACEHOLDER.search(text)):
             raise DataError(f"contains a placeholder for an image, audio or video ({found[0].strip()}).", _MEDIA_FIX)
-
-
-_LONGEST_CLASS = 200  # characters
-_FEW_ROWS = 20  # in which many classes prove nothing
-ONE_CLASS = "is the same class in every row, so there is nothing to learn."
-ONE_CLASS_FIX = "Use rows of at least two classes."
-_CLASS_FIX = "Give every row a short label (columns text and label), or choose the task sft."
 
 
 def check_classes(names: Sequence[str], *, all_rows: bool = False) -> None:

@@ -18,6 +18,14 @@ from training.errors import DataError
 ERROR, WARNING = "error", "warning"
 KINDS = 20
 _VARIABLE = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
+MOST_COLUMNS = 500
+_MAX_SIGNATURES = 2000
+_EXACT = 2**53  # many programs round larger integers
+_NUMBERS = {int: float}  # both are reported as numbers
+_TYPE_NAMES = {str: "text", float: "a number", bool: "true or false", list: "a list", dict: "an object"}
+SAMPLE_ROWS = 5
+_SHOWN_CHARACTERS, _SHOWN_ENTRIES = 400, 5  # of a value in the sample
+_OWN_TEXT_FIX = "Move its text into the conversation, or remove the column."
 
 
 @dataclass(frozen=True)
@@ -64,17 +72,6 @@ class Issues:
     def faulty(self, field: str) -> bool:
         """True if the field has an error."""
         return any(issue.field == field for issue in self._first[ERROR].values())
-
-
-MOST_COLUMNS = 500
-_MAX_SIGNATURES = 2000
-_EXACT = 2**53  # many programs round larger integers
-_NUMBERS = {int: float}  # both are reported as numbers
-_TYPE_NAMES = {str: "text", float: "a number", bool: "true or false", list: "a list", dict: "an object"}
-
-SAMPLE_ROWS = 5
-_SHOWN_CHARACTERS, _SHOWN_ENTRIES = 400, 5  # of a value in the sample
-_OWN_TEXT_FIX = "Move its text into the conversation, or remove the column."
 
 
 class Survey:

@@ -30,6 +30,23 @@ _NUMBERED = re.compile(rf"({'|'.join((*_ASKED, *_ANSWERED))}|option|choice|opt|o
 _OWN = {"preference": (("prompt", "chosen"), ("instruction", "output")), "alpaca": (("instruction", "output"),),
         "prompt/completion": (("prompt", "completion"),),
         "source/target": (("source", "target"),)}  # fmt: skip
+_TOOLS = ("tools", "functions")
+_PAIR = ("prompt", "completion", "system", *_TOOLS)
+_ALPACA = ("instruction", "input", "output", "system", "history")
+_CHAT = (*CONVERSATION_COLUMNS, "system", *_TOOLS)
+_READ: dict[str, tuple[str, ...]] = {
+    "alpaca": _ALPACA,
+    "sharegpt": _CHAT,
+    "messages": _CHAT,
+    "prompt/completion": _PAIR,
+    "preference": ("chosen", "rejected", "prompt", *CONVERSATION_COLUMNS, *_ALPACA, *_TOOLS),
+    "unpaired preference": ("label", *_CHAT, *_PAIR),
+    "message tree": ("prompt", "text", "role", "replies"),
+    "text": ("text",),
+    "text/label": ("text", "label"),
+    "source/target": ("source", "target"),
+}
+_MAY_VANISH = ("system", "prompt", "instruction", "input")
 
 
 def usual_columns(row: Row) -> tuple[str, dict[str, str]] | None:
@@ -99,25 +116,6 @@ def _languages(value: Any) -> list[str]:
         f"translation.{code}" for code, text in texts.items() if LANGUAGE.fullmatch(code) and isinstance(text, str)
     ]
     return codes if len(codes) == len(texts) == 2 else []
-
-
-_TOOLS = ("tools", "functions")
-_PAIR = ("prompt", "completion", "system", *_TOOLS)
-_ALPACA = ("instruction", "input", "output", "system", "history")
-_CHAT = (*CONVERSATION_COLUMNS, "system", *_TOOLS)
-_READ: dict[str, tuple[str, ...]] = {
-    "alpaca": _ALPACA,
-    "sharegpt": _CHAT,
-    "messages": _CHAT,
-    "prompt/completion": _PAIR,
-    "preference": ("chosen", "rejected", "prompt", *CONVERSATION_COLUMNS, *_ALPACA, *_TOOLS),
-    "unpaired preference": ("label", *_CHAT, *_PAIR),
-    "message tree": ("prompt", "text", "role", "replies"),
-    "text": ("text",),
-    "text/label": ("text", "label"),
-    "source/target": ("source", "target"),
-}
-_MAY_VANISH = ("system", "prompt", "instruction", "input")
 
 
 def unused_columns(columns: Iterable[str], formats: Iterable[str], mapping: str | None = None) -> list[str]:

@@ -14,10 +14,10 @@ from starlette.exceptions import HTTPException
 
 from training.errors import openai_form
 from training.serving import prompts
-from training.serving.answers import Answer
 from training.serving.forms import ChatRequest, CompletionRequest, RequestError, TokenizeRequest
 from training.serving.generation import Emitted, End, Generator, Job, Sampling, Token
 from training.serving.loaded import Served
+from training.serving.responses import Answer
 from training.serving.templates import TemplateProcess
 
 Result = TypeVar("Result")

@@ -28,6 +28,7 @@ _MIX = 6  # differs from the other seeds (order.py, packing.py, selection.py, tr
 _SEEDS = 2**32
 _MOST_ROWS = 200_000_000  # in an epoch
 _NEXT_SEED = 0x9E3779B1  # two sets with equally many rows get different permutations
+_PACKS = 4  # differs from the other seeds (order.py, selection.py, training/batches/streaming.py)
 
 
 @dataclass(frozen=True)
@@ -176,9 +177,6 @@ def mixture(
 def _shuffled_within(count: int, together: int, generator: np.random.Generator) -> NDArray[np.int64]:
     """The indexes 0 to count - 1, shuffled within each `together` of them."""
     return np.lexsort((generator.random(count), np.arange(count) // together))
-
-
-_PACKS = 4  # differs from the other seeds (order.py, selection.py, training/batches/streaming.py)
 
 
 def best_fit(lengths: Integers, room: int) -> NDArray[np.int64]:

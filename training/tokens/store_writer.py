@@ -52,6 +52,9 @@ _BLOCKS = {
 }
 NO_SCRIPT = "Digits and signs"
 SCRIPTS = [NO_SCRIPT, *_BLOCKS]
+EXAMPLES = 20
+TOKENIZER = "tokenizer.json"
+_FILES = ("tokens.i32", "ends.i64", "spans.i32", "first_trained.i32", "hashes.u64")
 
 
 def _table() -> NDArray[np.uint8]:
@@ -75,11 +78,6 @@ def main_scripts(texts: Sequence[str]) -> Integers:
     counts[:, 0] = 0  # ignores digits and signs; a text of these only has index 0
     main: Integers = counts.argmax(axis=1)
     return main
-
-
-EXAMPLES = 20
-TOKENIZER = "tokenizer.json"
-_FILES = ("tokens.i32", "ends.i64", "spans.i32", "first_trained.i32", "hashes.u64")
 
 
 class StoreWriter:

@@ -20,6 +20,8 @@ from training.data.survey import Issue
 from training.errors import DataError
 
 _BATCH_ROWS = 256
+REFUSED = 3
+"""The exit status if a file cannot be read; stderr then has the problem as JSON."""
 
 
 def read_rows(path: Path, file_format: str) -> Iterator[Row]:
@@ -167,10 +169,6 @@ def _size(value: Any) -> int:
     if isinstance(value, dict):
         return sum(map(_size, value.values()))
     return sum(map(_size, value)) if isinstance(value, list | tuple) else 8
-
-
-REFUSED = 3
-"""The exit status if a file cannot be read; stderr then has the problem as JSON."""
 
 
 def main(arguments: list[str]) -> int:

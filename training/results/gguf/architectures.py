@@ -11,18 +11,15 @@ from transformers import PretrainedConfig
 from training.errors import UserError
 
 _FIX = "llama.cpp's own convert_hf_to_gguf.py supports more; run it on the exported folder."
+Rearrange = Callable[[str, torch.Tensor, Any], torch.Tensor]
+# GPT-2 stores these as (input, output).
+_TRANSPOSED = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")
+_ACTIVATIONS = ("hidden_activation", "hidden_act", "activation_function")
 
 
 def refusal(value: str, message: str, fix: str = _FIX) -> UserError:
     """An error about the architecture, setting or tensor `value`."""
     return UserError("gguf", value, message, fix)
-
-
-Rearrange = Callable[[str, torch.Tensor, Any], torch.Tensor]
-
-# GPT-2 stores these as (input, output).
-_TRANSPOSED = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")
-_ACTIVATIONS = ("hidden_activation", "hidden_act", "activation_function")
 
 
 @dataclass(frozen=True)

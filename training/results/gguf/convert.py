@@ -38,6 +38,10 @@ _FILE_TYPES = {
 }
 _WANTED = {GgufType.F16: gguf.GGMLQuantizationType.F16, GgufType.Q8_0: gguf.GGMLQuantizationType.Q8_0}
 _BLOCK = 32
+_NO_WEIGHTS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
+_TEXT_MODEL = re.compile(r"^(model\.)?language_model\.(model\.)?")
+_OTHER_MODELS = ("vision_tower.", "multi_modal_projector.")
+_SPARE_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -137,11 +141,6 @@ def encoded(tensor: torch.Tensor, stored: gguf.GGMLQuantizationType) -> np.ndarr
     return quantized.view(np.uint8)
 
 
-_NO_WEIGHTS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
-_TEXT_MODEL = re.compile(r"^(model\.)?language_model\.(model\.)?")
-_OTHER_MODELS = ("vision_tower.", "multi_modal_projector.")
-
-
 def _tensors(source: Source) -> Iterator[tuple[str, torch.Tensor]]:
     """Names and tensors in the model's dtype, one in memory at a time; vectors in fp32, which llama.cpp requires.
 
@@ -187,9 +186,6 @@ class Names:
         if found is None:
             raise refusal(name, "is a tensor that this architecture does not have.")
         return str(found)
-
-
-_SPARE_BYTES = 64 * 2**20
 
 
 def write(folder: Path, target: Path, kind: GgufType, tell: Tell = silent) -> list[str]:

@@ -10,6 +10,8 @@ import torch
 
 from training.errors import UserError
 
+_F32 = 0  # ggml's number of fp32, for the cache of keys and values
+
 
 def llama_cpp(needed_by: str, otherwise: str = "") -> ModuleType:
     """The package llama_cpp.
@@ -23,9 +25,6 @@ def llama_cpp(needed_by: str, otherwise: str = "") -> ModuleType:
     except ImportError:
         fix = f"Install it (pip install 'lathe-workbench[llama]' compiles it with g++ and cmake){otherwise}."
         raise UserError("type", needed_by, "needs llama.cpp, which is not installed.", fix) from None
-
-
-_F32 = 0  # ggml's number of fp32, for the cache of keys and values
 
 
 class LlamaModel:

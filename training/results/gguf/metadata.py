@@ -12,6 +12,7 @@ from training.results.gguf.architectures import Architecture, refusal
 
 # Every nth layer has full attention, if no key says otherwise.
 _PATTERNS = {gguf.MODEL_ARCH.GEMMA2: 2, gguf.MODEL_ARCH.GEMMA3: 6}
+_GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 
 
 def add_shape(writer: gguf.GGUFWriter, config: Any, architecture: Architecture) -> None:
@@ -61,9 +62,6 @@ def _add_windows(writer: gguf.GGUFWriter, config: Any, arch: gguf.MODEL_ARCH) ->
             writer.add_sliding_window_pattern(local)
     elif arch is gguf.MODEL_ARCH.GEMMA2:  # llama.cpp has no Gemma 2 without windows
         writer.add_sliding_window(config.max_position_embeddings)
-
-
-_GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 
 
 def _rope(config: Any) -> dict[str, Any]:

@@ -31,6 +31,9 @@ from training.results.gguf.llama import LlamaModel
 from training.results.parity.generation import Whole
 from training.results.parity.reference import Prompt
 
+_NAME = "result"
+_SECONDS = 600.0  # for one answer; loading has no limit, since a model may be large
+
 
 @dataclass(frozen=True)
 class Answered:
@@ -146,10 +149,6 @@ def gguf_form(file: Path, longest: int) -> Iterator[Form]:
     """
     with LlamaModel(file, longest) as model:
         yield GgufForm(model)
-
-
-_NAME = "result"
-_SECONDS = 600.0  # for one answer; loading has no limit, since a model may be large
 
 
 class ServedForm:
