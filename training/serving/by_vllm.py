@@ -68,7 +68,7 @@ def _answer(server: Server, job: Job) -> None:
 
 
 def _record(recorder: Recorder, part: dict[str, Any]) -> None:
-    most, logprobs = recorder.job.sampling.logprobs, part.get("logprobs")
+    most, logprobs = recorder.job.request.wanted_logprobs, part.get("logprobs")
     for index, token in enumerate(part["token_ids"]):
         if recorder.is_over:
             return
@@ -87,22 +87,22 @@ def _id(key: str) -> int:
 
 def _body(job: Job) -> dict[str, Any]:
     """Stop strings are found in the tokens here, as without vLLM."""
-    sampling = job.sampling
-    sampled = sampling.temperature > GREEDY_BELOW
+    request = job.request
+    sampled = request.temperature > GREEDY_BELOW
     return {
         "model": job.served.name,
         "prompt": job.prompt,
-        "max_tokens": sampling.max_tokens,
-        "min_tokens": sampling.min_tokens,
-        "temperature": sampling.temperature if sampled else 0,
-        "top_p": sampling.top_p if sampled else 1,
-        "top_k": max(sampling.top_k, 0) if sampled else 0,
-        "min_p": sampling.min_p if sampled else 0,
-        "repetition_penalty": sampling.repetition_penalty,
-        "seed": sampling.seed,
+        "max_tokens": job.max_tokens,
+        "min_tokens": request.min_tokens,
+        "temperature": request.temperature if sampled else 0,
+        "top_p": request.top_p if sampled else 1,
+        "top_k": max(request.top_k, 0) if sampled else 0,
+        "min_p": request.min_p if sampled else 0,
+        "repetition_penalty": request.repetition_penalty,
+        "seed": request.seed,
         "ignore_eos": True,
         "stop_token_ids": list(job.ends),
-        "logprobs": sampling.logprobs,
+        "logprobs": request.wanted_logprobs,
         "return_tokens_as_token_ids": True,
         "return_token_ids": True,
     }

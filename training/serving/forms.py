@@ -73,7 +73,7 @@ _INSTEAD = {
 
 
 def supported(values: Mapping[str, Any], fields: Collection[str]) -> dict[str, Any]:
-    """The parameters among `fields`; the others must change nothing.
+    """The parameters among `fields` that are not null; the others must change nothing.
 
     Raises:
         RequestError: a parameter would change the answer, or is unknown.
@@ -81,7 +81,7 @@ def supported(values: Mapping[str, Any], fields: Collection[str]) -> dict[str, A
     for name, value in values.items():
         if name not in fields and not _changes_nothing(name, value, values):
             raise _refusal(name, value)
-    return {name: value for name, value in values.items() if name in fields}
+    return {name: value for name, value in values.items() if name in fields and value is not None}
 
 
 def _changes_nothing(name: str, value: Any, values: Mapping[str, Any]) -> bool:
@@ -126,26 +126,30 @@ class Form(BaseModel):
 
 
 class Request(Form):
-    """What both kinds of completion share."""
+    """What both kinds of completion share.
 
-    stream: bool | None = False
+    A temperature of 0 is greedy, a `top_k` below 1 no limit. No end token and no stop string ends the first `min_tokens` tokens;
+    with `ignore_eos`, no end token ends the answer.
+    """
+
+    stream: bool = False
     stream_options: StreamOptions | None = None
-    temperature: float | None = Field(None, ge=0, le=10)
-    top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=-1)
-    min_p: float | None = Field(None, ge=0, le=1)
-    repetition_penalty: float | None = Field(None, gt=0, le=10)
+    temperature: float = Field(1.0, ge=0, le=10)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=-1)
+    min_p: float = Field(0.0, ge=0, le=1)
+    repetition_penalty: float = Field(1.0, gt=0, le=10)
     max_tokens: int | None = Field(None, ge=1)
-    min_tokens: int | None = Field(None, ge=0)
-    ignore_eos: bool | None = False
+    min_tokens: int = Field(0, ge=0)
+    ignore_eos: bool = False
     stop: list[_Stop] = Field(default_factory=list, max_length=_MAX_STOPS)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
-    return_token_ids: bool | None = False
+    return_token_ids: bool = False
 
     @field_validator("stop", mode="before")
     @classmethod
     def _as_list(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str) else [] if value is None else value
+        return [value] if isinstance(value, str) else value
 
     @property
     def longest(self) -> int | None:
@@ -170,7 +174,7 @@ class ChatRequest(Request):
     tools: list[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     max_completion_tokens: int | None = Field(None, ge=1)
-    logprobs: bool | None = None
+    logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=20)
 
     @field_validator("messages")
@@ -217,7 +221,7 @@ class TokenizeRequest(Form):
     messages: list[dict[str, Any]] | None = Field(None, min_length=1)
     tools: list[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    return_token_strs: bool | None = False
+    return_token_strs: bool = False
 
     @field_validator("messages")
     @classmethod

@@ -19,34 +19,13 @@ from transformers import (
 )
 
 from training.errors import is_out_of_memory
-from training.serving.forms import RequestError
+from training.serving.forms import Request, RequestError
 from training.serving.loaded import Served
 from training.serving.text import Detokenizer, UntilStop
 
 log = logging.getLogger(__name__)
 
 GREEDY_BELOW = 1e-4  # with a lower temperature, logits leave the range of fp32
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How to choose tokens, and when to end; a temperature of 0 is greedy, a `top_k` below 1 no limit.
-
-    No end token and no stop string ends the first `min_tokens` tokens; with `ignore_eos`, no end token ends the answer.
-    `logprobs`: alternatives to report.
-    """
-
-    max_tokens: int
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    min_tokens: int = 0
-    ignore_eos: bool = False
-    seed: int | None = None
-    stops: tuple[str, ...] = ()
-    logprobs: int | None = None
 
 
 @dataclass(frozen=True)
@@ -72,17 +51,18 @@ Emitted = Token | End | RequestError
 
 @dataclass
 class Job:
-    """A request: `emit` gets its tokens and its end, in the thread that generates."""
+    """A request with its prompt: `emit` gets at most `max_tokens` tokens and the end, in the thread that generates."""
 
     served: Served
     prompt: list[int]
-    sampling: Sampling
+    request: Request
+    max_tokens: int
     emit: Callable[[Emitted], None]
     cancelled: threading.Event = field(default_factory=threading.Event)
 
     @property
     def ends(self) -> tuple[int, ...]:
-        return () if self.sampling.ignore_eos else self.served.ends
+        return () if self.request.ignore_eos else self.served.ends
 
 
 class Generator:
@@ -119,11 +99,11 @@ class Generator:
 
 def generate(job: Job) -> None:
     """Generates the answer of a job and emits its tokens and its end."""
-    sampling, served = job.sampling, job.served
-    if sampling.seed is None:
+    request, served = job.request, job.served
+    if request.seed is None:
         torch.seed()
     else:
-        torch.manual_seed(sampling.seed % 2**63)
+        torch.manual_seed(request.seed % 2**63)
     with served.active() as module, torch.inference_mode():
         ids = torch.tensor([job.prompt], device=module.device)
         probabilities, recorder = _Probabilities(), Recorder(job)
@@ -139,14 +119,14 @@ def generate(job: Job) -> None:
 
 def _configuration(job: Job) -> GenerationConfig:
     """Every value that changes the distribution is set: those of the base model's configuration must not apply."""
-    sampling, sampled = job.sampling, dict[str, Any](do_sample=False)
-    if sampling.temperature > GREEDY_BELOW:
-        sampled = {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p}
-        sampled |= {"top_k": max(sampling.top_k, 0), "min_p": sampling.min_p}
+    request, sampled = job.request, dict[str, Any](do_sample=False)
+    if request.temperature > GREEDY_BELOW:
+        sampled = {"do_sample": True, "temperature": request.temperature, "top_p": request.top_p}
+        sampled |= {"top_k": max(request.top_k, 0), "min_p": request.min_p}
         sampled |= {"typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0}
     return GenerationConfig(
         **sampled,
-        max_new_tokens=sampling.max_tokens,
+        max_new_tokens=job.max_tokens,
         eos_token_id=list(job.ends) or None,
         pad_token_id=job.served.ends[0] if job.served.ends else 0,
         repetition_penalty=1.0,
@@ -157,13 +137,13 @@ def _configuration(job: Job) -> GenerationConfig:
 
 def _processors(job: Job, probabilities: "_Probabilities") -> list[LogitsProcessor]:
     """What reads or changes the logits before temperature, top_p, top_k and min_p; the first sees those of the model."""
-    sampling, device = job.sampling, job.served.module.device
-    processors = [] if sampling.logprobs is None else [probabilities]
-    if sampling.repetition_penalty != 1:
-        processors.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
-    if sampling.min_tokens and job.ends:
+    request, device = job.request, job.served.module.device
+    processors = [] if request.wanted_logprobs is None else [probabilities]
+    if request.repetition_penalty != 1:
+        processors.append(RepetitionPenaltyLogitsProcessor(request.repetition_penalty))
+    if request.min_tokens and job.ends:
         before = 1 if job.served.reads_prompt else len(job.prompt)  # a decoder's own input begins with its start token
-        processors.append(MinNewTokensLengthLogitsProcessor(before, sampling.min_tokens, list(job.ends), device))
+        processors.append(MinNewTokensLengthLogitsProcessor(before, request.min_tokens, list(job.ends), device))
     return processors
 
 
@@ -191,14 +171,14 @@ class Recorder:
     def __init__(self, job: Job) -> None:
         self.job = job
         self._ends = set(job.ends)
-        self._text, self._until = Detokenizer(job.served.tokenizer), UntilStop(job.sampling.stops)
+        self._text, self._until = Detokenizer(job.served.tokenizer), UntilStop(job.request.stop)
         self._ended = False
         self._tokens = 0
 
     def add(self, token: int, logprob: float | None, alternatives: tuple[tuple[int, float], ...]) -> None:
         self._ended, self._tokens = token in self._ends, self._tokens + 1
         text = "" if self._ended else self._text.add(token)
-        if self._tokens > self.job.sampling.min_tokens:
+        if self._tokens > self.job.request.min_tokens:
             text = self._until.add(text)
         self.job.emit(Token(token, text, logprob, alternatives))
 
@@ -220,7 +200,7 @@ class _Recording(StoppingCriteria):  # type: ignore[misc]
 
     def __call__(self, input_ids: torch.Tensor, _scores: torch.Tensor, **_: Any) -> torch.Tensor:
         token = int(input_ids[0, -1])
-        self._recorder.add(token, *self._probabilities.of(token, self._recorder.job.sampling.logprobs or 0))
+        self._recorder.add(token, *self._probabilities.of(token, self._recorder.job.request.wanted_logprobs or 0))
         over = self._recorder.is_over
         return torch.full((input_ids.shape[0],), over, device=input_ids.device, dtype=torch.bool)
 

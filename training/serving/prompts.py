@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from training.chat.tokenizer import prompt_ids
-from training.serving.forms import RequestError
+from training.serving.forms import Request, RequestError
 from training.serving.loaded import Served
 from training.serving.templates import TemplateProcess
 
@@ -67,11 +67,11 @@ def of_text(served: Served, prompt: str | list[int]) -> list[int]:
     return list(prompt)
 
 
-def check_length(served: Served, prompt: list[int], max_tokens: int | None) -> int:
+def check_length(served: Served, prompt: list[int], request: Request) -> int:
     """The number of tokens that the answer may have.
 
     Raises:
-        RequestError: the prompt is empty, or does not fit the model's context with the answer.
+        RequestError: the prompt is empty, or does not fit the model's context with the answer; or the answer would be longer.
     """
     if not prompt:
         raise RequestError(400, "prompt", None, "has no tokens.", "Give a prompt.")
@@ -79,7 +79,11 @@ def check_length(served: Served, prompt: list[int], max_tokens: int | None) -> i
     if left < 1 or len(prompt) > served.context:
         message = f"has {len(prompt):,} tokens; the context of {served.name} is {served.context:,} with the answer."
         raise RequestError(400, "prompt", f"{len(prompt):,} tokens", message, "Shorten the prompt.")
-    if max_tokens is not None and max_tokens > left:
+    longest = request.longest or left
+    if longest > left:
         message = f"does not fit: the prompt has {len(prompt):,} of {served.context:,} tokens."
-        raise RequestError(400, "max_tokens", max_tokens, message, f"Give at most {left:,}.")
-    return max_tokens or left
+        raise RequestError(400, "max_tokens", longest, message, f"Give at most {left:,}.")
+    if request.min_tokens > longest:
+        message = f"is more than the answer can have, {longest:,} tokens."
+        raise RequestError(400, "min_tokens", request.min_tokens, message, f"Give at most {longest:,}.")
+    return longest

@@ -5,29 +5,26 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
-from training.serving.forms import ChatRequest, CompletionRequest
-from training.serving.generation import End, Token
-from training.serving.loaded import Served
+from training.serving.forms import ChatRequest
+from training.serving.generation import End, Job, Token
 
 
 @dataclass
 class Answer:
     """One answer while its tokens arrive."""
 
-    request: ChatRequest | CompletionRequest
-    served: Served
-    prompt: list[int]
+    job: Job
     tokens: list[Token] = field(default_factory=list)
     created: int = field(default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:
-        self.is_chat = isinstance(self.request, ChatRequest)
+        self.is_chat = isinstance(self.job.request, ChatRequest)
         self.id = f"{'chatcmpl' if self.is_chat else 'cmpl'}-{uuid.uuid4().hex}"
 
     @property
     def usage(self) -> dict[str, int]:
         """The numbers of tokens; those of the answer include its end token."""
-        asked, answered = len(self.prompt), len(self.tokens)
+        asked, answered = len(self.job.prompt), len(self.tokens)
         return {"prompt_tokens": asked, "completion_tokens": answered, "total_tokens": asked + answered}
 
     def whole(self, end: End) -> dict[str, Any]:
@@ -36,7 +33,7 @@ class Answer:
         said: dict[str, Any] = {"message": {"role": "assistant", "content": text}} if self.is_chat else {"text": text}
         choice = {"index": 0, **said, "logprobs": self._logprobs(self.tokens), "finish_reason": end.reason}
         answer = self._head("chat.completion" if self.is_chat else "text_completion") | {"usage": self.usage}
-        if self.request.return_token_ids:
+        if self.job.request.return_token_ids:
             choice["token_ids"] = [token.id for token in self.tokens]
             self._add_prompt(answer, choice)
         return answer | {"choices": [choice]}
@@ -45,21 +42,21 @@ class Answer:
         """The first chunk of a stream: role, and the prompt's tokens if the request wants them."""
         choice: dict[str, Any] = self._choice("", None, role="assistant")
         chunk = self._head(self._chunk_kind)
-        if self.request.return_token_ids:
+        if self.job.request.return_token_ids:
             self._add_prompt(chunk, choice)
         return chunk | {"choices": [choice]}
 
     def chunk(self, token: Token) -> dict[str, Any]:
         """The chunk of a token; its text may be empty, within a character or a possible stop string."""
         choice = self._choice(token.text, None) | {"logprobs": self._logprobs([token])}
-        if self.request.return_token_ids:
+        if self.job.request.return_token_ids:
             choice["token_ids"] = [token.id]
         return self._head(self._chunk_kind) | {"choices": [choice]}
 
     def last(self, end: End) -> list[dict[str, Any]]:
         """The last chunks: the reason of the end, then the numbers of tokens if the request wants them."""
         chunks = [self._head(self._chunk_kind) | {"choices": [self._choice(end.text, end.reason)]}]
-        if self.request.usage_in_stream:
+        if self.job.request.usage_in_stream:
             chunks.append(self._head(self._chunk_kind) | {"choices": [], "usage": self.usage})
         return chunks
 
@@ -68,7 +65,7 @@ class Answer:
         return "chat.completion.chunk" if self.is_chat else "text_completion"
 
     def _head(self, kind: str) -> dict[str, Any]:
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.served.name}
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.job.served.name}
 
     def _choice(self, text: str, reason: str | None, **delta: str) -> dict[str, Any]:
         if not self.is_chat:
@@ -78,10 +75,10 @@ class Answer:
 
     def _add_prompt(self, answer: dict[str, Any], choice: dict[str, Any]) -> None:
         """As vLLM places it: beside the choices of a chat, in the choice of a completion."""
-        (answer if self.is_chat else choice)["prompt_token_ids"] = self.prompt
+        (answer if self.is_chat else choice)["prompt_token_ids"] = self.job.prompt
 
     def _logprobs(self, tokens: list[Token]) -> dict[str, Any] | None:
-        if self.request.wanted_logprobs is None:
+        if self.job.request.wanted_logprobs is None:
             return None
         if self.is_chat:
             return {"content": [self._entry(one.id, one.logprob) | self._alternatives(one) for one in tokens]}
@@ -95,12 +92,12 @@ class Answer:
         return {"top_logprobs": [self._entry(other, value) for other, value in token.alternatives]}
 
     def _entry(self, token: int, logprob: float | None) -> dict[str, Any]:
-        content = self.served.token_bytes.of(token)
+        content = self.job.served.token_bytes.of(token)
         return {"token": content.decode(errors="replace"), "logprob": logprob, "bytes": list(content)}
 
     def _key(self, token: int) -> str:
         """A token's text; as OpenAI writes it, if it is only a part of a character: bytes:\\xc3."""
-        content = self.served.token_bytes.of(token)
+        content = self.job.served.token_bytes.of(token)
         try:
             return content.decode()
         except UnicodeDecodeError:

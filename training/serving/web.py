@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from training.errors import openai_form
 from training.serving import prompts
 from training.serving.forms import ChatRequest, CompletionRequest, RequestError, TokenizeRequest
-from training.serving.generation import Emitted, End, Generator, Job, Sampling, Token
+from training.serving.generation import Emitted, End, Generator, Job, Token
 from training.serving.loaded import Served
 from training.serving.responses import Answer
 from training.serving.templates import TemplateProcess
@@ -122,22 +122,22 @@ class Api:
         prompt: list[int],
         request: Request,
     ) -> Response:
-        longest = prompts.check_length(served, prompt, asked.longest)
+        longest = prompts.check_length(served, prompt, asked)
         loop, emitted = asyncio.get_running_loop(), asyncio.Queue[Emitted]()
 
         def emit(item: Emitted) -> None:
             loop.call_soon_threadsafe(emitted.put_nowait, item)
 
-        job = Job(served, prompt, _sampling(asked, longest), emit)
-        answer = Answer(asked, served, prompt)
+        job = Job(served, prompt, asked, longest, emit)
+        answer = Answer(job)
         self._used = time.monotonic()
         self._generator.add(job)
         if asked.stream:
-            return StreamingResponse(_stream(job, emitted, answer), media_type="text/event-stream")
-        return await _whole(job, emitted, answer, request)
+            return StreamingResponse(_stream(emitted, answer), media_type="text/event-stream")
+        return await _whole(emitted, answer, request)
 
 
-async def _stream(job: Job, emitted: "asyncio.Queue[Emitted]", answer: Answer) -> AsyncIterator[str]:
+async def _stream(emitted: "asyncio.Queue[Emitted]", answer: Answer) -> AsyncIterator[str]:
     """Server-sent events. The job is cancelled when the client has gone, which closes the generator."""
     try:
         yield _event(answer.first())
@@ -152,10 +152,10 @@ async def _stream(job: Job, emitted: "asyncio.Queue[Emitted]", answer: Answer) -
             yield "data: [DONE]\n\n"
             return
     finally:
-        job.cancelled.set()
+        answer.job.cancelled.set()
 
 
-async def _whole(job: Job, emitted: "asyncio.Queue[Emitted]", answer: Answer, request: Request) -> Response:
+async def _whole(emitted: "asyncio.Queue[Emitted]", answer: Answer, request: Request) -> Response:
     try:
         while True:
             try:
@@ -170,26 +170,7 @@ async def _whole(job: Job, emitted: "asyncio.Queue[Emitted]", answer: Answer, re
                 return JSONResponse(answer.whole(item))
             answer.tokens.append(item)
     finally:
-        job.cancelled.set()
-
-
-def _sampling(asked: ChatRequest | CompletionRequest, longest: int) -> Sampling:
-    if (asked.min_tokens or 0) > longest:
-        message = f"is more than the answer can have, {longest:,} tokens."
-        raise RequestError(400, "min_tokens", asked.min_tokens, message, f"Give at most {longest:,}.")
-    return Sampling(
-        max_tokens=longest,
-        temperature=1.0 if asked.temperature is None else asked.temperature,
-        top_p=asked.top_p or 1.0,
-        top_k=asked.top_k or 0,
-        min_p=asked.min_p or 0.0,
-        repetition_penalty=asked.repetition_penalty or 1.0,
-        min_tokens=asked.min_tokens or 0,
-        ignore_eos=bool(asked.ignore_eos),
-        seed=asked.seed,
-        stops=tuple(asked.stop),
-        logprobs=asked.wanted_logprobs,
-    )
+        answer.job.cancelled.set()
 
 
 async def _in_thread(action: Callable[[], Result]) -> Result:

@@ -292,10 +292,12 @@ def test_every_route_needs_the_token(client):
 
 
 def test_a_cancelled_request_ends_and_the_next_one_is_answered(client, served):
-    from training.serving.generation import Generator, Job, Sampling, generate
+    from training.serving.forms import CompletionRequest
+    from training.serving.generation import Generator, Job, generate
 
     seen, generator = [], Generator(generate)
-    job = Job(served["base"], [3, 76], Sampling(max_tokens=400, temperature=1, seed=0), seen.append)
+    request = CompletionRequest(model="base", prompt="", temperature=1, seed=0)
+    job = Job(served["base"], [3, 76], request, 400, seen.append)
     job.emit = lambda item: (seen.append(item), job.cancelled.set())
     generator.add(job)
     while generator.pending:
