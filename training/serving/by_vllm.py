@@ -10,15 +10,13 @@ from training.config.choices import Quantization
 from training.models.loading import check_files_finite
 from training.serving.forms import RequestError
 from training.serving.generation import GREEDY_BELOW, Generator, Job, Recorder
-from training.serving.loaded import DTYPE_NAMES, Base, Served, ends_of, saved_ends, tokenizers_of
+from training.serving.loaded import Base, Served, ends_of, saved_ends, tokenizers_of
 from training.vllm.answering import base_config, generation_config
 from training.vllm.limits import Models, NotLoaded, check
 from training.vllm.server import Server, VllmError, serving
 
 _THREADS = 64
 """Answers at a time; vLLM computes them together."""
-
-_PRECISIONS = dict(zip(DTYPE_NAMES[1:], ("bfloat16", "float16", "float32"), strict=True))
 
 
 def load(
@@ -35,8 +33,8 @@ def load(
     """
     if models:
         raise NotLoaded("vllm", next(iter(models)), "is not loaded: a process of vLLM serves one whole model.")
-    precision, quantized = _PRECISIONS.get(base.dtype, "auto"), base.quantized != Quantization.NONE
-    wanted = Models(base.model, base.name, base.revision, precision, quantized, adapters)
+    dtype, quantized = str(base.dtype).removeprefix("torch."), base.quantized != Quantization.NONE
+    wanted = Models(base.model, base.name, base.revision, dtype, quantized, adapters)
     config = base_config(wanted)
     if wanted.dtype == "auto" and config.dtype:  # vLLM's own choice turns weights of 32 bits into 16
         wanted = replace(wanted, dtype=str(config.dtype).removeprefix("torch."))

@@ -12,16 +12,14 @@ import torch
 from peft import PeftModel
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 
-from training.config.choices import Method, Quantization
+from training.config.choices import Method, Precision, Quantization
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.model_info.folder import has_tokenizer
-from training.models.loading import check_finite, keep_four_bit_format, quantization
+from training.models.loading import DTYPES, check_finite, keep_four_bit_format, quantization
 from training.ranks import leased_gpus
 from training.serving.text import TokenBytes
 
-_DTYPES = {"auto": "auto", "bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-DTYPE_NAMES = tuple(_DTYPES)
 _UNKNOWN_CONTEXT = 2048
 
 
@@ -32,8 +30,13 @@ class Base:
     model: str
     name: str
     revision: str = "main"
-    dtype: str = "auto"
+    precision: str = "auto"
     quantized: str = "none"
+
+    @property
+    def dtype(self) -> torch.dtype | str:
+        """That of its weights; "auto" for the one in its files."""
+        return DTYPES[Precision(self.precision)] if self.precision != "auto" else "auto"
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ def _base(base: Base, tokenizers: Sequence[Any]) -> Any:
     return module
 
 
-def _generating(model: str, revision: str, dtype: str, bits: Any = None) -> Any:
+def _generating(model: str, revision: str, dtype: torch.dtype | str, bits: Any = None) -> Any:
     """A decoder that continues text, or an encoder-decoder."""
     try:
         config = AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=False)
@@ -125,7 +128,7 @@ def _generating(model: str, revision: str, dtype: str, bits: Any = None) -> Any:
         module = kind.from_pretrained(
             model,
             revision=revision,
-            dtype=_DTYPES[dtype],
+            dtype=dtype,
             quantization_config=bits,
             trust_remote_code=False,
             use_safetensors=True,
