@@ -29,7 +29,7 @@ _BATCH_ROWS = 32
 class Compared:
     """The questions, and the run whose base model and whose fine-tuned weights (from the folder `tuned`) answer them."""
 
-    asked: list[Question]
+    questions: list[Question]
     config: RunConfig
     tuned: Path
     tokenizer: PreTrainedTokenizerBase
@@ -43,7 +43,7 @@ def compare(
 
     The scores are those of the files users download. If transformers answers in place of vLLM, it calls `warn` with the reason.
     """
-    done, total = 0, 2 * len(item.asked)
+    done, total = 0, 2 * len(item.questions)
 
     def step(count: int) -> None:
         nonlocal done
@@ -51,7 +51,7 @@ def compare(
         progress(min(done, total), total)
 
     before, after = _by_vllm(item, step, warn) or _by_transformers(item, device, step)
-    rows = [_record(*row) for row in zip(item.asked, before, after, strict=True)]
+    rows = [_record(*row) for row in zip(item.questions, before, after, strict=True)]
     summary = {
         "rows": len(rows),
         "exact_match_before": sum(row["match_before"] for row in rows) / len(rows),
@@ -69,11 +69,11 @@ def _by_transformers(item: Compared, device: torch.device, step: Callable[[int],
     if config.method.adapts:
         model = PeftModel.from_pretrained(model, str(item.tuned)).eval()
     with model.disable_adapter() if config.method.adapts else nullcontext():
-        before = answer_all(model, item.asked, tokenizer, config.max_new_tokens, step)
+        before = answer_all(model, item.questions, tokenizer, config.max_new_tokens, step)
     if not config.method.adapts:
         del model
         model = model_class(config.task).from_pretrained(str(item.tuned), dtype=item.dtype).to(device).eval()
-    return [before, answer_all(model, item.asked, tokenizer, config.max_new_tokens, step)]
+    return [before, answer_all(model, item.questions, tokenizer, config.max_new_tokens, step)]
 
 
 def _by_vllm(item: Compared, step: Callable[[int], None], warn: Callable[[str], None]) -> list[list[str]]:
@@ -86,7 +86,7 @@ def _by_vllm(item: Compared, step: Callable[[int], None], warn: Callable[[str], 
     try:
         for models in processes:
             names, longest = [models.name, *models.adapters], item.config.max_new_tokens
-            answers += vllm_answers(models, names, item.asked, item.tokenizer, longest, step)
+            answers += vllm_answers(models, names, item.questions, item.tokenizer, longest, step)
     except (NotLoaded, VllmError) as reason:  # the run has its result, and must not fail for this
         warn(f"transformers answers the held-out rows: {reason}")
         return []
@@ -115,15 +115,15 @@ def _record(question: Question, before: str, after: str) -> dict[str, Any]:
 
 def answer_all(
     model: PreTrainedModel,
-    asked: list[Question],
+    questions: list[Question],
     tokenizer: PreTrainedTokenizerBase,
     longest: int,
     step: Callable[[int], None],
 ) -> list[str]:
     """Returns the greedy answer to each question, of at most `longest` tokens; calls `step` with the rows of each batch."""
     answers: list[str] = []
-    for start in range(0, len(asked), _BATCH_ROWS):
-        batch = asked[start : start + _BATCH_ROWS]
+    for start in range(0, len(questions), _BATCH_ROWS):
+        batch = questions[start : start + _BATCH_ROWS]
         answers += _answer(model, [question.tokens for question in batch], tokenizer, longest)
         step(len(batch))
     return answers
@@ -166,7 +166,7 @@ def means(rows: list[dict[str, Any]], when: str) -> dict[str, float]:
 @torch.inference_mode()
 def answer_with_classes(
     model: PreTrainedModel,
-    asked: list[Question],
+    questions: list[Question],
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
     classes: tuple[str, ...],
@@ -180,11 +180,11 @@ def answer_with_classes(
     if not classes:
         raise UserError("run", None, "has not saved its classes yet.", "Finish the run, then evaluate it.")
     answers: list[str] = []
-    for start in range(0, len(asked), _BATCH_ROWS):
-        batch = [question.tokens[:max_length] for question in asked[start : start + _BATCH_ROWS]]
+    for start in range(0, len(questions), _BATCH_ROWS):
+        batch = [question.tokens[:max_length] for question in questions[start : start + _BATCH_ROWS]]
         inputs = tokenizer.pad({"input_ids": batch}, return_tensors="pt", padding=True, padding_side="right")
         inputs = inputs.to(model.device)
         logits = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).logits
         answers += [classes[index] for index in logits.argmax(dim=-1).tolist()]
-        progress("answering", len(answers), len(asked))
+        progress("answering", len(answers), len(questions))
     return answers

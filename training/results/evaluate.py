@@ -80,15 +80,17 @@ def evaluate(run_dir: Path, folder: Path) -> None:
         results = run_tasks(model, tokenizer, request.lm_eval, request.rows)
         (folder / SUMMARY_FILE).write_text(json.dumps({"lm_eval": results}), encoding="utf-8")
         return
-    asked = prompted(config, request, tokenizer) if request.prompts else ask(config, request, tokenizer)
+    prompts = prompted(config, request, tokenizer) if request.prompts else ask(config, request, tokenizer)
     if config.task is Task.CLASSIFICATION:
-        answers = answer_with_classes(load(), asked, tokenizer, config.max_length, classes, progress)
+        answers = answer_with_classes(load(), prompts, tokenizer, config.max_length, classes, progress)
     else:
         longest = request.max_new_tokens or config.max_new_tokens
-        by_vllm = _answered_by_vllm(config, weights, asked, tokenizer, longest, folder, progress) if command() else None
-        answers = by_vllm or answer_all(load(), asked, tokenizer, longest, _counting(progress, len(asked)))
+        by_vllm = (
+            _answered_by_vllm(config, weights, prompts, tokenizer, longest, folder, progress) if command() else None
+        )
+        answers = by_vllm or answer_all(load(), prompts, tokenizer, longest, _counting(progress, len(prompts)))
     with (folder / RECORDS_FILE).open("w", encoding="utf-8") as stream:
-        for question, answer in zip(asked, answers, strict=True):
+        for question, answer in zip(prompts, answers, strict=True):
             stream.write(json.dumps(_record(question, answer, request.built_in), ensure_ascii=False) + "\n")
 
 
@@ -227,7 +229,7 @@ def prompted(config: RunConfig, request: EvaluationRequest, tokenizer: PreTraine
 def _answered_by_vllm(
     config: RunConfig,
     weights: Path | None,
-    asked: list[Question],
+    prompts: list[Question],
     tokenizer: PreTrainedTokenizerBase,
     longest: int,
     folder: Path,
@@ -240,7 +242,7 @@ def _answered_by_vllm(
     name = next(iter(models.adapters), models.name)
     reason, found = "", None
     try:
-        (found,) = vllm_answers(models, [name], asked, tokenizer, longest, _counting(progress, len(asked)))
+        (found,) = vllm_answers(models, [name], prompts, tokenizer, longest, _counting(progress, len(prompts)))
     except NotLoaded as error:
         reason = str(error)
     engine = {"name": "transformers" if reason else "vllm", "reason": reason}

@@ -24,8 +24,8 @@ class Answer:
     @property
     def usage(self) -> dict[str, int]:
         """The numbers of tokens; those of the answer include its end token."""
-        asked, answered = len(self.job.prompt), len(self.tokens)
-        return {"prompt_tokens": asked, "completion_tokens": answered, "total_tokens": asked + answered}
+        prompt, answered = len(self.job.prompt), len(self.tokens)
+        return {"prompt_tokens": prompt, "completion_tokens": answered, "total_tokens": prompt + answered}
 
     def whole(self, end: End) -> dict[str, Any]:
         """The answer to a request without `stream`."""

@@ -5,7 +5,7 @@ import hmac
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -20,7 +20,6 @@ from training.serving.loaded import Served
 from training.serving.responses import Answer
 from training.serving.templates import TemplateProcess
 
-Result = TypeVar("Result")
 _CHECK_SECONDS = 0.5  # how often a request without `stream` looks whether its client has gone
 
 
@@ -77,37 +76,37 @@ class Api:
     def _listed(one: Served) -> dict[str, Any]:
         return {"id": one.name, "object": "model", "created": 0, "owned_by": "lathe", "max_model_len": one.context}
 
-    async def chat(self, asked: ChatRequest, request: Request) -> Response:
+    async def chat(self, form: ChatRequest, request: Request) -> Response:
         """Answers messages."""
-        served = self._find(asked.model)
-        prompt = await self._rendered(served, asked.messages, asked)
-        return await self._answer(asked, served, prompt, request)
+        served = self._find(form.model)
+        prompt = await self._rendered(served, form.messages, form)
+        return await self._answer(form, served, prompt, request)
 
-    async def complete(self, asked: CompletionRequest, request: Request) -> Response:
+    async def complete(self, form: CompletionRequest, request: Request) -> Response:
         """Continues a text."""
-        served = self._find(asked.model)
-        prompt = await _in_thread(lambda: prompts.of_text(served, asked.prompt))
-        return await self._answer(asked, served, prompt, request)
+        served = self._find(form.model)
+        prompt = await asyncio.to_thread(prompts.of_text, served, form.prompt)
+        return await self._answer(form, served, prompt, request)
 
-    async def tokenize(self, asked: TokenizeRequest) -> dict[str, Any]:
+    async def tokenize(self, form: TokenizeRequest) -> dict[str, Any]:
         """The tokens of a prompt, as this model gets them."""
-        served = self._find(asked.model)
-        if (asked.messages is None) == (asked.prompt is None):
+        served = self._find(form.model)
+        if (form.messages is None) == (form.prompt is None):
             raise RequestError(400, "messages", None, "needs exactly one of messages and prompt.", "Send one of them.")
-        if asked.messages is None:
-            tokens = await _in_thread(lambda: prompts.of_text(served, asked.prompt or ""))
+        if form.messages is None:
+            tokens = await asyncio.to_thread(prompts.of_text, served, form.prompt or "")
         else:
-            tokens = await self._rendered(served, asked.messages, asked)
+            tokens = await self._rendered(served, form.messages, form)
         answer = {"count": len(tokens), "max_model_len": served.context, "tokens": tokens}
-        if asked.return_token_strs:
+        if form.return_token_strs:
             answer["token_strs"] = [served.tokenizer.decode([token]) for token in tokens]
         return answer
 
     async def _rendered(
-        self, served: Served, messages: list[dict[str, Any]], asked: ChatRequest | TokenizeRequest
+        self, served: Served, messages: list[dict[str, Any]], form: ChatRequest | TokenizeRequest
     ) -> list[int]:
-        tools, arguments = asked.tools, asked.chat_template_kwargs or {}
-        return await _in_thread(lambda: prompts.of_messages(served, messages, tools, arguments, self._templates))
+        tools, arguments = form.tools, form.chat_template_kwargs or {}
+        return await asyncio.to_thread(prompts.of_messages, served, messages, tools, arguments, self._templates)
 
     def _find(self, name: str) -> Served:
         if name not in self.served:
@@ -117,22 +116,22 @@ class Api:
 
     async def _answer(
         self,
-        asked: ChatRequest | CompletionRequest,
+        form: ChatRequest | CompletionRequest,
         served: Served,
         prompt: list[int],
         request: Request,
     ) -> Response:
-        longest = prompts.check_length(served, prompt, asked)
+        longest = prompts.check_length(served, prompt, form)
         loop, emitted = asyncio.get_running_loop(), asyncio.Queue[Emitted]()
 
         def emit(item: Emitted) -> None:
             loop.call_soon_threadsafe(emitted.put_nowait, item)
 
-        job = Job(served, prompt, asked, longest, emit)
+        job = Job(served, prompt, form, longest, emit)
         answer = Answer(job)
         self._used = time.monotonic()
         self._generator.add(job)
-        if asked.stream:
+        if form.stream:
             return StreamingResponse(_stream(emitted, answer), media_type="text/event-stream")
         return await _whole(emitted, answer, request)
 
@@ -171,10 +170,6 @@ async def _whole(emitted: "asyncio.Queue[Emitted]", answer: Answer, request: Req
             answer.tokens.append(item)
     finally:
         answer.job.cancelled.set()
-
-
-async def _in_thread(action: Callable[[], Result]) -> Result:
-    return await asyncio.get_running_loop().run_in_executor(None, action)
 
 
 def _event(chunk: dict[str, Any]) -> str:

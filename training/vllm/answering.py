@@ -30,7 +30,7 @@ def models_of(config: RunConfig, weights: Path | None, dtype: torch.dtype) -> Mo
 def answers(
     models: Models,
     names: Sequence[str],
-    asked: Sequence[Question],
+    questions: Sequence[Question],
     tokenizer: PreTrainedTokenizerBase,
     longest: int,
     step: Callable[[int], None],
@@ -43,10 +43,10 @@ def answers(
     """
     config = base_config(models)
     check(models, config, len(tokenizer))
-    room = _room(config, models, asked, longest)
+    room = _room(config, models, questions, longest)
     ends = end_tokens(generation_config(models, config), tokenizer)
     with serving(models, room, lambda: step(0)) as server:
-        return [_of_model(server, name, asked, tokenizer, longest, ends, step) for name in names]
+        return [_of_model(server, name, questions, tokenizer, longest, ends, step) for name in names]
 
 
 def base_config(models: Models) -> Any:
@@ -69,8 +69,8 @@ def generation_config(models: Models, config: Any) -> GenerationConfig:
         return GenerationConfig.from_model_config(config)
 
 
-def _room(config: Any, models: Models, asked: Sequence[Question], longest: int) -> int:
-    row = max(asked, key=lambda question: len(question.tokens))
+def _room(config: Any, models: Models, questions: Sequence[Question], longest: int) -> int:
+    row = max(questions, key=lambda question: len(question.tokens))
     room = len(row.tokens) + longest
     context = getattr(config.get_text_config(), "max_position_embeddings", None)
     if context and room > context:
@@ -83,7 +83,7 @@ def _room(config: Any, models: Models, asked: Sequence[Question], longest: int) 
 def _of_model(
     server: Server,
     name: str,
-    asked: Sequence[Question],
+    questions: Sequence[Question],
     tokenizer: PreTrainedTokenizerBase,
     longest: int,
     ends: list[int],
@@ -92,8 +92,8 @@ def _of_model(
     # Its own end tokens are those of the tokenizer alone.
     body = {"model": name, "max_tokens": longest, "temperature": 0, "ignore_eos": True, "stop_token_ids": ends}
     texts: list[str] = []
-    for start in range(0, len(asked), _BATCH_ROWS):
-        batch = asked[start : start + _BATCH_ROWS]
+    for start in range(0, len(questions), _BATCH_ROWS):
+        batch = questions[start : start + _BATCH_ROWS]
         prompts = [question.tokens for question in batch]
         tokens = server.complete(body | {"prompt": prompts, "return_token_ids": True})
         texts += [text.strip() for text in tokenizer.batch_decode(tokens, skip_special_tokens=True)]

@@ -112,13 +112,13 @@ class GgufForm:
 def adapter_form(config: RunConfig, folder: Path, bits: Quantization, classes: Sequence[str]) -> Iterator[Form]:
     """The adapter in `folder` on the base model of `config`, whose weights are quantized to `bits`."""
     compute = DTYPES.get(Precision(config.precision), torch.bfloat16 if _device() == "cuda" else torch.float32)
-    asked = config.model_copy(update={"method": Method.LORA, "quantization": bits, "strategy": Strategy.SINGLE})
+    as_lora = config.model_copy(update={"method": Method.LORA, "quantization": bits, "strategy": Strategy.SINGLE})
     base = model_class(config.task).from_pretrained(
         config.model,
         **head_arguments(config.task, classes),
         revision=config.revision or "main",
         dtype="auto",
-        quantization_config=quantization(asked, compute, compute),
+        quantization_config=quantization(as_lora, compute, compute),
         device_map={"": _device()},
     )
     keep_four_bit_format(base)
@@ -158,24 +158,24 @@ class ServedForm:
         self._address, self._arguments = address, arguments
 
     def prompt_ids(self, prompt: Prompt, arguments: dict[str, Any]) -> list[int]:  # noqa: ARG002 - known from the start
-        return [int(token) for token in self._ask("/tokenize", self._asked(prompt))["tokens"]]
+        return [int(token) for token in self._ask("/tokenize", self._body(prompt))["tokens"]]
 
     def answer(self, prompt: Prompt, longest: int) -> Answered:
         """As `Form`, from the prompt as it is rendered there."""
-        asked = self._asked(prompt) | {"temperature": 0, "max_tokens": longest, "return_token_ids": True}
+        body = self._body(prompt) | {"temperature": 0, "max_tokens": longest, "return_token_ids": True}
         if prompt.messages is None:
-            choice = self._ask("/v1/completions", asked | {"logprobs": 1})["choices"][0]
+            choice = self._ask("/v1/completions", body | {"logprobs": 1})["choices"][0]
             first = choice["logprobs"]["token_logprobs"][0]
         else:
-            asked |= {"logprobs": True, "top_logprobs": 1}
-            choice = self._ask("/v1/chat/completions", asked)["choices"][0]
+            body |= {"logprobs": True, "top_logprobs": 1}
+            choice = self._ask("/v1/chat/completions", body)["choices"][0]
             first = choice["logprobs"]["content"][0]["logprob"]
         return Answered([int(token) for token in choice["token_ids"]], logprob=float(first))
 
     def loss(self, prompt: Prompt) -> None:
         """Not told by the API."""
 
-    def _asked(self, prompt: Prompt) -> dict[str, Any]:
+    def _body(self, prompt: Prompt) -> dict[str, Any]:
         if prompt.messages is None:
             return {"model": _NAME, "prompt": prompt.text}
         tools = {"tools": prompt.tools} if prompt.tools else {}
