@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
@@ -74,10 +74,11 @@ def make_store(
     temporary.mkdir(mode=0o700, parents=True)
     try:
         gaps = GapCounts()
+        rows = read_numbered(source, columns, unwanted=part is StoredText.CHOSEN)
+        rendered = _rendered(rows, PartRenderer(tokenizer, part, chat), chat, gaps)
         with StoreWriter(temporary, tokenizer, gaps, weighted=bool(chat.weight_field)) as writer:
-            renderer = PartRenderer(tokenizer, part, chat)
-            for rendered, encoded in _encoded(source, columns, renderer, tokenizer, chat, gaps):
-                writer.add(rendered, encoded)
+            for chunk, encoded in _encoded(_chunks(rendered), tokenizer):
+                writer.add(chunk, encoded)
                 progress(writer.rows)
             if not writer.trainable:
                 raise DataError("has no row with an answer.", "Fill in the answers.", file=source.name)
@@ -131,19 +132,14 @@ def read_progress(folder: Path) -> tuple[int, int]:
 
 
 def _encoded(
-    source: Path,
-    columns: str | None,
-    renderer: "PartRenderer",
-    tokenizer: "PreTrainedTokenizerBase",
-    chat: ChatSettings,
-    gaps: GapCounts,
+    chunks: Iterable[list["Rendered | None"]], tokenizer: "PreTrainedTokenizerBase"
 ) -> Iterator[tuple[list["Rendered | None"], "Encoded"]]:
     from training.tokens.encoding import Encoder
 
     encoder = Encoder(tokenizer)
     with ThreadPoolExecutor(1) as pool:
         waiting: deque[tuple[list[Rendered | None], Future[Any]]] = deque()
-        for chunk in _chunks(source, columns, renderer, chat, gaps):
+        for chunk in chunks:
             waiting.append((chunk, pool.submit(encoder.encode, chunk)))
             if len(waiting) == _CHUNKS_AHEAD:
                 first, encodings = waiting.popleft()
@@ -152,15 +148,12 @@ def _encoded(
             yield first, encoder.collect(first, encodings.result())
 
 
-def _chunks(
-    source: Path, columns: str | None, renderer: "PartRenderer", chat: ChatSettings, gaps: GapCounts
-) -> Iterator[list["Rendered | None"]]:
+def _chunks(rows: Iterable["Rendered | None"]) -> Iterator[list["Rendered | None"]]:
     chunk: list[Rendered | None] = []
     characters = 0
-    for number, row, example in read_numbered(source, columns, unwanted=renderer.part is StoredText.CHOSEN):
-        rendered = _rendered(number, row, example, renderer, chat, gaps)
-        chunk.append(rendered)
-        characters += len(rendered.text) if rendered else 0
+    for row in rows:
+        chunk.append(row)
+        characters += len(row.text) if row else 0
         if len(chunk) >= _CHUNK_ROWS or characters >= _CHUNK_CHARACTERS:
             yield chunk
             chunk, characters = [], 0
@@ -169,17 +162,19 @@ def _chunks(
 
 
 def _rendered(
-    number: int, row: Row, example: Example | None, renderer: "PartRenderer", chat: ChatSettings, gaps: GapCounts
-) -> "Rendered | None":
-    if example is None:
-        return None
-    try:
-        example = with_row_weight(example, row, chat)
-        rendered = renderer.render(example)
-    except DataError as error:
-        raise DataError(error.message, error.fix, line=number + 1, field=error.field) from None
-    gaps.add(number + 1, renderer.missing(example, rendered))
-    return rendered
+    rows: Iterable[tuple[int, Row, Example | None]], renderer: PartRenderer, chat: ChatSettings, gaps: GapCounts
+) -> Iterator["Rendered | None"]:
+    for number, row, example in rows:
+        if example is None:
+            yield None
+            continue
+        try:
+            weighted = with_row_weight(example, row, chat)
+            rendered = renderer.render(weighted)
+        except DataError as error:
+            raise DataError(error.message, error.fix, line=number + 1, field=error.field) from None
+        gaps.add(number + 1, renderer.missing(weighted, rendered))
+        yield rendered
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from training.chat.settings import ChatSettings
+from training.chat.settings import DEFAULT, ChatSettings
 from training.config.choices import Task
 from training.data.example import Example
 from training.errors import DataError
@@ -71,10 +71,10 @@ class PartRenderer:
         self,
         tokenizer: "PreTrainedTokenizerBase",
         part: StoredText,
-        settings: ChatSettings | None = None,
+        settings: ChatSettings = DEFAULT,
     ) -> None:
         self.part = part
-        self._settings = settings or ChatSettings()
+        self._settings = settings
         self._renderer = Renderer(tokenizer, settings)
 
     def render(self, example: Example) -> Rendered:
