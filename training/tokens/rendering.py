@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from training.chat.reasoning import FIELDS, ReasoningWriter
-from training.chat.settings import ChatSettings, answer_weights, without_fields
+from training.chat.settings import DEFAULT, ChatSettings, answer_weights, without_fields
 from training.chat.template import rendering_error, too_long
 from training.data.example import Example, Message, Row
 from training.errors import DataError
@@ -71,9 +71,9 @@ class Renderer:
     answers, so that most rows are rendered once.
     """
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerBase", settings: ChatSettings | None = None) -> None:
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", settings: ChatSettings = DEFAULT) -> None:
         """The tokenizer has the chat template; `settings` are its arguments, and which turns carry loss."""
-        self._tokenizer, self._settings = tokenizer, settings or ChatSettings()
+        self._tokenizer, self._settings = tokenizer, settings
         self._arguments = self._settings.template_arguments
         self._reasoning = ReasoningWriter(lambda messages: self._write(messages, None), self._settings.reasoning)
         self._frames: list[_Frame] = []
