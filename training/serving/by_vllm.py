@@ -10,7 +10,8 @@ from training.config.choices import Quantization
 from training.models.loading import check_files_finite
 from training.serving.forms import RequestError
 from training.serving.generation import GREEDY_BELOW, Generator, Job, Recorder
-from training.serving.loaded import Base, Served, ends_of, saved_ends, tokenizers_of
+from training.serving.loaded import Base, Served, saved_ends, tokenizers_of
+from training.trainer.answering.questions import end_tokens
 from training.vllm.answering import base_config, generation_config
 from training.vllm.limits import Models, NotLoaded, check
 from training.vllm.server import Server, VllmError, serving
@@ -43,7 +44,7 @@ def load(
     tokenizers = tokenizers_of(base, adapters)
     check(wanted, config, max(map(len, tokenizers.values())))
     server = running.enter_context(serving(wanted, None))
-    whole, context = ends_of(generation_config(wanted, config), tokenizers[base.name]), server.context()
+    whole, context = tuple(end_tokens(generation_config(wanted, config), tokenizers[base.name])), server.context()
     ends = {name: whole if (saved := saved_ends(folder)) is None else saved for name, folder in adapters.items()}
     served = {
         name: Served(name, None, None, used, ends.get(name, whole), context, arguments.get(name, {}))

@@ -19,6 +19,7 @@ from training.model_info.folder import has_tokenizer
 from training.models.loading import DTYPES, check_finite, keep_four_bit_format, quantization
 from training.ranks import leased_gpus
 from training.serving.text import TokenBytes
+from training.trainer.answering.questions import configured_ends, end_tokens
 
 _UNKNOWN_CONTEXT = 2048
 
@@ -89,7 +90,7 @@ def load(
     device = leased_gpus.device().type
     tokenizers = tokenizers_of(base, adapters)
     module = _base(base, list(tokenizers.values())).to(device).eval()
-    whole = ends_of(module.generation_config, tokenizers[base.name])
+    whole = tuple(end_tokens(module.generation_config, tokenizers[base.name]))
     found: dict[str, tuple[str | None, tuple[int, ...]]] = {base.name: (None, whole)}
     _end_as_requested(module)
     for index, (name, folder) in enumerate(adapters.items()):
@@ -158,7 +159,7 @@ def _model(name: str, folder: Path, base: Base, device: str, arguments: Mapping[
     check_finite(module, "model", f"{name}={folder}")
     tokenizer = _own_tokenizer(folder) or _tokenizer(base.model, base.revision)
     saved = saved_ends(folder)
-    ends = ends_of(module.generation_config, tokenizer) if saved is None else saved
+    ends = tuple(end_tokens(module.generation_config, tokenizer)) if saved is None else saved
     _end_as_requested(module)
     return Served(name, module, None, tokenizer, ends, _context(module), arguments)
 
@@ -188,23 +189,14 @@ def _tokenizer(model: str, revision: str) -> Any:
 def saved_ends(folder: Path) -> tuple[int, ...] | None:
     """The end tokens of the result's generation configuration; None without one."""
     try:
-        return _listed(GenerationConfig.from_pretrained(folder).eos_token_id) or None
+        return tuple(configured_ends(GenerationConfig.from_pretrained(folder))) or None
     except (OSError, ValueError, json.JSONDecodeError):
         return None
-
-
-def ends_of(config: Any, tokenizer: Any) -> tuple[int, ...]:
-    """The tokens that end an answer, by a generation configuration and the tokenizer."""
-    return tuple(sorted({*_listed(config.eos_token_id), *_listed(tokenizer.eos_token_id)}))
 
 
 def _end_as_requested(module: Any) -> None:
     """Removes the module's own end tokens, which transformers would use in a request without any."""
     module.generation_config.eos_token_id = None
-
-
-def _listed(tokens: int | Sequence[int] | None) -> tuple[int, ...]:
-    return () if tokens is None else (tokens,) if isinstance(tokens, int) else tuple(tokens)
 
 
 def _context(module: Any) -> int:

@@ -19,6 +19,7 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBas
 
 from training.results.gguf.architectures import refusal
 from training.results.gguf.split_rules import merge_pairs, rule_name
+from training.trainer.answering.questions import configured_ends
 
 # transformers marks an answer in a template by these; other programs do not know them.
 _GENERATION = re.compile(r"\{%(-?)\s*(end)?generation\s*(-?)%\}")
@@ -91,10 +92,9 @@ def _chat_begins(tokenizer: PreTrainedTokenizerBase) -> bool:
 def _ends(folder: Path) -> list[int]:
     """The tokens that end an answer, by generation_config.json."""
     try:
-        found = GenerationConfig.from_pretrained(str(folder)).eos_token_id
+        return configured_ends(GenerationConfig.from_pretrained(str(folder)))
     except OSError:
         return []
-    return found if isinstance(found, list) else [] if found is None else [found]
 
 
 def _tokens(values: dict[str, Any], size: int) -> tuple[list[str], list[int]]:

@@ -59,6 +59,11 @@ def score(answer: str, expected: str) -> dict[str, float]:
 
 def end_tokens(generation: GenerationConfig, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Returns the tokens that end an answer of the model with this generation configuration."""
-    configured = generation.eos_token_id
-    ends = configured if isinstance(configured, list) else [configured]
-    return sorted({end for end in (*ends, tokenizer.eos_token_id) if end is not None})
+    own = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    return sorted({*configured_ends(generation), *own})
+
+
+def configured_ends(generation: GenerationConfig) -> list[int]:
+    """Returns the end tokens that a generation configuration names: one, several or none."""
+    ends = generation.eos_token_id
+    return [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
