@@ -23,7 +23,7 @@ from worker.settings import Settings, get_settings
 if TYPE_CHECKING:
     import uvicorn
 
-    from app.web.connections import Limits
+    from app.web.listening import Limits
 
 Result = TypeVar("Result")
 
@@ -37,9 +37,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     uploads = _own_upload_folder(settings.uploads_dir)
     _prepare_gradio(uploads)
     from app import pages
-    from app.web import api, authentication, framing, gradio_calls, model_endpoint, security, serving
-    from app.web.rest import application, openapi, reference, sharing
-    from app.web.streams import live
+    from app.web import assets, authentication, live, middleware, security
+    from app.web.rest import application, errors, openai, openapi, reference, users
 
     app = FastAPI(title="Lathe", docs_url=None, redoc_url=None, openapi_url=openapi.DOCUMENT_PATH)
     openapi.install(app)
@@ -47,15 +46,15 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.settings = settings
     app.state.feeds = live.Feeds()
     server_token.server_token(settings)  # creates the token if there is none
-    routers = [*map(application.router, application.ROUTERS), model_endpoint.router, reference.router]
+    routers = [*map(application.router, application.ROUTERS), openai.router, reference.router, assets.router]
     for router in routers:
         app.include_router(router, responses=openapi.ERRORS)
     for view in pages.VIEWS:
         app.include_router(view.router())
     app.include_router(pages.POSTED)
-    app.include_router(sharing.links)
-    app.include_router(api.rest)
-    api.install_error_handlers(app)
+    app.include_router(users.links)
+    app.include_router(errors.router)
+    errors.install(app)
     rules = security.Rules.of(settings)
     # The last added middleware runs first. Gradio adds no CORS rules if the parent has a CORSMiddleware.
     app.add_middleware(
@@ -65,15 +64,15 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         allow_headers=["Authorization", "Content-Type", "Idempotency-Key"],
     )
     app.state.leaving = asyncio.Event()
-    app.add_middleware(serving.Streams, leaving=app.state.leaving)
-    app.add_middleware(gradio_calls.GradioCalls, uploads=uploads, queued=lambda: app.state.queued)
+    app.add_middleware(middleware.Streams, leaving=app.state.leaving)
+    app.add_middleware(middleware.GradioCalls, uploads=uploads, queued=lambda: app.state.queued)
     app.add_middleware(security.BodyLimit, upload_limit=settings.upload_limit_bytes)
     app.add_middleware(security.Gate, rules=rules)
-    app.add_middleware(serving.RequestLimits, most=settings.connections)
+    app.add_middleware(middleware.RequestLimits, most=settings.connections)
     app.add_middleware(authentication.Authentication, rules=rules, settings=settings)
     app.add_middleware(security.Hosts, rules=rules)
-    app.add_middleware(framing.BrowserRules)
-    app.add_middleware(serving.Turns)
+    app.add_middleware(middleware.BrowserRules)
+    app.add_middleware(middleware.Turns)
     with warnings.catch_warnings():
         # Gradio warns for every app with several pages, even with ssr_mode=False.
         warnings.filterwarnings("ignore", "SSR mode is not supported", UserWarning)
@@ -84,14 +83,14 @@ def _mount(app: FastAPI, settings: Settings) -> FastAPI:
     import gradio as gr
 
     from app import pages
-    from app.web import gradio_calls
+    from app.web.middleware import refuse_invalid_values
     from app.web.theme import theme
 
     blocks = pages.build()
     app.state.queued = {number: handler.queue for number, handler in blocks.fns.items()}
     # Gradio checks file paths only if this is set; `launch` sets it, mounting does not.
     blocks.has_launched = True
-    gradio_calls.refuse_invalid_values(blocks)
+    refuse_invalid_values(blocks)
     # Gradio looks for waiting calls every millisecond, which takes 8% of a core of an idle server.
     blocks._queue.sleep_when_free = blocks._queue.progress_update_sleep_when_free = QUEUE_SECONDS
     mounted: FastAPI = gr.mount_gradio_app(
@@ -120,8 +119,7 @@ def signed_in(_: Request) -> str | None:
 
 def main() -> None:
     """Serves until it is stopped."""
-    from app.web.connections import Limits, allow_many_sockets
-    from app.web.listening import Server
+    from app.web.listening import Limits, Server, allow_many_sockets
     from worker.store import database
 
     change_output(printable)  # tracebacks contain what a request has sent
@@ -140,7 +138,7 @@ def _server_config(app: FastAPI, settings: Settings, limits: "Limits") -> "uvico
     """The configuration of uvicorn. The authentication reads a proxy's headers, not uvicorn."""
     import uvicorn
 
-    from app.web.connections import Connection
+    from app.web.listening import Connection
 
     return uvicorn.Config(
         app,

@@ -1,6 +1,7 @@
-"""Changes by users to runs, the queue and data sets, each with a permission check.
+"""Changes by users to runs, the queue, data sets and the installation, each with a permission check.
 
-Pages and REST use these functions, which also raise the errors of the worker functions that they call. What only one of them
+Pages and REST use these functions. Each raises Forbidden if the caller owns neither what it changes nor the installation, and
+the errors of the worker functions that it calls. What only one of them
 needs is imported there, since every command would wait for it.
 """
 
@@ -8,26 +9,47 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from app.access import callers, sharing
-from app.access.ownership import own_dataset, own_evaluation, own_run, own_sweep
-from app.access.permissions import Forbidden, check_admin, check_change
+from app.access.permissions import Forbidden, check_admin, check_change, own_dataset, own_evaluation, own_run, own_sweep
 from training.config.choices import Strategy
+from training.config.data_sets import FIELDS
 from worker.datasets import datasets
 from worker.runs import requests
-from worker.store import database, evaluations, runs, waiting
+from worker.settings import ROOT
+from worker.store import database, evaluations, machines, runs, waiting
 from worker.store.sight import ANOTHER_RUN
 from worker.store.submissions import Submission
 from worker.store.tables import Evaluation, Run
 
 if TYPE_CHECKING:
+    from worker.disk.offers import Freeable
     from worker.sweeps.spec import SweepSpec
 
 
-def stop(run_id: str) -> None:
-    """Requests a run to stop.
+_SAMPLE = ROOT / "static" / "starter" / "quickstart.yaml"
+
+
+def start_sample() -> Run:
+    """Queues the sample run for the caller: the starter model learns to write orders as JSON. Its data are stored as data sets.
 
     Raises:
-        Forbidden: another user owns it.
+        ConfigError: the run is refused, for example because the disk is full.
+        DataError: the sample data cannot be read.
     """
+    from training.config.yaml_file import read_config
+    from worker.runs import submit
+
+    caller, config = callers.current(), read_config(_SAMPLE)
+    stored = {
+        name: datasets.add_file(path=ROOT / path, name=(ROOT / path).name, owner=caller.name).id
+        for name in FIELDS
+        if (path := getattr(config, name))
+    }
+    config = config.model_copy(update={**stored, "model": str(ROOT / config.model)})
+    return submit.submit(config, allowed=caller.allowed, owner=caller.name)
+
+
+def stop(run_id: str) -> None:
+    """Requests a run to stop."""
     requests.stop(own_run(run_id))
 
 
@@ -37,7 +59,6 @@ def resume(
     """Requeues a failed, stopped or diverged run, if given with another strategy or number of processes.
 
     Raises:
-        Forbidden: another user owns it.
         UserError: its checkpoint cannot be divided so.
     """
     own, allowed = own_run(run_id), callers.current().allowed
@@ -57,11 +78,7 @@ def start_sweep(spec: "SweepSpec", submission: Submission | None = None) -> str:
 
 
 def stop_sweep(sweep_id: str) -> None:
-    """Requests all runs of a sweep to stop.
-
-    Raises:
-        Forbidden: another user owns it.
-    """
+    """Requests all runs of a sweep to stop."""
     from worker.sweeps import start
 
     start.stop(own_sweep(sweep_id))
@@ -71,7 +88,6 @@ def delete_sweep(sweep_id: str) -> None:
     """Deletes a sweep with its runs, which have all ended.
 
     Raises:
-        Forbidden: another user owns it.
         SweepActive: one of its runs is queued or running.
     """
     from worker.sweeps import delete
@@ -123,22 +139,14 @@ def edit(
 
 
 def delete(run_id: str) -> None:
-    """Deletes an ended run with its folder.
-
-    Raises:
-        Forbidden: another user owns it.
-    """
+    """Deletes an ended run with its folder."""
     own = own_run(run_id)
     with database.write() as session:
         runs.delete(session=session, run_id=own)
 
 
 def evaluate(run_id: str, data: str, values: dict[str, Any]) -> Evaluation:
-    """Queues an evaluation of a run on a data set.
-
-    Raises:
-        Forbidden: another user owns the run.
-    """
+    """Queues an evaluation of a run on a data set."""
     from worker.evaluations import submit as evaluating
 
     caller = callers.current()
@@ -146,22 +154,14 @@ def evaluate(run_id: str, data: str, values: dict[str, Any]) -> Evaluation:
 
 
 def stop_evaluation(evaluation_id: str) -> None:
-    """Stops a queued evaluation, or asks a running one to stop.
-
-    Raises:
-        Forbidden: another user owns its run.
-    """
+    """Stops a queued evaluation, or asks a running one to stop."""
     own = own_evaluation(evaluation_id)
     with database.write() as session:
         evaluations.request_stop(session=session, evaluation_id=own)
 
 
 def delete_evaluation(evaluation_id: str) -> None:
-    """Deletes an ended evaluation with its answers.
-
-    Raises:
-        Forbidden: another user owns its run.
-    """
+    """Deletes an ended evaluation with its answers."""
     from worker.evaluations import submit as evaluating
 
     evaluating.remove(own_evaluation(evaluation_id))
@@ -180,11 +180,7 @@ def move(run_id: str, before: str | None) -> None:
 
 
 def pause_queue(*, paused: bool) -> None:
-    """Pauses the queue for everybody, or lets runs start again.
-
-    Raises:
-        Forbidden: the caller is no admin.
-    """
+    """Pauses the queue for everybody, or lets runs start again."""
     check_admin("queue", None, "is paused and resumed by an admin.")
     with database.write() as session:
         if paused:
@@ -212,11 +208,7 @@ def remove_dataset(dataset_id: str) -> None:
 
 
 def save_mapping(dataset_id: str, columns: str | None) -> None:
-    """Saves the column mapping of a data set.
-
-    Raises:
-        Forbidden: another user owns it.
-    """
+    """Saves the column mapping of a data set."""
     own_dataset(dataset_id)
     datasets.save_mapping(dataset_id, columns)
 
@@ -233,6 +225,39 @@ def delete_shared_diagnosis(diagnosis_id: str) -> None:
     shared = shared_diagnoses.get(diagnosis_id)
     check_change("diagnosis", shared.id, shared.owner)
     shared_diagnoses.delete(shared.id)
+
+
+def free_disk(kinds: Collection["Freeable"]) -> None:
+    """Starts to free disk space; checkpoints only of runs that the caller may change.
+
+    Raises:
+        Forbidden: a kind belongs to the whole installation, and the caller is no admin.
+    """
+    for kind in kinds:
+        if not kind.of_runs:
+            check_admin("kinds", kind.value)
+    from worker.disk import background
+
+    caller = callers.current()
+    background.disk().free(tuple(kinds), caller.may_change, caller.name)
+
+
+def remove_machine(name: str) -> None:
+    """Removes a machine that no longer reports."""
+    check_admin("machine", name)
+    with database.write() as session:
+        machines.remove(session=session, name=name)
+
+
+def uncordon(name: str) -> None:
+    """Takes back a machine that was put aside after failures.
+
+    Raises:
+        NotCordoned: it is not put aside.
+    """
+    check_admin("machine", name)
+    with database.write() as session:
+        machines.uncordon(session=session, host=name)
 
 
 def _check_passing(run_id: str, passed: list[Run]) -> None:

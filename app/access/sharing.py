@@ -7,7 +7,7 @@ from typing import Any
 from sqlmodel import Session, select
 
 from app.access import callers
-from app.access.ownership import own_dataset, own_run, own_sweep
+from app.access.permissions import own_dataset, own_run, own_sweep
 from training.errors import NotFound, UserError
 from worker.settings import get_settings
 from worker.store import accounts, database, shares

@@ -1,29 +1,27 @@
-"""Accounts of other users, which admins manage by REST."""
+"""Accounts: the caller's own, and those of all users: for callers who are no admins, their functions raise Forbidden."""
 
-from typing import Any
+from collections.abc import Sequence
 
+from app.access import callers, server_token
 from app.access.permissions import check_admin
-from app.documents import accounts as document
+from app.documents.settings import AccountOfCaller
+from training.errors import Conflict
+from worker.settings import get_settings
 from worker.store import accounts, database
+from worker.store.tables import Account
 
 
-def listing(*, usage: bool = True) -> list[dict[str, Any]]:
-    """The accounts by name with their limits and, with `usage`, what they use, without their tokens.
-
-    Raises:
-        Forbidden: the caller is no admin.
-    """
+def listing() -> Sequence[Account]:
+    """The accounts by name."""
     check_admin("users", None)
     with database.read() as session:
-        found = accounts.listing(session=session)
-    return document.listing(found) if usage else [account.model_dump(exclude={"token_hash"}) for account in found]
+        return accounts.listing(session=session)
 
 
 def add(name: str, *, admin: bool, limits: accounts.Limits | None = None) -> str:
     """Creates an account and returns its token, which is not stored.
 
     Raises:
-        Forbidden: the caller is no admin.
         AccountError: the name cannot be used, or is in use.
         UserError: a limit is below 1.
     """
@@ -32,25 +30,22 @@ def add(name: str, *, admin: bool, limits: accounts.Limits | None = None) -> str
         return accounts.add(session=session, name=name, admin=admin, limits=limits)
 
 
-def limit(name: str, limits: accounts.Limits) -> dict[str, Any]:
-    """Changes what an account may use at once; returns the account as `listing` does.
+def limit(name: str, limits: accounts.Limits) -> Account:
+    """Changes what an account may use at once.
 
     Raises:
-        Forbidden: the caller is no admin.
         AccountNotFound: there is no such account.
         UserError: a limit is below 1.
     """
     check_admin("users", name)
     with database.write() as session:
-        account = accounts.limit(session=session, name=name, limits=limits)
-    return document.listing([account])[0]
+        return accounts.limit(session=session, name=name, limits=limits)
 
 
 def rotate(name: str) -> str:
     """Gives an account a new token and returns it.
 
     Raises:
-        Forbidden: the caller is no admin.
         AccountNotFound: there is no such account.
     """
     check_admin("users", name)
@@ -62,9 +57,55 @@ def remove(name: str) -> None:
     """Removes an account; its runs and data sets stay.
 
     Raises:
-        Forbidden: the caller is no admin.
         AccountNotFound: there is no such account.
     """
     check_admin("users", name)
     with database.write() as session:
         accounts.remove(session=session, name=name)
+
+
+class NoOwnToken(Conflict):
+    """The caller's token cannot be replaced here."""
+
+
+def own() -> AccountOfCaller:
+    """The caller."""
+    caller = callers.current()
+    return AccountOfCaller(name=caller.name, role=_role(), signed_in=not caller.here, token=_token())
+
+
+def _role() -> str:
+    caller = callers.current()
+    if caller.is_local:
+        return "runs the server"
+    return "admin" if caller.admin else "user"
+
+
+def _token() -> str | None:
+    caller, settings = callers.current(), get_settings()
+    if caller.is_local:
+        if settings.token is not None:
+            return "LATHE_TOKEN in the server's environment"
+        return "in the file token in the data folder, which only the server's user can read"
+    with database.read() as session:
+        account = accounts.find(session=session, name=caller.name)
+    return "stored as a hash, so it cannot be shown again" if account else None
+
+
+def rotate_own() -> str:
+    """Gives the caller a new token and returns it; the old one stops working at once.
+
+    Raises:
+        NoOwnToken: it is set in the environment, or a proxy signs the caller in.
+    """
+    caller, settings = callers.current(), get_settings()
+    if caller.is_local:
+        if settings.token is not None:
+            message = "is set in the server's environment."
+            raise NoOwnToken("LATHE_TOKEN", None, message, "Change it there and start the server again.")
+        return server_token.rotate(settings)
+    with database.write() as session:
+        if accounts.find(session=session, name=caller.name) is None:
+            message = "has no token: the proxy in front of the server signs you in."
+            raise NoOwnToken("account", caller.name, message, "Ask an admin for an account, if you need a token.")
+        return accounts.rotate(session=session, name=caller.name)

@@ -6,18 +6,15 @@ from typing import Any
 import click
 
 from app.cli.dataset.commands import dataset
-from app.cli.errors import Command
-from app.cli.evaluations.commands import evaluate, evaluations
 from app.cli.notify import notify
-from app.cli.options import Group, config_type, count_type, json_option, path_type
-from app.cli.results import archive, export, gather, push, restore, verify
+from app.cli.options import Command, Group, config_type, count_type, json_option, path_type
+from app.cli.results import archive, evaluate, evaluations, export, gather, push, restore, verify
 from app.cli.runs.edit import delete, edit
 from app.cli.runs.queue import queue
 from app.cli.runs.sweep import sweep
 from app.cli.services import doctor, machines, system, up, web, worker
 from app.cli.setting_flags import RunCommand, settings_by_any_name, underscores_too
-from app.cli.share import share
-from app.cli.user import token, user
+from app.cli.user import share, token, user
 from training.config.choices import Strategy
 
 STATUSES = ("queued", "running", "finished", "failed", "stopped", "diverged")
@@ -107,9 +104,9 @@ def render(ctx: click.Context, config: Path | None, as_json: bool, overrides: di
 
     Queues nothing. Shows which tokens carry loss, and faults of the chat template, the tokenizer and the rows. Exit code 1: errors.
     """
-    from app.cli import render as cli_render
+    from app.cli import forecast as cli_forecast
 
-    ctx.exit(cli_render.render(config, overrides, as_json=as_json))
+    ctx.exit(cli_forecast.render(config, overrides, as_json=as_json))
 
 
 @main.command(cls=RunCommand, context_settings={"token_normalize_func": settings_by_any_name})

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from app.cli.options import ready
 from training.errors import NotFound, Problem, UserError
 
 if TYPE_CHECKING:
@@ -231,6 +230,20 @@ def path_of(kind: str, name: str, rest: str = "") -> str:
     if name in ("", ".", "..") or ("/" in name and kind != MACHINES):
         raise NotFound(kind.removesuffix("s"), name, "does not exist.", "Give its id, or the first characters of it.")
     return f"/api/{kind}/{quote(name, safe='', errors='replace')}{rest}"
+
+
+def ready() -> None:
+    """Creates the tables of an empty database; `lathe up` upgrades existing tables.
+
+    Raises:
+        SettingsError: the data folder cannot be created.
+        NewerDatabase: a newer version of Lathe has changed the tables.
+        OperationalError: the database is unreachable.
+    """
+    from worker.store import database
+
+    if not database.has_tables():
+        database.migrate()
 
 
 def _prepare(*, changes: bool) -> None:

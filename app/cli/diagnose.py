@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from app.cli.client import connect, path_of
-from app.cli.errors import CommandError
+from app.cli.options import CommandError
 from app.format import numbers
 from training.model_info.config_json import read_dimensions
 from worker.diagnosis.diagnosis import Diagnosis, diagnose

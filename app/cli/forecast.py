@@ -1,13 +1,17 @@
-"""`lathe forecast` and `lathe targets`: the memory and the trainable parameters of a run before it is queued."""
+"""`lathe forecast`, `targets` and `render`: the memory, the trainable parameters and the rows of a run before it is queued."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
+from app.cli import sent_files
 from app.cli.client import connect
-from app.format import numbers
+from app.cli.options import unchanged
+from app.cli.runs.run import configuration
+from app.format import numbers, templates
 from training.config.fields import parse
 from training.config.run_config import on_gpus
 from training.config.yaml_file import read_config
@@ -69,3 +73,24 @@ def targets_page(answer: shapes.Targets) -> str:
         if rows:
             lines.append("\n" + numbers.table([[heading, "", "in -> out"], *rows]))
     return "\n".join(lines)
+
+
+_RENDER_SECONDS = 120.0
+FAULTY = 1
+
+
+def render(path: Path | None, overrides: dict[str, Any], *, as_json: bool) -> int:
+    """Prints some rows of the run's data as it would train on them, and their faults. Returns the exit code: 1 with errors.
+
+    Raises:
+        ConfigError: settings are invalid, or the rows of this run cannot be checked.
+    """
+    from worker.runs import rows_check
+
+    client, config = connect(), configuration(path, overrides)
+    settings = sent_files.settings(client, config)
+    document = client.send("POST", "/api/renderings", json=settings, seconds=_RENDER_SECONDS)
+    checked = rows_check.of_document(document)
+    text = json.dumps(document) if as_json else templates.page(checked, colors=sys.stdout.isatty())
+    click.echo(text, file=unchanged(sys.stdout))
+    return FAULTY if any(one.report.errors for one in checked) else 0

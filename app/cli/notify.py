@@ -5,8 +5,7 @@ import json
 import click
 
 from app.cli.client import connect, path_of
-from app.cli.errors import Command
-from app.cli.options import Group, json_option
+from app.cli.options import Command, Group, json_option
 
 _PATH = "/api/notifications"
 

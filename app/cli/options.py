@@ -1,11 +1,15 @@
-"""Options and types that several commands share, and groups of commands."""
+"""What commands share: groups, options and types, the boundary of errors, and what they write to a terminal."""
 
+import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TextIO
 
 import click
 
-from training.printable import change_output, printable
+from app.cli.client import check_here
+from app.errors import storage_problem
+from training.errors import DataError, Problem, UserError
+from training.printable import ChangedStream, change_output, printable
 
 
 class Group(click.Group):
@@ -15,7 +19,7 @@ class Group(click.Group):
         return list(self.commands)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the command line; nothing that it prints can control the terminal (app/cli/terminal.py)."""
+        """Runs the command line; nothing that it prints can control the terminal."""
         change_output(printable)
         return super().main(*args, **kwargs)
 
@@ -35,15 +39,81 @@ path_type = click.Path(path_type=Path)
 config_type = ConfigFile(path_type=Path)
 
 
-def ready() -> None:
-    """Creates the tables of an empty database; `lathe up` upgrades existing tables.
+CLEAR = "\r\x1b[2K"
 
-    Raises:
-        SettingsError: the data folder cannot be created.
-        NewerDatabase: a newer version of Lathe has changed the tables.
-        OperationalError: the database is unreachable.
-    """
-    from worker.store import database
 
-    if not database.has_tables():
-        database.migrate()
+def unchanged(stream: TextIO) -> TextIO:
+    """The stream for text that contains Lathe's own escape sequences; the caller makes the rest of it printable."""
+    behind: TextIO = stream.unchanged if isinstance(stream, ChangedStream) else stream
+    return behind
+
+
+def clear_line(stream: TextIO) -> None:
+    """Clears the terminal's current line."""
+    unchanged(stream).write(CLEAR)
+
+
+class CommandError(UserError):
+    """A command that was called wrongly. `field` is an argument or option, or empty."""
+
+
+class Reporting(click.Command):
+    """A command that prints user errors on stderr, or with --json as {"error": [...]} on stdout, and exits with 1."""
+
+    only_here = False
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            if self.only_here:
+                check_here(ctx.command_path)
+            return super().invoke(ctx)
+        except Exception as error:
+            problems = explain(error)
+            if problems is None:
+                raise
+            fail(ctx, problems)
+
+
+class Command(Reporting):
+    """A command of `lathe`."""
+
+
+class LocalCommand(Command):
+    """A command that works on the machine of the installation only."""
+
+    only_here = True
+
+
+class ReportingGroup(Reporting, Group):
+    """A group that does something itself if no command of it is given."""
+
+
+def fail(ctx: click.Context, problems: list[Problem]) -> NoReturn:
+    """Prints the problems and exits with code 1."""
+    if ctx.params.get("as_json"):
+        click.echo(json.dumps({"error": [vars(problem) for problem in problems]}, default=str))
+    else:
+        for problem in problems:
+            click.echo(f"Error: {problem}", err=True)
+    ctx.exit(1)
+
+
+def explain(error: Exception) -> list[Problem] | None:
+    """The problems of a user error; None for click's own errors and for bugs."""
+    if isinstance(error, (click.exceptions.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError)):
+        return None
+    if isinstance(error, DataError):
+        from app.format.datasets import data_problems
+
+        return data_problems(error)
+    if isinstance(error, UserError):
+        return error.problems
+    problem = storage_problem(error) or _system(error)
+    return [problem] if problem else None
+
+
+def _system(error: Exception) -> Problem | None:
+    if not isinstance(error, OSError) or error.strerror is None:
+        return None
+    fix = "Check the path, its permissions and the free space."
+    return Problem(str(error.filename or "file"), None, f"{error.strerror}.", fix)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app.cli.client import Client
-from app.cli.terminal import clear_line
+from app.cli.options import clear_line
 from app.format import numbers
 from training.config.data_sets import FIELDS, Source, canonical, sources, written
 from training.config.run_config import RunConfig

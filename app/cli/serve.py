@@ -1,6 +1,10 @@
 """`lathe up`, `lathe web` and `lathe worker`: the commands that run until they are stopped."""
 
 import os
+import signal
+import subprocess
+import threading
+from types import FrameType
 from typing import NoReturn
 
 import click
@@ -44,14 +48,13 @@ def web(host: str | None, port: int | None) -> None:
 
 def worker(*, drain: bool) -> int:
     """Replaces this process by a worker; with `drain`, runs a worker as a child and returns its exit code."""
-    from app.cli import drain as cli_drain
     from worker.store import database
 
     database.migrate()
     if not drain:
         database.dispose()
         _become_worker()
-    return cli_drain.serve()
+    return drained()
 
 
 def _become_worker() -> NoReturn:
@@ -68,3 +71,31 @@ def _listen(host: str | None, port: int | None) -> None:
     given = {"HOST": host, "PORT": port}
     os.environ.update({PREFIX + name: str(value) for name, value in given.items() if value is not None})
     get_settings.cache_clear()
+
+
+POLL_SECONDS = 0.5
+
+
+def drained() -> int:
+    """Runs a worker until a signal or its own end, then requeues its runs; a second signal ends the wait for them.
+
+    It is for containers, in which the end of the first process kills all others. Returns the exit code: 0 after a signal.
+    """
+    from app.local import leaving
+    from worker.queue.tasks import worker_command
+
+    stopping, forced = threading.Event(), threading.Event()
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        (forced if stopping.is_set() else stopping).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    child = subprocess.Popen(worker_command(), cwd=ROOT)
+    while child.poll() is None and not stopping.wait(POLL_SECONDS):
+        pass
+    # The worker ends first: otherwise it would claim the requeued runs.
+    child.terminate()
+    code = child.wait()
+    leaving.requeue_running_runs(lambda line: click.echo(line, err=True), forced)
+    return 0 if stopping.is_set() else code

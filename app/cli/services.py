@@ -5,8 +5,7 @@ from dataclasses import asdict
 
 import click
 
-from app.cli.errors import Command, LocalCommand
-from app.cli.options import Group, json_option
+from app.cli.options import Command, Group, LocalCommand, json_option
 
 FREEABLE = ("finished_checkpoints", "tokens", "uploads", "resumable_checkpoints", "unknown_runs")
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from app.cli.errors import Command
+from app.cli.options import Command
 from app.format.numbers import plain
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from app.cli.client import MACHINES, connect, path_of
-from app.cli.errors import CommandError
+from app.cli.options import CommandError
 from app.format import numbers
 from app.format.system import (
     FREEABLE,

@@ -1,14 +1,13 @@
-"""`lathe user` and `lathe token`: accounts and tokens. An account's token is printed once, when it is created."""
+"""`lathe user`, `lathe token` and `lathe share`: accounts, tokens, and with whom things are shared. A token is printed once."""
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import click
 
 from app.cli.client import connect, path_of
-from app.cli.errors import Command, CommandError, LocalCommand
-from app.cli.options import Group, json_option
+from app.cli.options import Command, CommandError, Group, LocalCommand, json_option
 from app.format.numbers import table
 from training.units import parse_size
 
@@ -162,3 +161,42 @@ def _tell(created: dict[str, str], *, as_json: bool) -> None:
     click.echo(json.dumps(created) if as_json else created["token"])
     if not as_json:
         click.echo(f"Token of {name}. It is shown only once; replace it with `lathe user rotate {name}`.", err=True)
+
+
+Kind = Literal["run", "sweep", "dataset"]
+
+
+@click.command(cls=Command)
+@click.argument("kind", type=click.Choice(["run", "sweep", "dataset"]))
+@click.argument("object_id", metavar="ID")
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option("--nobody", is_flag=True, help="Share it with nobody any more.")
+@click.option("--link", is_flag=True, help="Make a link that shares it with each user who opens it.")
+@json_option
+def share(
+    kind: Kind,
+    object_id: str,
+    names: tuple[str, ...],
+    nobody: bool,
+    link: bool,
+    as_json: bool,
+) -> None:
+    """Share a run, sweep or data set with these accounts and no others, or show with whom it is shared.
+
+    The name '*' stands for all users. A link stops working if its name (link:...) is not given the next time. Sharing matters if
+    LATHE_VISIBILITY is own: otherwise all users see everything.
+    """
+    if nobody + link + bool(names) > 1:
+        raise CommandError("NAME", None, "cannot be given with another way.", "Give names, --link or --nobody.")
+    client, path = connect(), path_of(f"{kind}s", object_id, "/shares")
+    if link:
+        address = client.pages + client.send("POST", f"{path}/link")["path"]
+        click.echo(json.dumps({"address": address}) if as_json else address)
+        return
+    answer = client.send("PUT", path, json={"users": list(names)}) if names or nobody else client.get(path)
+    users = answer["users"]
+    if as_json:
+        click.echo(json.dumps({"users": users}))
+        return
+    words = "all users" if "*" in users else ", ".join(users)
+    click.echo(f"Shared with {words}." if users else "Shared with nobody.")

@@ -1,45 +1,140 @@
-"""A data set as a dictionary, which `lathe dataset --json` prints and REST returns. Read-only."""
+"""Data sets: in a list, one with its warnings and users, the check of a file, and imports. Read-only."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import islice
-from typing import Any
+from typing import Literal
 
+from pydantic import Field
 from sqlmodel import Session, col, select
 
+from app.documents import Document, columns
 from training.data.inspection import Inspection
+from training.data.survey import Issue
 from worker.datasets import datasets
 from worker.datasets.datasets import DatasetNotFound
 from worker.store import uses
-from worker.store.tables import Dataset
+from worker.store.tables import Dataset, Status
 from worker.store.uses import DatasetUse
 
-BRIEF = ("id", "name", "owner", "rows", "bytes", "created_at")
-_WHOLE = (*BRIEF, "sha256", "reason", "counts", "columns", "warnings")
-_INSPECTED = (
-    "file_format", "format", "reason", "rows", "columns", "counts", "empty_rows", "trainable", "suggestion", "unused",
-)  # fmt: skip
+_BRIEF = ("id", "name", "owner", "rows", "bytes", "created_at")
+_WHOLE = (*_BRIEF, "sha256", "reason", "counts", "columns", "columns_map", "sample")
 SHORTEST_ID = 4
 
 
-def brief(item: Dataset, users: Sequence[DatasetUse]) -> dict[str, Any]:
-    """A data set in a list: `format` is the format of its rows, `used_by` a number of runs, times in epoch seconds."""
-    kinds = {"format": item.shape, "file_format": item.format}
-    return (
-        item.model_dump(include=set(BRIEF)) | kinds | {"used_by": len(users), "warning_kinds": len(item.warnings or [])}
+@columns(Dataset, _BRIEF)
+class DatasetInList(Document):
+    """A data set in a list. `used_by` is the number of runs that use it, `warning_kinds` that of its kinds of warnings."""
+
+    format: str = Field(description="format of the rows, such as messages or prompt/completion; unknown if none fits")
+    file_format: str
+    used_by: int
+    warning_kinds: int
+
+
+class DatasetList(Document):
+    """The data sets that match, newest first, and how many match in all."""
+
+    datasets: list[DatasetInList]
+    total: int
+
+
+class User(Document):
+    """A run that uses a data set; of a run that the caller does not see, only its status."""
+
+    id: str
+    name: str
+    status: Status
+
+
+@columns(Dataset, _WHOLE)
+class DatasetAnswer(Document):
+    """A data set with its warnings, its first rows and the runs that use it, newest first."""
+
+    format: str = Field(description="format of the rows, such as messages or prompt/completion; unknown if none fits")
+    file_format: str
+    warnings: list[Issue]
+    unused_columns: list[str] = Field(description="columns that training does not use")
+    runs: list[User]
+
+
+class Check(Document):
+    """The report on a file; nothing was stored. `suggestion` is a column mapping that fits the first rows, if one does."""
+
+    file_format: str
+    format: str
+    reason: str
+    rows: int
+    columns: list[str]
+    counts: dict[str, int] = Field(description="rows of each format")
+    empty_rows: int
+    trainable: bool = Field(description="true if there are no errors")
+    suggestion: str
+    unused: list[str] = Field(description="columns that training does not use")
+    problems: list[Issue]
+
+
+class ImportProblem(Document):
+    """Why an import was refused: the file, the first row (`line`, from 1), and the number of rows with this problem."""
+
+    level: str
+    message: str
+    fix: str
+    file: str | None = None
+    line: int | None = None
+    field: str | None = None
+    rows: int | None = None
+
+
+class Added(Document):
+    """A data set that an import stored."""
+
+    id: str
+    name: str
+
+
+class ImportAnswer(Document):
+    """An import in the background. It stays listed for two minutes after it is done, and for an hour if it was refused."""
+
+    id: int
+    name: str
+    owner: str
+    state: Literal["checking", "done", "refused"]
+    bytes: int = Field(description="size of the file; 0 if it is not known yet")
+    since: float = Field(description="seconds since the epoch")
+    problems: list[ImportProblem]
+    datasets: list[Added]
+
+
+class ImportList(Document):
+    """The imports of this server, oldest first."""
+
+    imports: list[ImportAnswer]
+
+
+class Files(Document):
+    """The files of the server that can be imported; `reason` tells why there can be none."""
+
+    files: list[str]
+    reason: str
+
+
+def brief(item: Dataset, users: Sequence[DatasetUse]) -> DatasetInList:
+    """A data set in a list."""
+    return DatasetInList(
+        **item.model_dump(include=set(_BRIEF)),
+        format=item.shape,
+        file_format=item.format,
+        used_by=len(users),
+        warning_kinds=len(item.warnings or []),
     )
 
 
-def listing(session: Session, search: str, limit: int, offset: int = 0) -> list[dict[str, Any]]:
-    """The matching data sets from `offset` on, newest first, each as in `brief`."""
+def listing(session: Session, search: str, limit: int, offset: int = 0) -> DatasetList:
+    """The matching data sets from `offset` on, newest first."""
     users = uses.dataset_users(session=session)
-    matching = (item for item in datasets.listing(session=session) if matches(item, search))
-    return [brief(item, users.get(item.id, ())) for item in islice(matching, offset, offset + limit)]
-
-
-def count(session: Session, search: str) -> int:
-    """The number of matching data sets."""
-    return sum(matches(item, search) for item in datasets.listing(session=session))
+    matching = [item for item in datasets.listing(session=session) if matches(item, search)]
+    shown = [brief(item, users.get(item.id, ())) for item in islice(matching, offset, offset + limit)]
+    return DatasetList(datasets=shown, total=len(matching))
 
 
 def matches(item: Dataset, search: str) -> bool:
@@ -48,7 +143,7 @@ def matches(item: Dataset, search: str) -> bool:
     return all(word in text for word in search.lower().split())
 
 
-def document(session: Session, dataset_id: str) -> dict[str, Any]:
+def document(session: Session, dataset_id: str) -> DatasetAnswer:
     """A data set with the runs that use it, newest first.
 
     Raises:
@@ -56,16 +151,19 @@ def document(session: Session, dataset_id: str) -> dict[str, Any]:
     """
     item = find(session, dataset_id)
     users = uses.dataset_users(session=session).get(item.id, [])
-    kinds = {"format": item.shape, "file_format": item.format, "columns_map": item.columns_map}
-    runs = [{"id": user.id, "name": user.name, "status": user.status.value} for user in users]
-    more = {"unused_columns": datasets.unused(item), "runs": runs, "sample": item.sample}
-    return item.model_dump(mode="json", include=set(_WHOLE)) | kinds | more
+    return DatasetAnswer(
+        **item.model_dump(include=set(_WHOLE)),
+        format=item.shape,
+        file_format=item.format,
+        warnings=item.warnings or [],
+        unused_columns=datasets.unused(item),
+        runs=[User.model_validate(user) for user in users],
+    )
 
 
-def inspected(inspection: Inspection) -> dict[str, Any]:
+def inspected(inspection: Inspection) -> Check:
     """What the check of a file has found."""
-    values = {name: getattr(inspection, name) for name in _INSPECTED}
-    return values | {"problems": [asdict(problem) for problem in inspection.problems]}
+    return Check.model_validate(inspection)
 
 
 def find(session: Session, dataset_id: str) -> Dataset:

@@ -1,9 +1,9 @@
-"""Diagnoses of failed runs and of shared logs, which the page Diagnose shows and REST returns. Read-only."""
+"""Diagnoses of failed runs and of shared logs, for REST and the page Diagnose."""
 
-from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
+from app.documents import Document
 from worker.runs import shared_diagnoses
 from worker.runs.shared_diagnoses import SharedDiagnosis
 from worker.store import database, run_list, sight
@@ -12,8 +12,62 @@ from worker.store.tables import Run, Status
 MOST = 10
 
 
-@dataclass(frozen=True)
-class Recent:
+class DiagnosisAnswer(Document):
+    """Why a run failed. `confidence` is 0 to 1; `evidence` are lines of the log; `changes` are settings that fix the run."""
+
+    cause: str
+    title: str
+    confidence: float
+    explanation: str
+    evidence: list[str]
+    evidence_lines: list[int]
+    first_failed_rank: int | None
+    fix: list[str]
+    changes: dict[str, Any]
+    inferred: dict[str, Any]
+
+
+class SharedIn(Document):
+    """Where a diagnosis was shared: its id, and the path of its page on this server."""
+
+    id: str
+    address: str
+
+
+class LogDiagnosis(DiagnosisAnswer):
+    """The diagnosis of a log; `shared`, if it was asked for, tells where it is."""
+
+    shared: SharedIn | None = None
+
+
+class Compared(Document):
+    """The failed run beside the finished one most like it: settings that differ as [its, the other's], and new log lines."""
+
+    run: str
+    name: str
+    shared: list[str]
+    settings: dict[str, list[Any]]
+    lines: list[Any]
+
+
+class RunDiagnosis(DiagnosisAnswer):
+    """The diagnosis of a run, and the run beside a finished one (null if there is none like it)."""
+
+    compared: Compared | None
+
+
+class SharedDiagnosisAnswer(Document):
+    """A shared diagnosis with its log, both without secrets."""
+
+    id: str
+    owner: str
+    created_at: float
+    diagnosis: DiagnosisAnswer
+    log: str
+    address: str
+
+
+class Recent(Document):
     """A diagnosis of a failed run or of a shared log: its address, name and cause; `when` in epoch seconds."""
 
     address: str
@@ -21,6 +75,12 @@ class Recent:
     title: str
     cause: str
     when: float
+
+
+class RecentDiagnoses(Document):
+    """The last ten diagnoses of failed runs and shared logs, newest first."""
+
+    diagnoses: list[Recent]
 
 
 def address(diagnosis_id: str) -> str:
@@ -35,19 +95,22 @@ def recent() -> list[Recent]:
         diagnosed = [recent for run in failed if (recent := _of_run(run)) is not None]
     listed = (one for one in shared_diagnoses.listing() if sight.user() in (None, one.owner))
     shared = [
-        Recent(address(one.id), f"Log of {one.owner}", one.diagnosis["title"], one.diagnosis["cause"], one.created_at)
-        for one in islice(listed, MOST)
+        _recent(address(one.id), f"Log of {one.owner}", one.diagnosis, one.created_at) for one in islice(listed, MOST)
     ]
     return sorted([*diagnosed, *shared], key=lambda one: one.when, reverse=True)[:MOST]
 
 
-def document(shared: SharedDiagnosis) -> dict[str, Any]:
+def document(shared: SharedDiagnosis) -> SharedDiagnosisAnswer:
     """A shared diagnosis with its log and the address of its page."""
-    return asdict(shared) | {"address": address(shared.id)}
+    return SharedDiagnosisAnswer(**vars(shared), address=address(shared.id))
 
 
 def _of_run(run: Run) -> Recent | None:
     diagnosis = (run.error or {}).get("diagnosis")
     if not diagnosis or run.finished_at is None:
         return None
-    return Recent(f"/run?id={run.id}", run.name, diagnosis["title"], diagnosis["cause"], run.finished_at)
+    return _recent(f"/run?id={run.id}", run.name, diagnosis, run.finished_at)
+
+
+def _recent(address: str, name: str, diagnosis: dict[str, Any], when: float) -> Recent:
+    return Recent(address=address, name=name, title=diagnosis["title"], cause=diagnosis["cause"], when=when)

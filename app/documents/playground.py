@@ -1,11 +1,13 @@
-"""What the playground offers: models by their base, prompts from held-out rows, and what is served now."""
+"""The playground: models by their base, what is served now, prompts from held-out rows, and prompt sets."""
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import Field
 from sqlmodel import Session
 
+from app.documents import Document, columns
 from training.data.mapping import apply, format_of, parse_mapping
 from training.data.to_examples import to_example
 from training.errors import DataError
@@ -16,44 +18,103 @@ from worker.settings import get_settings
 from worker.store import database, runs, served_models
 from worker.store.tables import Dataset, PromptSet, Run, ServedModel, ServedState
 
-SERVED = ("id", "owner", "models", "device", "pid", "created_at", "ready_at", "ended_at")
-PROMPT_SET = ("id", "owner", "name", "prompts", "answers", "every_result", "created_at")
+_SERVED = ("id", "owner", "models", "device", "pid", "created_at", "ready_at", "ended_at")
+_PROMPT_SET = ("id", "owner", "name", "prompts", "answers", "every_result", "created_at")
 _ROWS_FILE = "rows.json"
 _MOST_SUGGESTIONS = 12
 
 
-def offered() -> list[dict[str, Any]]:
-    """The base models, each with the models on it: name, run, its name and status, and which part of the run it is."""
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+@columns(ServedModel, _SERVED)
+class ServedAnswer(Document):
+    """A process that serves models, and its state; `reason` says why it waits, why vLLM does not answer, or why it
+    ended. Times are seconds since the epoch."""
+
+    state: Literal["waiting", "starting", "ready", "ended"]
+    reason: str
+    age_seconds: float
+
+
+class OfferedModel(Document):
+    """A model that can be served, by its name in requests."""
+
+    name: str
+    kind: Literal["result", "checkpoint", "base"]
+    label: str
+    run_id: str
+    status: str
+    finished_at: float | None
+
+
+class OfferedBase(Document):
+    """A base model (folder or hub id, and revision) with the models on it."""
+
+    base: str
+    revision: str
+    models: list[OfferedModel]
+
+
+class Served(Document):
+    """The caller's latest served models (null: none yet), and what can be served, the newest runs first."""
+
+    served: ServedAnswer | None
+    offered: list[OfferedBase]
+
+
+class Suggestion(Document):
+    """A prompt from a run's rows: `messages` or `prompt`, and the row's own answer."""
+
+    messages: list[dict[str, Any]] | None
+    prompt: str | None
+    expected: str
+    label: str
+
+
+class Suggestions(Document):
+    """Prompts from a run's held-out rows, or from the first rows of its data set."""
+
+    suggestions: list[Suggestion]
+
+
+@columns(PromptSet, _PROMPT_SET)
+class PromptSetAnswer(Document):
+    """Prompts that a user keeps, with the latest answers of each model."""
+
+
+class PromptSets(Document):
+    """All prompt sets, by name."""
+
+    prompt_sets: list[PromptSetAnswer] = Field(description="with the latest answers of each model")
+
+
+def offered() -> list[OfferedBase]:
+    """The base models, each with the models on it."""
+    groups: dict[tuple[str, str], list[OfferedModel]] = {}
     for run, names in requests.offered():
         base = str(run.config.get("model")), str(run.config.get("revision") or "main")
         groups.setdefault(base, []).extend(_model(run, name) for name in names)
-    return [{"base": base, "revision": revision, "models": models} for (base, revision), models in groups.items()]
+    return [OfferedBase(base=base, revision=revision, models=models) for (base, revision), models in groups.items()]
 
 
-def served(session: Session, owner: str) -> dict[str, Any] | None:
+def served(session: Session, owner: str) -> ServedAnswer | None:
     """The latest served models of a user, with their state; None if there never were any."""
-    found = served_models.latest(session=session, owner=owner)
-    return served_document(session, found) if found else None
+    latest = served_models.latest(session=session, owner=owner)
+    return served_document(session, latest) if latest else None
 
 
-def served_document(session: Session, found: ServedModel) -> dict[str, Any]:
-    """Served models with their state; `reason` says why they wait, why vLLM does not answer, or why they ended."""
-    state, reason = found.state, found.reason
-    if requests.is_lost(session, found):
+def served_document(session: Session, served: ServedModel) -> ServedAnswer:
+    """Served models with their state."""
+    state, reason = served.state, served.reason
+    if requests.is_lost(session, served):
         state, reason = ServedState.ENDED, "Its worker stopped or cannot reach the database."
     elif state is ServedState.WAITING and not reason:
         reason = "No worker has started it yet."
-    seconds = database.now(session=session) - found.created_at
-    return {name: getattr(found, name) for name in SERVED} | {
-        "state": state.value, "reason": reason, "age_seconds": max(seconds, 0.0)
-    }  # fmt: skip
+    seconds = max(database.now(session=session) - served.created_at, 0.0)
+    columns = served.model_dump(include=set(_SERVED))
+    return ServedAnswer(**columns, state=state.value, reason=reason, age_seconds=seconds)
 
 
-def suggestions(run_id: str) -> list[dict[str, Any]]:
+def suggestions(run_id: str) -> list[Suggestion]:
     """Prompts from a run's held-out rows; of a run without a result, from the first rows of its data set.
-
-    Each has `messages` or, for a model trained on plain text, `prompt`; `expected` is the row's own answer.
 
     Raises:
         RunNotFound: there is no such run.
@@ -65,22 +126,15 @@ def suggestions(run_id: str) -> list[dict[str, Any]]:
     return held_out or (list(_first_rows(run, item)) if item else [])
 
 
-def prompt_set(found: PromptSet) -> dict[str, Any]:
-    """A prompt set with the latest answers of each model."""
-    return {name: getattr(found, name) for name in PROMPT_SET}
-
-
-def _model(run: Run, name: str) -> dict[str, Any]:
+def _model(run: Run, name: str) -> OfferedModel:
     part = name.partition(":")[2]
-    kind = "result" if not part else "base" if part == BASE else "checkpoint"
+    kind: Literal["result", "checkpoint", "base"] = "result" if not part else "base" if part == BASE else "checkpoint"
     label = {"result": run.name, "base": "base model"}.get(kind, f"{run.name}, step {part.removeprefix(CHECKPOINT)}")
-    return {
-        "name": name, "kind": kind, "label": label, "run_id": run.id, "status": run.status.value,
-        "finished_at": run.finished_at,
-    }  # fmt: skip
+    status, ended = run.status.value, run.finished_at
+    return OfferedModel(name=name, kind=kind, label=label, run_id=run.id, status=status, finished_at=ended)
 
 
-def _compared(run: Run) -> list[dict[str, Any]]:
+def _compared(run: Run) -> list[Suggestion]:
     """The rows with which the forms of the result are compared: held-out ones, if the run holds out any."""
     path = get_settings().runs_dir / run.id / PARITY_FOLDER / _ROWS_FILE
     try:
@@ -94,7 +148,7 @@ def _compared(run: Run) -> list[dict[str, Any]]:
     ]
 
 
-def _first_rows(run: Run, item: Dataset) -> Iterator[dict[str, Any]]:
+def _first_rows(run: Run, item: Dataset) -> Iterator[Suggestion]:
     text = run.config.get("columns") or item.columns_map
     for number, row in enumerate(item.sample[:_MOST_SUGGESTIONS], 1):
         try:
@@ -110,6 +164,6 @@ def _first_rows(run: Run, item: Dataset) -> Iterator[dict[str, Any]]:
             yield _suggestion(example.messages[:last], "", str(example.messages[last]["content"]), f"row {number}")
 
 
-def _suggestion(messages: list[dict[str, Any]] | None, prompt: str, expected: str, label: str) -> dict[str, Any]:
-    asked: dict[str, Any] = {"messages": messages, "prompt": None} if messages else {"messages": None, "prompt": prompt}
-    return asked | {"expected": expected, "label": label}
+def _suggestion(messages: list[dict[str, Any]] | None, prompt: str, expected: str, label: str) -> Suggestion:
+    text = None if messages else prompt
+    return Suggestion(messages=messages or None, prompt=text, expected=expected, label=label)

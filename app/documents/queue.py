@@ -1,9 +1,11 @@
-"""The queue as a dictionary: what the page Runs shows, and REST and `lathe queue --json` give. Read-only."""
+"""The queue. Read-only."""
 
-from typing import Any
+from typing import Literal, cast
 
+from pydantic import Field
 from sqlmodel import Session
 
+from app.documents import Document
 from training.config.choices import EngineName
 from worker.machine import devices, overload
 from worker.runs import start_times
@@ -12,52 +14,79 @@ from worker.store import database, evaluations, machines, runs, sight, waiting
 from worker.store.quotas import DeviceQuotas
 from worker.store.tables import Run, Status
 
+Priority = Literal["high", "normal", "low"]
 
-def document(session: Session) -> dict[str, Any]:
-    """The waiting runs in their order, and whether the queue is paused.
 
-    `starts_in` is in seconds, null if the run is held, its owner's quota keeps it from starting, which `quota` then says, or the
-    time of a run ahead of it is unknown. Other times are seconds since the epoch. The id, name, owner and quota of runs
-    that the session's user does not see are hidden.
+class Waiting(Document):
+    """A waiting run. `starts_in` is in seconds, null if the run is held, its owner's quota keeps it from starting, or the time of a
+    run ahead of it is unknown. `quota` is that of the owner in words, if it is the reason.
     """
+
+    place: int
+    id: str
+    name: str
+    owner: str
+    priority: Priority
+    held: bool
+    at_rung: int | None = Field(description="the step at which its sweep paused it")
+    processes: int
+    queued_at: float
+    starts_in: float | None
+    quota: str
+
+
+class QueueAnswer(Document):
+    """The waiting runs in the order in which they start; `paused_at` and `paused_by` are null unless the queue is paused.
+    `overloaded` names machines that start nothing at present, with the reasons; `evaluated` the runs that are being evaluated.
+    """
+
+    paused_at: float | None
+    paused_by: str | None
+    overloaded: str
+    running: int
+    evaluated: list[str]
+    waiting: list[Waiting]
+
+
+def document(session: Session) -> QueueAnswer:
+    """The queue. The id, name, owner and quota of runs that the session's user does not see are hidden."""
     with database.read_everything() as whole:
         queued = waiting.waiting(session=whole)
         running = len(runs.with_status(session=whole, status=Status.RUNNING))
         starts, quotas, evaluated = _starts(whole, queued), DeviceQuotas.read(whole), evaluations.running(session=whole)
-        queue = [_waiting(run, quotas) for run in queued]
+        queue = [_waiting(run, place, starts.get(run.id), quotas) for place, run in enumerate(queued, 1)]
     seen = sight.visible(session, [run.id for run in queued] + [run_id for run_id, _ in evaluated])
     paused = waiting.paused(session=session)
-    return {
-        "paused_at": paused.paused_at if paused else None,
-        "paused_by": paused.paused_by if paused else None,
-        "overloaded": overload.in_words() if queued else "",
-        "running": running,
-        "evaluated": [name if run_id in seen else sight.ANOTHER_RUN for run_id, name in evaluated],
-        "waiting": [
-            (run if run["id"] in seen else _hidden(run, place)) | {"place": place, "starts_in": starts.get(run["id"])}
-            for place, run in enumerate(queue, 1)
-        ],
-    }
+    return QueueAnswer(
+        paused_at=paused.paused_at if paused else None,
+        paused_by=paused.paused_by if paused else None,
+        overloaded=overload.in_words() if queued else "",
+        running=running,
+        evaluated=[name if run_id in seen else sight.ANOTHER_RUN for run_id, name in evaluated],
+        waiting=[run if run.id in seen else _hidden(run) for run in queue],
+    )
 
 
-def _waiting(run: Run, quotas: DeviceQuotas) -> dict[str, Any]:
-    return {
-        "id": run.id,
-        "name": run.name,
-        "owner": run.owner,
-        "priority": waiting.priority_word(run.priority),
-        "held": run.held,
-        "at_rung": run.step if run.held and run.at_rung else None,
-        "processes": run.config.get("num_processes", 1),
-        "queued_at": run.queued_at,
-        "quota": quotas.reason(run),
-    }
+def _waiting(run: Run, place: int, starts_in: float | None, quotas: DeviceQuotas) -> Waiting:
+    return Waiting(
+        place=place,
+        id=run.id,
+        name=run.name,
+        owner=run.owner,
+        priority=cast(Priority, waiting.priority_word(run.priority)),
+        held=run.held,
+        at_rung=run.step if run.held and run.at_rung else None,
+        processes=run.config.get("num_processes", 1),
+        queued_at=run.queued_at,
+        starts_in=starts_in,
+        quota=quotas.reason(run),
+    )
 
 
-def _hidden(run: dict[str, Any], place: int) -> dict[str, Any]:
+def _hidden(run: Waiting) -> Waiting:
     """What a user who does not see the run may know of it."""
-    anonymous = {"id": f"{sight.HIDDEN}{place}", "name": sight.ANOTHER_RUN, "owner": sight.ANOTHER}
-    return run | anonymous | {"at_rung": None, "quota": ""}
+    anonymous = {"id": f"{sight.HIDDEN}{run.place}", "name": sight.ANOTHER_RUN, "owner": sight.ANOTHER}
+    return run.model_copy(update=anonymous | {"at_rung": None, "quota": ""})
 
 
 def _starts(session: Session, queued: list[Run]) -> dict[str, float | None]:

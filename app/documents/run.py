@@ -1,11 +1,12 @@
-"""A run as a plain dictionary: what `--json` prints and what the readable page is made of. Read-only."""
+"""Runs: in a list, and one with all that is known of it. Read-only."""
 
 import time
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from sqlmodel import Session
 
+from app.documents import Document, columns
 from app.format.forecast import misfit
 from training.config.choices import EngineName
 from training.config.run_config import RunConfig
@@ -18,19 +19,20 @@ from worker.runs.settle import settle
 from worker.store import database, history, machines, runs, series, waiting
 from worker.store.jobs import submitted_id
 from worker.store.quotas import DeviceQuotas
-from worker.store.tables import Run, Status, damaged
+from worker.store.series import Series
+from worker.store.tables import Attempt, Run, RunEvent, Status, damaged
 
-BRIEF = (
+_BRIEF = (
     "id", "name", "owner", "status", "phase", "step", "total_steps", "attempt", "created_at", "queued_at", "started_at",
     "finished_at", "devices", "job_id",
     "tags", "pinned", "archived_at", "sweep_id", "trial", "pause_at", "held", "priority", "final_loss", "best_loss", "diverged",
     "peak_bytes", "seconds_per_step",
 )  # fmt: skip
-WHOLE = (
-    *BRIEF, "config", "summary", "error", "plan", "stepped_down", "forecast", "request", "phase_done", "phase_total", "dataset_id",
+_WHOLE = (
+    *_BRIEF, "config", "summary", "error", "plan", "stepped_down", "forecast", "request", "phase_done", "phase_total", "dataset_id",
     "notes", "fingerprints", "parent_id", "job",
 )  # fmt: skip
-ATTEMPT = (
+_ATTEMPT = (
     "number",
     "host",
     "devices",
@@ -45,41 +47,108 @@ ATTEMPT = (
 EVENT = ("time", "attempt", "kind", "level", "step", "message")
 
 
-def brief(run: Run) -> dict[str, Any]:
-    """A run as `lathe runs` lists it. Times are seconds since the epoch, sizes bytes."""
-    asked = {name: run.config.get(name) for name in ("model", "data", "method")}
-    return (
-        run.model_dump(mode="json", include=set(BRIEF))
-        | asked
-        | {"job_id": submitted_id(run), "damaged": damaged(run), "differs": run.differs}
-    )
+@columns(Run, _BRIEF)
+class RunInList(Document):
+    """A run in a list. Times are seconds since the epoch, sizes bytes, `seconds_per_step` seconds."""
+
+    model: str | None
+    data: str | None = Field(description="id of the training data set; several with their weights")
+    method: str | None
+    damaged: list[str] = Field(description="fields that cannot be read and have no value here")
+    differs: bool = Field(description="true if the result does not compute what was trained")
 
 
-def document(session: Session, run_id: str) -> dict[str, Any]:
-    """What is known of a run: its fields, `attempts` and `events` oldest first, `latest` (newest value of each metric), `queue`.
+class RunList(Document):
+    """The runs that match, pinned ones first, then the newest, and how many match in all."""
+
+    runs: list[RunInList]
+    total: int
+
+
+@columns(Attempt, _ATTEMPT)
+class AttemptAnswer(Document):
+    """One start of a run, with how it ended."""
+
+
+@columns(RunEvent, EVENT)
+class EventAnswer(Document):
+    """Something that happened in a run: a phase, a checkpoint, a resume, a note, a stop, a failure."""
+
+
+class RankMemory(Document):
+    """The memory of a rank at its peak, in bytes: predicted, measured (tensors), and held by the allocator."""
+
+    rank: int
+    predicted_bytes: int
+    measured_bytes: int | None
+    reserved_bytes: int | None
+
+
+class Place(Document):
+    """The place of a queued run: 1 is next. `overloaded` names machines that start nothing at present, with the reasons; `job` says
+    what its job waits for; `quota` how its owner's quota keeps it from starting; `memory` why it is not expected to fit in the
+    memory of the server's machine. Each is empty where it does not apply.
+    """
+
+    place: int
+    waiting: int
+    running: int
+    overloaded: str
+    job: str
+    quota: str
+    memory: str
+
+
+@columns(Run, _WHOLE)
+class RunAnswer(Document):
+    """A run with its attempts, events and latest metrics. Times are seconds since the epoch, sizes bytes."""
+
+    damaged: list[str] = Field(description="fields that cannot be read and have no value here")
+    differs: bool = Field(description="true if the result does not compute what was trained")
+    attempts: list[AttemptAnswer]
+    events: list[EventAnswer]
+    latest: dict[str, float | None] = Field(description="newest value of each metric")
+    memory: list[RankMemory]
+    queue: Place | None = Field(description="its place among the waiting runs; null if it does not wait")
+
+
+class SeriesList(Document):
+    """The metrics of a run by name and rank (-1 for the whole run), as parallel lists in the order of steps."""
+
+    series: list[Series]
+
+
+def brief(run: Run) -> RunInList:
+    """A run as `lathe runs` lists it."""
+    settings = {name: value for name in ("model", "data", "method") if isinstance(value := run.config.get(name), str)}
+    return RunInList(**_of_row(run, _BRIEF), **dict.fromkeys(("model", "data", "method")) | settings)
+
+
+def document(session: Session, run_id: str) -> RunAnswer:
+    """What is known of a run: `attempts` and `events` oldest first.
 
     `memory` compares the forecast with what each rank measured. `summary` is as the training program reported it, null until it
-    ended, and `memory` empty; `queue` is the run's place among the waiting,
-    null where it does not wait. Times are seconds since the epoch, sizes bytes.
+    ended, and `memory` empty.
 
     Raises:
         RunNotFound: no run has this id.
     """
     run = runs.get(session=session, run_id=run_id)
-    events, queued = history.events(session=session, run_id=run.id), place(session, run)
+    queue = place(session, run)
     latest = series.latest(session=session, run_id=run.id)
-    return run.model_dump(mode="json", include=set(WHOLE)) | {
-        "job_id": submitted_id(run),
-        "damaged": damaged(run),
-        "differs": run.differs,
-        "attempts": [
-            one.model_dump(mode="json", include=set(ATTEMPT)) for one in runs.attempts(session=session, run_id=run.id)
-        ],
-        "events": [event.model_dump(mode="json", include=set(EVENT)) for event in events],
-        "latest": {name: value for (name, rank), (_, value) in latest.items() if rank < 0},
-        "memory": run_forecast.compared(run.forecast, run.summary),
-        "queue": queued and queued | {"memory": _misfit(run)},
-    }
+    return RunAnswer(
+        **_of_row(run, _WHOLE),
+        attempts=[AttemptAnswer.model_validate(one) for one in runs.attempts(session=session, run_id=run.id)],
+        events=[EventAnswer.model_validate(event) for event in history.events(session=session, run_id=run.id)],
+        latest={name: value for (name, rank), (_, value) in latest.items() if rank < 0},
+        memory=[RankMemory(**rank) for rank in run_forecast.compared(run.forecast, run.summary)],
+        queue=queue and queue.model_copy(update={"memory": _misfit(run)}),
+    )
+
+
+def _of_row(run: Run, names: tuple[str, ...]) -> dict[str, Any]:
+    job = {"job_id": submitted_id(run)}
+    return run.model_dump(include=set(names)) | job | {"damaged": damaged(run), "differs": run.differs}
 
 
 def _misfit(run: Run) -> str:
@@ -91,18 +160,13 @@ def _misfit(run: Run) -> str:
         return ""
 
 
-def place(session: Session, run: Run) -> dict[str, Any] | None:
-    """Where a queued run stands: `place` (1 is next) of `waiting`, and how many are `running`. None for other runs.
-
-    `overloaded` names the machines that start nothing at present, with the reasons; mostly empty. `job` says what the run's job
-    waits for, if an engine has queued it. `quota` says how its owner's quota keeps it from starting, and is mostly empty.
-    """
+def place(session: Session, run: Run) -> Place | None:
+    """Where a queued run stands, without `memory`, which takes time to forecast; None for other runs."""
     if run.status is not Status.QUEUED:
         return None
     ids = [other.id for other in waiting.waiting(session=session)]
     position = ids.index(run.id) + 1 if run.id in ids else len(ids) + 1
     running = runs.with_status(session=session, status=Status.RUNNING)
-    numbers = {"place": position, "waiting": max(len(ids), position), "running": len(running)}
     job_id = submitted_id(run)
     job = waiting_sentence(job_id, run.job, time.time()) if job_id and run.job else ""
     engine = run.engine
@@ -112,4 +176,12 @@ def place(session: Session, run: Run) -> dict[str, Any] | None:
         job = placement.reason_to_wait(session=session, run=run)
     with database.read_everything() as whole:
         quotas = DeviceQuotas.read(whole)
-    return numbers | {"overloaded": overload.in_words(), "job": job, "quota": quotas.reason(run)}
+    return Place(
+        place=position,
+        waiting=max(len(ids), position),
+        running=len(running),
+        overloaded=overload.in_words(),
+        job=job,
+        quota=quotas.reason(run),
+        memory="",
+    )

@@ -1,21 +1,151 @@
-"""Sweeps as plain dictionaries: what `--json` prints, REST returns and the pages are made of. Read-only."""
+"""Sweeps, planned and started. Read-only."""
 
 from typing import Any
 
+from pydantic import Field
 from sqlmodel import Session
 
+from app.documents import Document
+from app.documents.errors import ErrorEntry
 from worker.store import sweeps
-from worker.store.tables import Run, Sweep
+from worker.store.tables import Run, Status, Sweep
 from worker.sweeps.advance import state_word
 from worker.sweeps.ranking import Interval
-from worker.sweeps.results import Result, results
+from worker.sweeps.results import Result, Results, results
 
 _RUN = ("id", "name", "status", "held", "step", "total_steps", "pause_at", "seconds_per_step", "peak_bytes")
 
 
-def brief(session: Session, sweep: Sweep) -> dict[str, Any]:
-    """A sweep as `lathe sweep list` shows it. Times are seconds since the epoch."""
+class IntervalAnswer(Document):
+    """A mean over `n` seeds with its 95% interval; `low` and `high` are null with one seed."""
+
+    mean: float
+    n: int
+    low: float | None
+    high: float | None
+    includes_zero: bool
+
+
+class TrialRun(Document):
+    """A run of a trial: `value` is its metric, null before the first evaluation; `pause_at` the step at which it waits."""
+
+    id: str
+    name: str
+    status: Status
+    held: bool
+    step: int
+    total_steps: int | None
+    pause_at: int | None
+    seconds_per_step: float | None
+    peak_bytes: int | None
+    seed: int
+    value: float | None
+    state: str
+
+
+class Trial(Document):
+    """One configuration with its runs, one for each seed, and the metric over them at a step."""
+
+    trial: int
+    changes: dict[str, Any]
+    summary: IntervalAnswer | None
+    at_step: int | None
+    finished: bool
+    stopped_early: bool
+    runs: list[TrialRun]
+
+
+class SavedSteps(Document):
+    """What stopping early saved: runs, their steps that were not trained, and the steps of the whole sweep."""
+
+    runs: int
+    steps: int
+    of: int
+
+
+class SweepBrief(Document):
+    """A sweep. Times are seconds since the epoch."""
+
+    id: str
+    name: str
+    owner: str
+    created_at: float
+    stopped_at: float | None
+    ended: bool
+    method: str
+    metric: str
+    direction: str
+    runs: int
+    statuses: dict[str, int]
+    best: Trial | None
+    lead: IntervalAnswer | None = Field(description="the difference of the best configuration to the second")
+    saved: SavedSteps
+
+
+class SweepList(Document):
+    """The sweeps, the newest first."""
+
+    sweeps: list[SweepBrief]
+
+
+class PlannedRun(Document):
+    """A run of the plan: whether it starts and fits into memory, its steps and time, and why it does not start."""
+
+    trial: int
+    name: str
+    changes: dict[str, Any]
+    seed: int | None
+    starts: bool
+    fits: bool | None
+    peak_bytes: int | None
+    steps: int | None
+    seconds: float | None
+    reason: str
+    problems: list[ErrorEntry]
+
+
+class SweepPlan(Document):
+    """A sweep before its start: how many of its runs start, do not fit and are refused, and the steps and time of all."""
+
+    name: str
+    method: str
+    metric: str
+    total: int
+    starting: int
+    unfit: int
+    refused: int
+    steps: int | None
+    seconds: float | None
+    devices: int
+    runs: list[PlannedRun]
+
+
+class SweepAnswer(SweepBrief):
+    """A sweep with its specification, its plan and its trials, the best first."""
+
+    spec: dict[str, Any]
+    plan: dict[str, Any]
+    trials: list[Trial]
+
+
+def brief(session: Session, sweep: Sweep) -> SweepBrief:
+    """A sweep as `lathe sweep list` shows it."""
+    return SweepBrief(**_values(sweep, results(session, sweep)))
+
+
+def document(session: Session, sweep_id: str) -> SweepAnswer:
+    """What is known of a sweep.
+
+    Raises:
+        SweepNotFound: no sweep has this id.
+    """
+    sweep = sweeps.get(session=session, sweep_id=sweep_id)
     found = results(session, sweep)
+    trials = [_trial(trial) for trial in found.trials]
+    return SweepAnswer(**_values(sweep, found), spec=sweep.spec, plan=sweep.plan, trials=trials)
+
+
+def _values(sweep: Sweep, found: Results) -> dict[str, Any]:
     early, saved, whole = found.saved_steps
     return {
         "id": sweep.id,
@@ -31,39 +161,27 @@ def brief(session: Session, sweep: Sweep) -> dict[str, Any]:
         "statuses": found.statuses,
         "best": _trial(found.best) if found.best else None,
         "lead": _interval(found.lead),
-        "saved": {"runs": early, "steps": saved, "of": whole},
+        "saved": SavedSteps(runs=early, steps=saved, of=whole),
     }
 
 
-def document(session: Session, sweep_id: str) -> dict[str, Any]:
-    """What is known of a sweep: as `brief`, its `spec`, `plan` and `trials`, the best first.
-
-    Raises:
-        SweepNotFound: no sweep has this id.
-    """
-    sweep = sweeps.get(session=session, sweep_id=sweep_id)
-    found = results(session, sweep)
-    trials = [_trial(one) for one in found.trials]
-    return brief(session, sweep) | {"spec": sweep.spec, "plan": sweep.plan, "trials": trials}
-
-
-def _trial(one: Result) -> dict[str, Any]:
-    return {
-        "trial": one.trial,
-        "changes": one.changes,
-        "summary": _interval(one.summary),
-        "at_step": one.at_step,
-        "finished": one.finished,
-        "stopped_early": one.stopped_early,
-        "runs": [_run(run, one) for run in one.runs],
-    }
+def _trial(result: Result) -> Trial:
+    return Trial(
+        trial=result.trial,
+        changes=result.changes,
+        summary=_interval(result.summary),
+        at_step=result.at_step,
+        finished=result.finished,
+        stopped_early=result.stopped_early,
+        runs=[_run(run, result) for run in result.runs],
+    )
 
 
-def _run(run: Run, one: Result) -> dict[str, Any]:
+def _run(run: Run, result: Result) -> TrialRun:
     seed = int(run.config.get("seed", 0))
-    more = {"seed": seed, "value": one.values.get(seed), "state": state_word(run)}
-    return run.model_dump(mode="json", include=set(_RUN)) | more
+    values = {name: getattr(run, name) for name in _RUN}
+    return TrialRun(**values, seed=seed, value=result.values.get(seed), state=state_word(run))
 
 
-def _interval(found: Interval | None) -> dict[str, Any] | None:
-    return None if found is None else vars(found) | {"includes_zero": found.includes_zero}
+def _interval(interval: Interval | None) -> IntervalAnswer | None:
+    return None if interval is None else IntervalAnswer.model_validate(interval)

@@ -1,19 +1,26 @@
-"""The installation as a dictionary: what `lathe system --json` prints, REST returns and the page System shows. Read-only."""
+"""The installation: machines, devices, the queue, accounts, disk space and services."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
+from pydantic import Field
 from sqlmodel import Session
 
-from app.documents import disk, services
+from app.documents import Document, columns, disk
+from app.documents.disk import Disk, Retention
+from app.documents.users import AccountUse
+from worker import services as worker_services
 from worker.disk import background
 from worker.disk.usage import Usage
+from worker.machine import measurement
 from worker.machine.devices import JOB
+from worker.machine.sizes import Size
+from worker.services import Broker, DatabaseFacts
 from worker.settings import get_settings
 from worker.store import accounts, database, machines, quotas, sight
 from worker.store.machines import Lease
-from worker.store.tables import EngineReport, Machine
+from worker.store.tables import Cordon, EngineReport, Machine
 
 _ACCOUNT = ("name", "max_devices", "max_waiting", "max_disk_bytes")
 _UNMEASURED = {
@@ -21,16 +28,175 @@ _UNMEASURED = {
     "problem": "",
     "others": "",
 }
-_LEASE = ("run_id", "name", "owner", "phase", "step", "total_steps")
+_LEASE = ("device", "run_id", "name", "owner", "phase", "step", "total_steps", "expires_at")
+_LIMITS = (
+    "upload_limit_bytes",
+    "token_cache_bytes",
+    "connections",
+    "lease_seconds",
+    "max_attempts",
+    "overtaking_seconds",
+)
+
+State = Literal["ready", "overloaded", "draining", "stopped", "lost"]
+
+
+class LeaseAnswer(Document):
+    """The run that holds a device, and when its lease was renewed and expires."""
+
+    device: str
+    run_id: str
+    name: str
+    owner: str
+    phase: str
+    step: int
+    total_steps: int | None
+    renewed_at: float | None
+    expires_at: float | None
+
+
+class DeviceAnswer(Document):
+    """A device as its worker measured it (null: it could not be measured), and the run that holds it."""
+
+    name: str
+    label: str
+    memory_bytes: int
+    memory_used_bytes: int | None
+    temperature_celsius: int | None
+    utilization: float | None = Field(description="a share of 1")
+    power_watts: float | None
+    power_limit_watts: float | None
+    problem: str = Field(default="", description="why no run can use it, or empty")
+    others: str = Field(default="", description="what uses it although Lathe does not, or empty")
+    lease: LeaseAnswer | None
+
+
+class FindingAnswer(Document):
+    """What a worker found wrong with its machine when it started, as `lathe doctor` says it, and what to do about it."""
+
+    subject: str
+    state: Literal["warning", "failed"]
+    said: str
+    cure: str
+
+
+@columns(Machine, [name for name in Machine.model_fields if name not in ("devices", "findings", "versions")])
+class MachineAnswer(Document):
+    """A machine as its worker reported it last. Times are seconds since the epoch, sizes bytes."""
+
+    versions: dict[str, str] = Field(description="of Lathe and the training packages")
+    age_seconds: float
+    state: State
+    devices: list[DeviceAnswer]
+    findings: list[FindingAnswer]
+
+
+class PoolAnswer(Document):
+    """A partition of an engine: its machines by state, in the engine's words."""
+
+    name: str
+    machines: int
+    states: dict[str, int]
+    gpus: int
+    time_limit: str
+    is_default: bool
+
+
+class EngineAnswer(Document):
+    """An engine with machines of its own, and how many runs wait and run there. `problem`: why it does not answer."""
+
+    engine: str
+    pools: list[PoolAnswer]
+    waiting: int
+    running: int
+    problem: str
+    age_seconds: float
+
+
+@columns(Cordon, ("host", "since", "reason"))
+class AsideAnswer(Document):
+    """A machine that runs on several machines avoid, since its second failure; `reason` is the latest one."""
+
+
+class Oldest(Document):
+    """The run that has waited longest."""
+
+    run_id: str
+    name: str
+    queued_at: float
+
+
+class QueueCounts(Document):
+    """How many runs wait and run."""
+
+    waiting: int
+    running: int
+    oldest: Oldest | None
+
+
+class Version(Document):
+    """The version of a package in the server's environment, and those of the workers."""
+
+    package: str
+    here: str | None
+    workers: list[str]
+
+
+class RunSizes(Document):
+    """The disk use of runs by their ids, measured now."""
+
+    runs: dict[str, Size]
+
+
+class RemovedMachine(Document):
+    """The machine that was removed."""
+
+    name: str
+    removed: Literal[True]
+
+
+class UsedMachine(Document):
+    """The machine that runs on several machines use again."""
+
+    name: str
+    put_aside: Literal[False]
+
+
+class Fleet(Document):
+    """What runs where. `other_leases` are those of unknown machines; runs on several machines avoid those that are `put_aside`."""
+
+    time: float
+    machines: list[MachineAnswer]
+    other_leases: list[LeaseAnswer]
+    engines: list[EngineAnswer]
+    queue: QueueCounts
+    put_aside: list[AsideAnswer]
+    accounts: list[AccountUse]
+
+
+class Services(Document):
+    """What the installation consists of."""
+
+    database: DatabaseFacts
+    broker: Broker
+    versions: list[Version]
+    limits: dict[str, Any]
+
+
+class System(Services, Fleet):
+    """The installation. Times are seconds since the epoch by the database's clock, sizes bytes."""
+
+    disk: Disk
+    retention: Retention
 
 
 def document(
     may_change: Callable[[str], bool],
     *,
     wait: bool = False,
-    services_of: Callable[..., dict[str, Any]] = services.document,
-) -> dict[str, Any]:
-    """The installation. Times are seconds since the epoch by the database's clock, sizes bytes.
+    services_of: Callable[[Sequence[MachineAnswer]], Services] | None = None,
+) -> System:
+    """The installation.
 
     Args:
         may_change: Takes an owner; true if the caller may change what the owner has. It decides what the caller can free.
@@ -42,44 +208,67 @@ def document(
     if wait:
         figures = measured.wait()
     with database.read() as session:
-        current = fleet(session, figures.usage)
-    return current | {
-        "disk": disk.document(figures, measured.freed, may_change),
-        "retention": disk.retention_document(figures),
-        **services_of(current["machines"]),
-    }
+        fleet = _fleet(session, figures.usage)
+    return System(
+        **vars(fleet),
+        **vars((services_of or services)(fleet.machines)),
+        disk=disk.document(figures, measured.freed, may_change),
+        retention=disk.retention_document(figures),
+    )
 
 
-def fleet(session: Session, usage: Usage | None = None) -> dict[str, Any]:
-    """`time`, the `machines` with their devices and the runs that hold them, `other_leases` of unknown machines, `queue`, and the
-    `engines` with machines of their own: their partitions, and how many runs wait and run there. `put_aside` are the machines that
-    runs on several machines avoid, and `accounts` what each uses and may use at once, of those that the user sees.
-    """
+def services(machines: Sequence[MachineAnswer]) -> Services:
+    """The services. Takes about a second if the broker is unreachable."""
+    settings = get_settings()
+    return Services(
+        database=worker_services.database_facts(),
+        broker=worker_services.broker_state(),
+        versions=_versions(machines),
+        limits={name: getattr(settings, name) for name in _LIMITS} | {"data_dir": str(settings.data_dir)},
+    )
+
+
+def _versions(machines: Sequence[MachineAnswer]) -> list[Version]:
+    here = measurement.versions()
+    reporting = [machine.versions for machine in machines if machine.state not in ("lost", "stopped")]
+    return [
+        Version(
+            package=package,
+            here=here.get(package),
+            workers=sorted({versions[package] for versions in reporting if package in versions}),
+        )
+        for package in measurement.PACKAGES
+    ]
+
+
+def _fleet(session: Session, usage: Usage | None) -> Fleet:
     now, leases = database.now(session=session), _leases(session)
-    known = [_machine(machine, leases, now) for machine in machines.listing(session=session)]
-    named = {device["name"] for machine in known for device in machine["devices"]}
-    return {
-        "time": now,
-        "machines": known,
-        "other_leases": [_lease(lease) for lease in leases if lease.device not in named and JOB not in lease.device],
-        "engines": [_engine(report, now) for report in machines.engine_reports(session=session)],
-        "queue": _queue(session),
-        "put_aside": [one.model_dump() for one in machines.cordons(session=session)],
-        "accounts": _accounts(usage),
-    }
+    listed = [_machine(machine, leases, now) for machine in machines.listing(session=session)]
+    named = {device.name for machine in listed for device in machine.devices}
+    return Fleet(
+        time=now,
+        machines=listed,
+        other_leases=[_lease(lease) for lease in leases if lease.device not in named and JOB not in lease.device],
+        engines=[_engine(report, now) for report in machines.engine_reports(session=session)],
+        queue=_queue(session),
+        put_aside=[AsideAnswer.model_validate(one) for one in machines.cordons(session=session)],
+        accounts=_accounts(usage),
+    )
 
 
-def _accounts(usage: Usage | None) -> list[dict[str, Any]]:
+def _accounts(usage: Usage | None) -> list[AccountUse]:
     """What each account uses and may use; `disk_bytes` as it was measured last."""
     own = sight.user()
     with database.read_everything() as whole:
-        found = [account for account in accounts.listing(session=whole) if own in (None, account.name)]
-        uses = quotas.used(session=whole, owners=[account.name for account in found])
+        shown = [account for account in accounts.listing(session=whole) if own in (None, account.name)]
+        uses = quotas.used(session=whole, owners=[account.name for account in shown])
     return [
-        account.model_dump(include=set(_ACCOUNT))
-        | vars(uses[account.name])
-        | {"disk_bytes": usage.owners.get(account.name, 0) if usage else None}
-        for account in found
+        AccountUse(
+            **account.model_dump(include=set(_ACCOUNT)),
+            **vars(uses[account.name]),
+            disk_bytes=usage.owners.get(account.name, 0) if usage else None,
+        )
+        for account in shown
     ]
 
 
@@ -102,18 +291,21 @@ def _hidden(lease: Lease, number: int) -> Lease:
     )
 
 
-def _engine(report: EngineReport, now: float) -> dict[str, Any]:
-    return report.capacity | {"age_seconds": max(now - report.reported_at, 0.0)}
+def _engine(report: EngineReport, now: float) -> EngineAnswer:
+    return EngineAnswer(**report.capacity, age_seconds=max(now - report.reported_at, 0.0))
 
 
-def _machine(machine: Machine, leases: Sequence[Lease], now: float) -> dict[str, Any]:
+def _machine(machine: Machine, leases: Sequence[Lease], now: float) -> MachineAnswer:
     held = {lease.device: _lease(lease) for lease in leases}
-    devices = [_UNMEASURED | device | {"lease": held.get(device["name"])} for device in machine.devices]
-    seen = {"age_seconds": max(now - machine.last_seen, 0.0), "state": _state(machine, now)}
-    return machine.model_dump(mode="json", exclude={"devices"}) | seen | {"devices": devices}
+    return MachineAnswer(
+        **machine.model_dump(exclude={"devices"}),
+        age_seconds=max(now - machine.last_seen, 0.0),
+        state=_state(machine, now),
+        devices=[DeviceAnswer(**_UNMEASURED | device, lease=held.get(device["name"])) for device in machine.devices],
+    )
 
 
-def _state(machine: Machine, now: float) -> str:
+def _state(machine: Machine, now: float) -> State:
     """`ready`, `overloaded`, `draining` (its worker is stopping), `stopped` (it has ended), or `lost` (reports are missing)."""
     if not machines.is_fresh(machine, now):
         return "stopped" if machine.draining else "lost"
@@ -122,15 +314,13 @@ def _state(machine: Machine, now: float) -> str:
     return "overloaded" if machine.overload else "ready"
 
 
-def _lease(lease: Lease) -> dict[str, Any]:
-    """The run that holds a device, and when its lease was renewed and expires."""
+def _lease(lease: Lease) -> LeaseAnswer:
     expires = lease.expires_at
     renewed = None if expires is None else expires - get_settings().lease_seconds
-    values = {name: getattr(lease, name) for name in _LEASE}
-    return {"device": lease.device, **values, "renewed_at": renewed, "expires_at": expires}
+    return LeaseAnswer(**{name: getattr(lease, name) for name in _LEASE}, renewed_at=renewed)
 
 
-def _queue(session: Session) -> dict[str, Any]:
+def _queue(session: Session) -> QueueCounts:
     with database.read_everything() as whole:
         queue = machines.queue(session=whole)
     oldest = None
@@ -138,5 +328,5 @@ def _queue(session: Session) -> dict[str, Any]:
         run_id, name, queued_at = queue.oldest
         if not sight.visible(session, [run_id]):
             run_id, name = f"{sight.HIDDEN}oldest", sight.ANOTHER_RUN
-        oldest = {"run_id": run_id, "name": name, "queued_at": queued_at}
-    return {"waiting": queue.waiting, "running": queue.running, "oldest": oldest}
+        oldest = Oldest(run_id=run_id, name=name, queued_at=queued_at)
+    return QueueCounts(waiting=queue.waiting, running=queue.running, oldest=oldest)

@@ -4,10 +4,10 @@ import hashlib
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from sqlmodel import Session, col, func, select
 
+from app.documents import Document
 from training.run_folder.paths import ARCHIVE_FILE
 from worker.runs import shared_diagnoses
 from worker.settings import ROOT, get_settings
@@ -22,11 +22,23 @@ class Step(StrEnum):
     TAKE_AWAY = "take_away"
 
 
-def document(session: Session) -> dict[str, Any]:
-    """Which of the five steps are done: `started`, `own_data` (a number), `watched`, `diagnosed` and `taken`.
-
-    `latest` is the newest run, `result` the newest finished one, and `archive` the address of its packed result; each can be "".
+class Tour(Document):
+    """Which of the five steps are done. `latest` is the newest run, `result` the newest finished one, and `archive` the address of
+    its packed result; each can be "".
     """
+
+    started: bool
+    own_data: int
+    watched: bool
+    diagnosed: bool
+    taken: bool
+    latest: str
+    result: str
+    archive: str
+
+
+def document(session: Session) -> Tour:
+    """What is done of the tour."""
     steps = accounts.tour_steps(session=session)
     newest_first = select(Run.id).order_by(col(Run.queued_at).desc(), col(Run.id).desc()).limit(1)
     latest = session.exec(newest_first).first() or ""
@@ -34,16 +46,16 @@ def document(session: Session) -> dict[str, Any]:
     trained = session.exec(select(Run.id).where(col(Run.step) > 0).limit(1)).first()
     own = select(func.count()).select_from(Dataset).where(col(Dataset.sha256).not_in(_samples()))
     packed = bool(result) and (get_settings().runs_dir / result / ARCHIVE_FILE).is_file()
-    return {
-        "started": bool(latest),
-        "own_data": session.exec(own).one(),
-        "watched": trained is not None,
-        "diagnosed": Step.DIAGNOSE in steps or bool(shared_diagnoses.listing()),
-        "taken": Step.TAKE_AWAY in steps,
-        "latest": latest,
-        "result": result,
-        "archive": f"/api/runs/{result}/{ARCHIVE_FILE}" if packed else "",
-    }
+    return Tour(
+        started=bool(latest),
+        own_data=session.exec(own).one(),
+        watched=trained is not None,
+        diagnosed=Step.DIAGNOSE in steps or bool(shared_diagnoses.listing()),
+        taken=Step.TAKE_AWAY in steps,
+        latest=latest,
+        result=result,
+        archive=f"/api/runs/{result}/{ARCHIVE_FILE}" if packed else "",
+    )
 
 
 @cache

@@ -9,8 +9,7 @@ from urllib.parse import urlencode
 from starlette.datastructures import QueryParams
 
 from app.documents.comparison.document import MOST_RUNS, Comparison, compare, split_ids
-from app.documents.comparison.line import Line
-from app.documents.comparison.results import same_data
+from app.documents.comparison.results import Line, same_data
 from app.format import numbers
 from app.format.evaluations import label
 from app.format.runs import method, short_names, status

@@ -3,7 +3,7 @@
 from starlette.datastructures import QueryParams
 
 from app.access import callers
-from app.access.intake import intakes
+from app.access.dataset_imports import intakes
 from app.documents.dataset import matches
 from app.format import datasets as words
 from app.pages.common.view import Context, View

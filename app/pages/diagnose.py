@@ -20,7 +20,7 @@ from app.documents.diagnoses import Recent
 from app.documents.tour import Step
 from app.pages.common import diagnosis  # noqa: F401 what the template calls
 from app.pages.common.view import Context, MissingError, View
-from app.web import log_diagnosis
+from app.web.rest.diagnoses import with_log
 from app.web.security import BODY_LIMIT
 from training.config.fields import ConfigError
 from training.errors import Problem, UserError
@@ -72,7 +72,7 @@ def answered(form: FormData) -> Context:
     typed = {name: value if isinstance(value := form.get(name), str) else "" for name in _FIELDS}
     context = opened(QueryParams()) | {"typed": typed}
     try:
-        found, text = log_diagnosis.with_log(_log(form), typed["model"].strip() or None, _rows(typed["micro_batch"]))
+        found, text = with_log(_log(form), typed["model"].strip() or None, _rows(typed["micro_batch"]))
         with suppress(*UNREACHABLE):
             notify.add_tour_step(Step.DIAGNOSE)
         if not form.get("share"):

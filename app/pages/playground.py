@@ -11,7 +11,7 @@ from app.pages.common.view import Context, View
 
 def models(_: QueryParams) -> Context:
     """The base models to choose from, until the script has read what is served."""
-    return {"bases": [group["base"] for group in offered()]}
+    return {"bases": [group.base for group in offered()]}
 
 
 view = View("/playground", "playground.html", models)

@@ -31,7 +31,7 @@ def sweep(query: QueryParams) -> Context:
     sweep_id = query.get("id", "")[:_LONGEST_ID]
     try:
         with database.read() as session:
-            shown = document(session, sweep_id)
+            shown = document(session, sweep_id).model_dump(mode="json")
             by_id = {run.id: run for run in sweeps.runs_of(session=session, sweep_ids=[shown["id"]])}
     except SweepNotFound as error:
         reason = str(error) if sweep_id else "The address has no sweep id."

@@ -11,7 +11,8 @@ from worker.store import database, sweeps
 def listed(_: QueryParams) -> Context:
     """All sweeps, the newest first."""
     with database.read() as session:
-        return {"sweeps": [brief(session, sweep) for sweep in sweeps.listing(session=session)], "words": words}
+        listed = [brief(session, sweep).model_dump(mode="json") for sweep in sweeps.listing(session=session)]
+    return {"sweeps": listed, "words": words}
 
 
 view = View("/sweeps", "sweeps.html", listed)

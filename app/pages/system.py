@@ -1,12 +1,12 @@
 """The page System, at /system: machines, devices, accounts, disk space and services; frees disk space and removes machines."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from starlette.datastructures import QueryParams
 
 from app.access import callers
-from app.documents import services, system
+from app.documents import system
+from app.documents.system import MachineAnswer, Services
 from app.format import system as words
 from app.pages.common.cache import TimedCache
 from app.pages.common.view import Context, View
@@ -14,15 +14,15 @@ from worker.disk.offers import Freeable
 from worker.store.machines import SERVING
 
 _SECONDS, _WORKING_SECONDS = 5.0, 1.0
-_services: TimedCache[None, dict[str, Any]] = TimedCache(seconds=15.0)  # the latency of the database is never the same
+_services: TimedCache[None, Services] = TimedCache(seconds=15.0)  # the latency of the database is never the same
 
 
 def installation(_: QueryParams) -> Context:
     """The installation's document, with what the caller may do."""
     caller = callers.current()
-    document = system.document(caller.may_change, services_of=_services_of)
+    document = system.document(caller.may_change, services_of=_services_of).model_dump(mode="json")
     disk = document["disk"]
-    is_freeing = bool(disk["freeing"]) and disk["freeing"]["ended_at"] is None
+    is_freeing = disk["freeing"] is not None and disk["freeing"]["ended_at"] is None
     offers = [offer for offer in disk["freeable"] if caller.administers or Freeable(offer["kind"]).of_runs]
     return document | {
         "words": words,
@@ -34,8 +34,8 @@ def installation(_: QueryParams) -> Context:
     }
 
 
-def _services_of(machines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    return _services.get(None, lambda: services.document(machines))
+def _services_of(machines: Sequence[MachineAnswer]) -> Services:
+    return _services.get(None, lambda: system.services(machines))
 
 
 view = View("/system", "system.html", installation)

@@ -6,10 +6,16 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from fastapi import APIRouter
+from fastapi.responses import FileResponse, Response
 from markupsafe import Markup
+
+from app.web.security import error
 
 STATIC = Path(__file__).resolve().parents[2] / "static"
 STATIC_PATH = "/static/lathe"
+
+router = APIRouter()
 
 
 @dataclass(frozen=True)
@@ -111,3 +117,11 @@ def plotly_url() -> str:
     """The address of the Plotly that Gradio includes."""
     assets = _folder("gradio") / "templates" / "frontend" / "assets"
     return f"/assets/{next(assets.glob('PlotlyPlot-*.js')).name}"
+
+
+@router.get(STATIC_PATH + "/{name}", response_model=None, include_in_schema=False)
+def static(name: str) -> Response:
+    """One of our style sheets, scripts or images. Its address changes with its content, so browsers can cache it."""
+    if name not in SERVED:
+        return error(404, "path", name, "is not served here.", "")
+    return FileResponse(SERVED[name], headers={"Cache-Control": "public, max-age=31536000, immutable"})

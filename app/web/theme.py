@@ -15,127 +15,74 @@ from app.web import assets
 from app.web.addresses import PAGES
 from app.web.templating import TEMPLATES
 
+# Gradio's variables by the value that they get.
 _BOTH_SCHEMES = {
-    "body_background_fill": "var(--page)",
-    "body_text_color": "var(--text)",
-    "body_text_color_subdued": "var(--muted)",
-    "background_fill_primary": "var(--surface)",
-    "background_fill_secondary": "var(--sunken)",
-    "border_color_accent": "var(--accent)",
-    "border_color_accent_subdued": "var(--line)",
-    "border_color_primary": "var(--line)",
-    "color_accent_soft": "var(--accent-soft)",
-    "link_text_color": "var(--accent)",
-    "link_text_color_active": "var(--accent)",
-    "link_text_color_hover": "var(--accent-strong)",
-    "link_text_color_visited": "var(--accent)",
-    "code_background_fill": "var(--sunken)",
-    "block_background_fill": "var(--surface)",
-    "block_border_color": "var(--line)",
-    "block_border_width": "0px",
-    "block_info_text_color": "var(--muted)",
-    "block_label_background_fill": "transparent",
-    "block_label_border_color": "transparent",
-    "block_label_border_width": "0px",
-    "block_label_text_color": "var(--muted)",
-    "block_shadow": "none",
-    "block_title_background_fill": "transparent",
-    "block_title_border_width": "0px",
-    "block_title_text_color": "var(--text)",
-    "panel_background_fill": "transparent",
-    "panel_border_color": "var(--line)",
-    "panel_border_width": "0px",
-    "accordion_text_color": "var(--muted)",
-    "table_text_color": "var(--text)",
-    "checkbox_background_color": "var(--field)",
-    "checkbox_background_color_focus": "var(--field)",
-    "checkbox_background_color_hover": "var(--field)",
-    "checkbox_background_color_selected": "var(--accent)",
-    "checkbox_border_color": "var(--line-strong)",
-    "checkbox_border_color_focus": "var(--accent)",
-    "checkbox_border_color_hover": "var(--accent)",
-    "checkbox_border_color_selected": "var(--accent)",
-    "checkbox_label_background_fill": "transparent",
-    "checkbox_label_background_fill_hover": "var(--hover)",
-    "checkbox_label_background_fill_selected": "var(--accent-soft)",
-    "checkbox_label_border_color": "var(--line)",
-    "checkbox_label_border_color_hover": "var(--line-strong)",
-    "checkbox_label_border_color_selected": "var(--accent)",
-    "checkbox_label_text_color": "var(--text)",
-    "checkbox_label_text_color_selected": "var(--accent-strong)",
-    "error_background_fill": "var(--red-soft)",
-    "error_border_color": "var(--red)",
-    "error_text_color": "var(--red)",
-    "error_icon_color": "var(--red)",
-    "input_background_fill": "var(--field)",
-    "input_background_fill_focus": "var(--field)",
-    "input_background_fill_hover": "var(--field)",
-    "input_border_color": "var(--line-strong)",
-    "input_border_color_focus": "var(--accent)",
-    "input_border_color_hover": "var(--line-strong)",
-    "input_placeholder_color": "var(--faint)",
-    "input_shadow": "none",
-    "input_shadow_focus": "0 0 0 3px var(--accent-soft)",
-    "loader_color": "var(--accent)",
-    "slider_color": "var(--accent)",
-    "stat_background_fill": "var(--sunken)",
-    "table_border_color": "var(--line)",
-    "table_even_background_fill": "transparent",
-    "table_odd_background_fill": "transparent",
-    "table_row_focus": "var(--hover)",
-    "button_primary_background_fill": "var(--accent-fill)",
-    "button_primary_background_fill_hover": "var(--accent-fill-hover)",
-    "button_primary_border_color": "transparent",
-    "button_primary_border_color_hover": "transparent",
-    "button_primary_text_color": "var(--on-accent)",
-    "button_primary_text_color_hover": "var(--on-accent)",
-    "button_primary_shadow": "none",
-    "button_secondary_background_fill": "var(--surface)",
-    "button_secondary_background_fill_hover": "var(--hover)",
-    "button_secondary_border_color": "var(--line-strong)",
-    "button_secondary_border_color_hover": "var(--line-strong)",
-    "button_secondary_text_color": "var(--text)",
-    "button_secondary_text_color_hover": "var(--text)",
-    "button_secondary_shadow": "none",
-    "button_cancel_background_fill": "var(--surface)",
-    "button_cancel_background_fill_hover": "var(--red-soft)",
-    "button_cancel_border_color": "var(--red)",
-    "button_cancel_border_color_hover": "var(--red)",
-    "button_cancel_text_color": "var(--red)",
-    "button_cancel_text_color_hover": "var(--red)",
-    "button_cancel_shadow": "none",
+    "var(--page)": "body_background_fill",
+    "var(--text)": (
+        "body_text_color block_title_text_color table_text_color checkbox_label_text_color "
+        "button_secondary_text_color button_secondary_text_color_hover"
+    ),
+    "var(--muted)": "body_text_color_subdued block_info_text_color block_label_text_color accordion_text_color",
+    "var(--surface)": (
+        "background_fill_primary block_background_fill button_secondary_background_fill button_cancel_background_fill"
+    ),
+    "var(--sunken)": "background_fill_secondary code_background_fill stat_background_fill",
+    "var(--accent)": (
+        "border_color_accent link_text_color link_text_color_active link_text_color_visited "
+        "checkbox_background_color_selected checkbox_border_color_focus checkbox_border_color_hover "
+        "checkbox_border_color_selected checkbox_label_border_color_selected input_border_color_focus "
+        "loader_color slider_color"
+    ),
+    "var(--line)": (
+        "border_color_accent_subdued border_color_primary block_border_color panel_border_color "
+        "checkbox_label_border_color table_border_color"
+    ),
+    "var(--accent-soft)": "color_accent_soft checkbox_label_background_fill_selected",
+    "var(--accent-strong)": "link_text_color_hover checkbox_label_text_color_selected",
+    "0px": "block_border_width block_label_border_width block_title_border_width panel_border_width",
+    "transparent": (
+        "block_label_background_fill block_label_border_color block_title_background_fill "
+        "panel_background_fill checkbox_label_background_fill table_even_background_fill "
+        "table_odd_background_fill button_primary_border_color button_primary_border_color_hover"
+    ),
+    "none": "block_shadow input_shadow button_primary_shadow button_secondary_shadow button_cancel_shadow",
+    "var(--field)": (
+        "checkbox_background_color checkbox_background_color_focus checkbox_background_color_hover "
+        "input_background_fill input_background_fill_focus input_background_fill_hover"
+    ),
+    "var(--line-strong)": (
+        "checkbox_border_color checkbox_label_border_color_hover input_border_color input_border_color_hover "
+        "button_secondary_border_color button_secondary_border_color_hover"
+    ),
+    "var(--hover)": "checkbox_label_background_fill_hover table_row_focus button_secondary_background_fill_hover",
+    "var(--red-soft)": "error_background_fill button_cancel_background_fill_hover",
+    "var(--red)": (
+        "error_border_color error_text_color error_icon_color button_cancel_border_color "
+        "button_cancel_border_color_hover button_cancel_text_color button_cancel_text_color_hover"
+    ),
+    "var(--faint)": "input_placeholder_color",
+    "0 0 0 3px var(--accent-soft)": "input_shadow_focus",
+    "var(--accent-fill)": "button_primary_background_fill",
+    "var(--accent-fill-hover)": "button_primary_background_fill_hover",
+    "var(--on-accent)": "button_primary_text_color button_primary_text_color_hover",
 }
-
 _SHAPE = {
-    "color_accent": "var(--accent)",
-    "block_padding": "0px",
-    "block_radius": "0px",
-    "block_title_text_size": "13px",
-    "block_title_text_weight": "550",
-    "block_info_text_size": "12px",
-    "block_label_text_size": "12px",
-    "checkbox_label_text_size": "13px",
-    "checkbox_label_padding": "4px 10px",
-    "checkbox_shadow": "none",
-    "container_radius": "8px",
-    "input_padding": "6px 9px",
-    "input_radius": "6px",
-    "input_text_size": "13px",
-    "form_gap_width": "0px",
-    "layout_gap": "14px",
-    "button_large_padding": "8px 16px",
-    "button_large_radius": "6px",
-    "button_large_text_size": "14px",
-    "button_large_text_weight": "550",
-    "button_medium_padding": "6px 12px",
-    "button_medium_radius": "6px",
-    "button_medium_text_size": "13px",
-    "button_medium_text_weight": "550",
-    "button_small_padding": "3px 9px",
-    "button_small_radius": "5px",
-    "button_small_text_size": "12px",
-    "button_small_text_weight": "550",
-    "button_transition": "background-color 0.1s, border-color 0.1s",
+    "var(--accent)": "color_accent",
+    "0px": "block_padding block_radius form_gap_width",
+    "13px": "block_title_text_size checkbox_label_text_size input_text_size button_medium_text_size",
+    "550": "block_title_text_weight button_large_text_weight button_medium_text_weight button_small_text_weight",
+    "12px": "block_info_text_size block_label_text_size button_small_text_size",
+    "4px 10px": "checkbox_label_padding",
+    "none": "checkbox_shadow",
+    "8px": "container_radius",
+    "6px 9px": "input_padding",
+    "6px": "input_radius button_large_radius button_medium_radius",
+    "14px": "layout_gap button_large_text_size",
+    "8px 16px": "button_large_padding",
+    "6px 12px": "button_medium_padding",
+    "3px 9px": "button_small_padding",
+    "5px": "button_small_radius",
+    "background-color 0.1s, border-color 0.1s": "button_transition",
 }
 
 
@@ -145,10 +92,14 @@ def theme() -> gr.themes.Base:
     base = gr.themes.Base(
         font=[local("system-ui"), local("sans-serif")], font_mono=[local("ui-monospace"), local("monospace")]
     )
-    known = inspect.signature(base.set).parameters
-    dark = {f"{name}_dark": value for name, value in _BOTH_SCHEMES.items() if f"{name}_dark" in known}
-    base.set(**_BOTH_SCHEMES, **dark, **_SHAPE)
+    known, colors = inspect.signature(base.set).parameters, _by_variable(_BOTH_SCHEMES)
+    dark = {f"{name}_dark": value for name, value in colors.items() if f"{name}_dark" in known}
+    base.set(**colors, **dark, **_by_variable(_SHAPE))
     return base
+
+
+def _by_variable(table: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for value, names in table.items() for name in names.split()}
 
 
 _DARK = Markup(

@@ -12,7 +12,7 @@ from prepared import prepared_installation  # noqa: F401
 from web import client
 
 from app.cli.__main__ import main
-from app.cli.terminal import clear_line
+from app.cli.options import clear_line
 from app.web.addresses import PAGES
 from training.printable import ChangedStream, markdown_text, printable
 

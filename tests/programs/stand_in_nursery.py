@@ -41,13 +41,14 @@ def evaluate(arguments: list[str]) -> int:
 
 
 def drain(_: list[str]) -> int:
-    from app.cli import drain
+    from app.cli import serve
+    from worker.queue import tasks
 
-    words = drain.worker_command()
-    drain.worker_command = lambda: [
+    words = tasks.worker_command()
+    tasks.worker_command = lambda: [
         "programs.stand_in_worker" if word == "worker.queue.tasks" else word for word in words
     ]
-    return told(drain.serve())
+    return told(serve.drained())
 
 
 def up(arguments: list[str]) -> int:

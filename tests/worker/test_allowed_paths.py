@@ -15,7 +15,7 @@ from app.pages.dataset import page as dataset_page
 from app.pages.new_run import memory_panel, method_panel
 from app.pages.new_run import page as new_run_page
 from app.pages.new_run.review import review
-from app.web import log_diagnosis
+from app.web.rest.diagnoses import with_log
 from training.config.fields import ConfigError
 from training.config.run_config import RunConfig
 from worker.allowed_paths import EVERYTHING, allowed
@@ -152,7 +152,7 @@ def test_no_page_shows_an_account_a_model_outside_its_folders(home, folders, pla
 def test_a_diagnosis_does_not_read_a_model_outside_the_folders(home, folders):
     for path in (folders / "private", folders / "private" / "config.json"):
         with pytest.raises(ConfigError, match="in an allowed folder"):
-            as_bob(log_diagnosis.with_log, io.BytesIO(b"Error: x"), str(path))
+            as_bob(with_log, io.BytesIO(b"Error: x"), str(path))
 
 
 def test_a_data_set_page_does_not_tokenize_with_a_model_outside_the_folders(home, folders):

@@ -19,7 +19,7 @@ LONGEST_SHOWN = 20_000  # tokens of a row that are rendered
 
 @dataclass(frozen=True)
 class Token:
-    """A token of a row for display. `text` is empty if its character continues in the next token."""
+    """A token. `trained`: it carries loss; `cut`: it is beyond the maximum length. `text` is empty if a character continues."""
 
     id: int
     text: str

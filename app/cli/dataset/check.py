@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from app.cli.errors import CommandError
+from app.cli.options import CommandError
 from app.documents import dataset
 from app.format import numbers
 from app.format.datasets import issue_lines
@@ -109,7 +109,7 @@ def _document(options: Options, inspection: Inspection) -> dict[str, Any]:
     unknown: dict[str, Any] = dict.fromkeys(COUNTED) | {"tokens": dict.fromkeys(("median", "p95", "max", "total"))}
     return {
         "file": options.file.name,
-        **dataset.inspected(inspection),
+        **dataset.inspected(inspection).model_dump(mode="json"),
         **unknown,
         "longest_rows": None,
         "longest_lengths": None,

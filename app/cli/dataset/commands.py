@@ -6,8 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from app.cli.errors import Command
-from app.cli.options import Group, count_type, json_option, path_type
+from app.cli.options import Command, Group, count_type, json_option, path_type
 from training.config.choices import Task
 
 Function = TypeVar("Function", bound=Callable[..., Any])

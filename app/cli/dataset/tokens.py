@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from app.cli.terminal import clear_line
+from app.cli.options import clear_line
 from app.format import numbers
 from training.errors import DataError
 from training.tokens.duplicates import shared_rows

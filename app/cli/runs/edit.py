@@ -1,13 +1,14 @@
 """`lathe edit` and `lathe delete`: what users say about runs, and their removal."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 import click
 
 from app.cli.client import connect, path_of
-from app.cli.errors import Command, CommandError
-from app.cli.options import json_option
+from app.cli.options import Command, CommandError, json_option
+from training.errors import UserError
 
 runs_argument = click.argument("run_ids", metavar="RUN...", nargs=-1, required=True)
 
@@ -76,10 +77,9 @@ def _ask(run_ids: tuple[str, ...]) -> None:
 
 def _each(run_ids: tuple[str, ...], change: Callable[[str], object], done: str, *, as_json: bool) -> int:
     """Changes the runs and prints the outcome; the exit code is 1 if one of them was refused."""
-    from app.access import bulk
     from app.format.numbers import plural
 
-    outcome = bulk.each(run_ids, change)
+    outcome = _outcome(run_ids, change)
     if as_json:
         click.echo(json.dumps(outcome.document()))
     else:
@@ -87,3 +87,28 @@ def _each(run_ids: tuple[str, ...], change: Callable[[str], object], done: str, 
         for run_id, reason in outcome.refused.items():
             click.echo(f"{run_id}: {reason}", err=True)
     return 1 if outcome.refused else 0
+
+
+@dataclass
+class Outcome:
+    """The runs that were changed, and the refusals by run."""
+
+    done: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def document(self) -> dict[str, object]:
+        """The outcome as `--json` prints it."""
+        return {"done": self.done, "refused": self.refused}
+
+
+def _outcome(run_ids: Iterable[str], change: Callable[[str], object]) -> Outcome:
+    """Makes the change to each run; a refusal does not keep the others from being changed."""
+    outcome = Outcome()
+    for run_id in dict.fromkeys(run_ids):
+        try:
+            change(run_id)
+        except UserError as error:
+            outcome.refused[run_id] = f"{error.message} {error.fix}".strip()
+        else:
+            outcome.done.append(run_id)
+    return outcome

@@ -2,24 +2,27 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 from zipfile import ZipFile
 
 import click
 
 from app.cli import sent_files
-from app.cli.client import Client, connect, path_of, whole
-from app.cli.errors import CommandError
-from app.cli.options import ready
+from app.cli.client import Client, connect, path_of, ready, whole
+from app.cli.options import CommandError
+from app.format.runs import difference, figures
 from training.errors import UserError
 from training.run_folder import hub_upload
 from training.run_folder.gguf_types import ADAPTER_GGUF_FILE, GgufType
 from training.run_folder.paths import ARCHIVE_FILE, MERGED_FILE
 from training.units import byte_size
-from worker.runs import archive, results
+from worker.runs import archive, results, verification
+from worker.runs.results import NoResult
 from worker.settings import hub_token
 from worker.store import database, runs
 from worker.store.tables import Run
@@ -244,3 +247,37 @@ def _refuse_existing(target: Path, option: str, *, force: bool) -> None:
     if target.exists() and not force:
         fix = "Choose another name, or replace it with --force."
         raise CommandError(option, str(target), "already exists.", fix)
+
+
+_NOT_EQUAL = 1
+
+
+def verify(run_id: str, forms: Sequence[str], *, as_json: bool) -> None:
+    """Prints each form as it is compared. Exits with 1 if one differs from what was trained.
+
+    Raises:
+        RunNotFound: no run has this id.
+        CommandError: the run has nothing to compare.
+    """
+    with database.read() as session:
+        run = runs.get(session=session, run_id=run_id)
+        session.expunge(run)
+    try:
+        for form in verification.verify(run, forms):
+            if not as_json:
+                _tell_form(form)
+    except NoResult as error:
+        raise CommandError("RUN", run_id, error.message, error.fix) from None
+    found = verification.latest(run) or {}
+    if as_json:
+        click.echo(json.dumps(found))
+    else:
+        click.echo(f"Compared with the trained model on {found['rows']} rows.")
+    if not found.get("equal"):
+        raise click.exceptions.Exit(_NOT_EQUAL)
+
+
+def _tell_form(form: dict[str, Any]) -> None:
+    click.echo(f"{form['form']:12}  {figures(form)}")
+    if text := difference(form):
+        click.echo(f"{'':12}  {text}")

@@ -7,8 +7,7 @@ from typing import Any
 import click
 
 from app.cli.client import connect, path_of
-from app.cli.errors import Command, ReportingGroup
-from app.cli.options import json_option
+from app.cli.options import Command, ReportingGroup, json_option
 
 _PATH = "/api/queue"
 

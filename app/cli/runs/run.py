@@ -8,11 +8,9 @@ from typing import Any
 import click
 
 from app.cli import sent_files
-from app.cli.client import connect, path_of
+from app.cli.client import connect, path_of, ready
 from app.cli.import_files import refuse_foreign
-from app.cli.options import ready
-from app.cli.runs.follow import follow
-from app.cli.runs.screen import screen_for
+from app.cli.runs.follow import follow, screen_for
 from app.cli.runs.show import failure, results
 from app.format import numbers
 from app.format.runs import DIFFERS, result_noun, took

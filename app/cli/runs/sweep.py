@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from app.cli.client import Client, connect, path_of
-from app.cli.errors import Command, ReportingGroup
-from app.cli.options import config_type, count_type, json_option
+from app.cli.options import Command, ReportingGroup, config_type, count_type, json_option
 
 if TYPE_CHECKING:
     from worker.sweeps.spec import SweepSpec

@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import Field
 from sqlmodel import Session
 
-from app.documents.comparison.line import Line, texts
+from app.documents import Document
 from app.documents.comparison.paired import Against, against_first, held_out, marked
-from app.documents.comparison.results import Devices, device_kind, results
+from app.documents.comparison.results import Devices, Line, device_kind, results, texts
 from app.documents.results.evaluations import of_results
 from app.format.datasets import data_words, digest_label
 from app.format.numbers import count
@@ -21,7 +22,7 @@ from training.units import NONE
 from worker.datasets import datasets
 from worker.store import runs
 from worker.store.runs import RunNotFound
-from worker.store.tables import Run
+from worker.store.tables import Run, Status
 
 _IGNORED = ("name",)  # settings without influence on training
 _DIGITS = 12  # of a digest
@@ -177,28 +178,41 @@ def split_ids(text: str) -> list[str]:
     return text.replace(",", " ").split()
 
 
-def as_json(comparison: Comparison) -> dict[str, Any]:
-    """The comparison as a document: `runs`, then `measures`, `settings` and `circumstances` by key, each a list in the order of
-    the runs.
+class ComparedRun(Document):
+    """A run of a comparison."""
 
-    `best` has the positions (from 0) of the best value of the measures in which better is clear, `labels` the keys in words.
-    `against_first` has the runs after the first one: what their answers to the same held-out rows show.
-    """
+    id: str
+    name: str
+    status: Status
+    method: str
+
+
+class ComparisonAnswer(Document):
+    """Results, settings and other differences of runs. Each list has a value for each run, in their order; null: it has none."""
+
+    runs: list[ComparedRun]
+    measures: dict[str, list[Any]] = Field(description="results")
+    best: dict[str, list[int]] = Field(description="positions, from 0, of the best value of a result")
+    settings: dict[str, list[Any]] = Field(description="settings that differ, or all")
+    circumstances: dict[str, list[Any]] = Field(description="what else differs, such as devices and attempts")
+    against_first: list[dict[str, Any]] = Field(
+        description="what answers to the same held-out rows show against the first run"
+    )
+    labels: dict[str, str] = Field(description="each key in words")
+
+
+def as_answer(comparison: Comparison) -> ComparisonAnswer:
+    """The comparison by key."""
     lines = (*comparison.results, *comparison.settings, *comparison.circumstances)
-    return {
-        "runs": [
-            {
-                "id": run.id,
-                "name": run.name,
-                "status": run.status.value,
-                "method": method(run.settings),
-            }
+    return ComparisonAnswer(
+        runs=[
+            ComparedRun(id=run.id, name=run.name, status=run.status, method=method(run.settings))
             for run in comparison.runs
         ],
-        "measures": {line.key: line.values for line in comparison.results},
-        "best": {line.key: sorted(line.best) for line in comparison.results if line.best},
-        "settings": {line.key: line.values for line in comparison.settings},
-        "circumstances": {line.key: line.values for line in comparison.circumstances},
-        "against_first": [found.document() for found in comparison.against],
-        "labels": {line.key: line.label for line in lines},
-    }
+        measures={line.key: line.values for line in comparison.results},
+        best={line.key: sorted(line.best) for line in comparison.results if line.best},
+        settings={line.key: line.values for line in comparison.settings},
+        circumstances={line.key: line.values for line in comparison.circumstances},
+        against_first=[against.document() for against in comparison.against],
+        labels={line.key: line.label for line in lines},
+    )

@@ -7,8 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from app.documents.comparison.line import Line
-from app.documents.results.paired_rows import NOTHING, ScoredRows, paired_any
+from app.documents.comparison.results import Line
+from app.documents.results.evaluations import NOTHING, ScoredRows, paired_any
 from training.run_folder.paths import ANSWERS_FILE
 from training.scoring.paired import Paired, Verdict
 from worker.settings import get_settings

@@ -3,19 +3,18 @@
 import math
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from sqlmodel import Session
 
+from app.documents import Document
 from app.documents.comparison.document import check_number
-from app.documents.live.plots import rounded, summed_up
-from app.documents.live.positions import Positions, positions
+from app.documents.live.plots import Positions, positions, rounded, summed_up
 from worker.store import runs, series
 from worker.store.series import Series
 from worker.store.tables import Run
 
 Axis = Literal["step", "tokens", "epoch", "time"]
-Line = dict[str, Any]
 
 _METRICS = ("loss", "eval_loss", "learning_rate", "grad_norm", "tokens_per_second")
 _MEMORY = ("memory_peak", "host_rss")  # of a device; on CPU, of the process
@@ -39,7 +38,27 @@ class View(NamedTuple):
     width: int | None = None
 
 
-def plotted(session: Session, ids: Sequence[str], view: View) -> dict[str, Line]:
+class PlotLine(Document):
+    """A metric of a run: places on the axis, values, and the extremes of each point (null if they equal the values).
+
+    `step` is the last one of the last point, `width` the number of steps that a point covers.
+    """
+
+    x: list[float]
+    y: list[float | None]
+    low: list[float | None] | None = None
+    high: list[float | None] | None = None
+    step: int
+    width: int
+
+
+class Lines(Document):
+    """The metrics of runs by RUN/METRIC."""
+
+    lines: dict[str, PlotLine]
+
+
+def plotted(session: Session, ids: Sequence[str], view: View) -> dict[str, PlotLine]:
     """Lines of x, y, low and high by `RUN/METRIC`; `memory` is that of the rank with the most. None of runs without this axis.
 
     `step` is the last point's last step, `width` the steps of a point.
@@ -50,13 +69,13 @@ def plotted(session: Session, ids: Sequence[str], view: View) -> dict[str, Line]
     """
     check_number(ids)
     few = min(view.points, max(_MOST_POINTS // max(len(ids), 1), _FEWEST_POINTS))
-    lines: dict[str, Line] = {}
+    lines: dict[str, PlotLine] = {}
     for run in [runs.get(session=session, run_id=run_id) for run_id in ids]:
         lines |= _run_lines(session, run, view._replace(points=few))
     return lines
 
 
-def _run_lines(session: Session, run: Run, view: View) -> dict[str, Line]:
+def _run_lines(session: Session, run: Run, view: View) -> dict[str, PlotLine]:
     places = positions(session, run)
     if view.axis not in places.axes:
         return {}
@@ -73,8 +92,8 @@ def _run_lines(session: Session, run: Run, view: View) -> dict[str, Line]:
     lines = {f"{run.id}/{line.name}": _line(line, places, view.axis) for line in found if line.rank < 0}
     if memory := _fullest(found):
         steps, highest = memory
-        end = {"step": steps[-1], "width": found[0].width}
-        lines[f"{run.id}/memory"] = {"x": _x(steps, places, view.axis), "y": highest} | end
+        x = _x(steps, places, view.axis)
+        lines[f"{run.id}/memory"] = PlotLine(x=x, y=highest, step=steps[-1], width=found[0].width)
     return lines
 
 
@@ -89,10 +108,10 @@ def _fullest(found: Sequence[Series]) -> tuple[list[int], list[float | None]] | 
     return None
 
 
-def _line(line: Series, places: Positions, axis: Axis) -> Line:
+def _line(line: Series, places: Positions, axis: Axis) -> PlotLine:
     low, high = (None if column is None else rounded(column) for column in (line.low, line.high))
-    end = {"step": line.step[-1], "width": line.width}
-    return {"x": _x(line.step, places, axis), "y": rounded(line.value), "low": low, "high": high} | end
+    x = _x(line.step, places, axis)
+    return PlotLine(x=x, y=rounded(line.value), low=low, high=high, step=line.step[-1], width=line.width)
 
 
 def _x(steps: Sequence[int], places: Positions, axis: Axis) -> list[float]:

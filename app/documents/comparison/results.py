@@ -6,11 +6,55 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.documents.comparison.line import Line, best_of, texts
 from app.format import numbers
 from app.format.evaluations import label
-from training.units import byte_size
+from training.units import NONE, byte_size
 from worker.store.tables import Run, Status
+
+
+@dataclass(frozen=True)
+class Line:
+    """Values in the order of the runs, None where a run has none; `texts` are the same in words.
+
+    `best` are the positions of the best value, empty where better has no clear direction. `notes` explain values, "" for most.
+    `group` and `short` are a heading and the label below it; `minor` lines are not on pages.
+    """
+
+    key: str
+    label: str
+    values: list[Any]
+    texts: list[str]
+    notes: list[str]
+    best: frozenset[int] = frozenset()
+    group: str = ""
+    short: str = ""
+    minor: bool = False
+
+    @property
+    def known(self) -> bool:
+        """True if at least one run has a value."""
+        return any(value is not None for value in self.values)
+
+    @property
+    def differs(self) -> bool:
+        """True if two runs that have a value have different ones."""
+        present = [value for value, text in zip(self.values, self.texts, strict=True) if text != NONE]
+        return any(value != present[0] for value in present)
+
+
+def texts(values: Sequence[Any], written: Any) -> list[str]:
+    """Each value as text; "-" for None."""
+    return [NONE if value is None else written(value) for value in values]
+
+
+def best_of(values: Sequence[Any], better: str) -> frozenset[int]:
+    """The positions of the lowest or highest value; empty if fewer than two runs have one, or all have the same."""
+    present = [value for value in values if value is not None]
+    if better not in ("lower", "higher") or len(set(present)) < 2:
+        return frozenset()
+    best = min(present) if better == "lower" else max(present)
+    return frozenset(place for place, value in enumerate(values) if value == best)
+
 
 Devices = Mapping[str, Sequence[str]]
 """The devices of runs by id, as `node1/cuda:0`."""

@@ -5,7 +5,7 @@ import io
 from collections.abc import Sequence
 
 from app.documents.comparison.document import Comparison
-from app.documents.comparison.line import Line
+from app.documents.comparison.results import Line
 from app.format import numbers
 from app.format.evaluations import label
 from app.format.numbers import csv_cell

@@ -1,4 +1,4 @@
-"""Evaluations as plain dictionaries: what `--json` prints, REST returns and pages show. Read-only."""
+"""Evaluations: what was asked for, what the scores show, and the answers row by row. Read-only."""
 
 import json
 from collections.abc import Sequence
@@ -9,13 +9,54 @@ from typing import Any
 
 from sqlmodel import Session
 
-from app.documents.results.paired_rows import NOTHING, ScoredRows, paired
+from app.documents import Document, columns
+from training.scoring.paired import Paired, compare
 from training.scoring.request import BASE, RECORDS_FILE, RESULT, EvaluationRequest
 from worker.evaluations.submit import folder_of
 from worker.store import evaluations, runs
 from worker.store.tables import Evaluation, Status
 
-FIELDS = (
+_MINOR = ("rouge1", "rouge2")
+
+Key = tuple[str, int, str]
+"""A row: the data that it is from, its number there, and the expected text."""
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredRows:
+    """The scores of answered rows by name. Two of them are never equal, so that comparisons are cached by object."""
+
+    rows: dict[Key, dict[str, float]]
+
+    def __bool__(self) -> bool:
+        return bool(self.rows)
+
+
+NOTHING = ScoredRows({})
+
+
+@lru_cache(maxsize=2048)
+def paired(first: ScoredRows, second: ScoredRows) -> dict[str, Paired]:
+    """What the scores of the rows that both have show, by the name of the score; empty without such rows."""
+    common = [key for key in first.rows if key in second.rows]
+    if not common:
+        return {}
+    sides = first.rows, second.rows
+    names = [name for name in first.rows[common[0]] if all(name in rows[key] for rows in sides for key in common)]
+    return {
+        name: compare([first.rows[key][name] for key in common], [second.rows[key][name] for key in common])
+        for name in names
+        if name not in _MINOR
+    }
+
+
+def paired_any(first: Sequence[ScoredRows], second: Sequence[ScoredRows]) -> dict[str, Paired]:
+    """What the first pair of sets with common rows shows; empty without one."""
+    pairs = (paired(one, other) for one in first for other in second)
+    return next((found for found in pairs if found), {})
+
+
+_FIELDS = (
     "id", "run_id", "owner", "status", "created_at", "started_at", "finished_at", "attempt", "device", "stopping", "phase", "done",
     "total", "overlap", "summary", "error", "reason",
 )  # fmt: skip
@@ -36,22 +77,65 @@ class Row:
     difference: float | None = None
 
 
-def document(item: Evaluation, against: Evaluation | None = None) -> dict[str, Any]:
-    """An evaluation; `against` is another one that answered the same rows, with what the scores show. Times are seconds."""
+class Against(Document):
+    """Another evaluation of the same rows, and by metric what the scores show: difference, interval, verdict."""
+
+    evaluation: str
+    source: str
+    scores: dict[str, dict[str, Any]]
+
+
+@columns(Evaluation, _FIELDS)
+class EvaluationAnswer(Document):
+    """An evaluation: what was asked for, its progress, and its means. Times are seconds since the epoch."""
+
+    source: str
+    data: str
+    sha256: str
+    columns: str | None
+    asked_rows: int | None
+    metrics: list[str]
+    lm_eval: list[str]
+    judge: dict[str, Any] | None
+    against: Against | None
+
+
+class EvaluationList(Document):
+    """The evaluations of a run, newest first."""
+
+    evaluations: list[EvaluationAnswer]
+
+
+class EvaluationRows(Document):
+    """Answers row by row with their scores, and how many there are."""
+
+    rows: list[Row]
+    total: int
+
+
+def document(item: Evaluation, against: Evaluation | None = None) -> EvaluationAnswer:
+    """An evaluation; `against` is another one that answered the same rows."""
     request = EvaluationRequest.model_validate(item.request)
-    asked = {
-        "source": request.source, "data": request.name, "sha256": request.sha256, "columns": request.columns,
-        "asked_rows": request.rows, "metrics": list(request.metrics), "lm_eval": list(request.lm_eval),
-        "judge": request.judge.model_dump() if request.judge else None,
-    }  # fmt: skip
-    found = item.model_dump(mode="json", include=set(FIELDS)) | asked
-    if against is None:
-        return found | {"against": None}
-    shown = {name: one.document() for name, one in compared(against, item).items()}
-    return found | {"against": {"evaluation": against.id, "source": against.request["source"], "scores": shown}}
+    return EvaluationAnswer(
+        **item.model_dump(include=set(_FIELDS)),
+        source=request.source,
+        data=request.name,
+        sha256=request.sha256,
+        columns=request.columns,
+        asked_rows=request.rows,
+        metrics=list(request.metrics),
+        lm_eval=list(request.lm_eval),
+        judge=request.judge.model_dump() if request.judge else None,
+        against=_against(item, against) if against else None,
+    )
 
 
-def show(session: Session, evaluation_id: str) -> dict[str, Any]:
+def _against(item: Evaluation, other: Evaluation) -> Against:
+    scores = {name: shown.document() for name, shown in compared(other, item).items()}
+    return Against(evaluation=other.id, source=other.request["source"], scores=scores)
+
+
+def show(session: Session, evaluation_id: str) -> EvaluationAnswer:
     """One evaluation, compared with the one that `baseline` chooses.
 
     Raises:
@@ -61,15 +145,15 @@ def show(session: Session, evaluation_id: str) -> dict[str, Any]:
     return document(item, baseline(item, evaluations.of_run(session=session, run_id=item.run_id)))
 
 
-def listing(session: Session, run_id: str) -> list[dict[str, Any]]:
-    """The evaluations of a run, newest first, each compared with the one that `baseline` chooses.
+def listing(session: Session, run_id: str) -> EvaluationList:
+    """The evaluations of a run, each compared with the one that `baseline` chooses.
 
     Raises:
         RunNotFound: no run has this id.
     """
     run = runs.get(session=session, run_id=run_id)
     items = evaluations.of_run(session=session, run_id=run.id)
-    return [document(item, baseline(item, items)) for item in items]
+    return EvaluationList(evaluations=[document(item, baseline(item, items)) for item in items])
 
 
 def baseline(item: Evaluation, others: Sequence[Evaluation]) -> Evaluation | None:

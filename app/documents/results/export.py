@@ -26,7 +26,7 @@ def written(runs: Sequence[Run], form: str) -> str:
     match form:
         case "json":
             documents = [
-                brief(run) | {"notes": run.notes, "config": run.config, "summary": run.summary} for run in runs
+                _brief(run) | {"notes": run.notes, "config": run.config, "summary": run.summary} for run in runs
             ]
             return json.dumps(documents, ensure_ascii=False, indent=1)
         case "csv":
@@ -35,11 +35,15 @@ def written(runs: Sequence[Run], form: str) -> str:
             return _markdown(runs)
 
 
+def _brief(run: Run) -> dict[str, Any]:
+    return brief(run).model_dump(mode="json")
+
+
 def _flat(run: Run) -> dict[str, Any]:
     """One level: the run's own values, results, then every setting under its name with "config." before it."""
     summary = run.summary or {}
     answers = summary.get("answers") or {}
-    values = {key: value for key, value in brief(run).items() if key not in ("model", "data", "method")}
+    values = {key: value for key, value in _brief(run).items() if key not in ("model", "data", "method")}
     values |= {"notes": run.notes} | {key: summary.get(key) for key in _RESULTS}
     values["exact_match"] = answers.get("exact_match_after")
     return values | {f"config.{name}": run.config.get(name) for name in settings()}

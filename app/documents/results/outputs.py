@@ -1,14 +1,14 @@
 """Every form of a finished run's result: what it is for, its size, and where it is or the command that makes it."""
 
 import contextlib
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from sqlmodel import Session
 
-from app.documents.results.snippets import Used, snippets
+from app.documents import Document
 from app.format.runs import result_noun
+from app.format.snippets import Snippet, Used, snippets
 from training.config.fields import parse
 from training.config.run_config import RunConfig
 from training.config.yaml_file import to_yaml
@@ -48,13 +48,17 @@ class Output:
     group: str = ""
 
 
-def document(session: Session, run: Run) -> dict[str, Any]:
+class Outputs(Document):
+    """Every form of a run's result, and snippets that use it."""
+
+    outputs: list[Output]
+    snippets: list[Snippet]
+
+
+def document(session: Session, run: Run) -> Outputs:
     """The outputs of a run, and the snippets that use its result."""
     used = used_by_snippets(session, run)
-    return {
-        "outputs": [asdict(output) for output in outputs(run)],
-        "snippets": [asdict(snippet) for snippet in (snippets(used) if used else [])],
-    }
+    return Outputs(outputs=outputs(run), snippets=snippets(used) if used else [])
 
 
 def outputs(run: Run) -> list[Output]:

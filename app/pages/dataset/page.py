@@ -7,12 +7,12 @@ from starlette.datastructures import QueryParams
 
 from app.access import callers
 from app.documents import dataset as documents
-from app.documents import mapping as mappings
-from app.documents import row_tokens
 from app.format import datasets as words
 from app.format import rows as row_words
 from app.pages.common.view import Context, MissingError, View
+from app.pages.dataset import mapping as mappings
 from app.pages.dataset import snapshot
+from app.pages.dataset import tokens as row_tokens
 from app.pages.dataset.snapshot import PAGE_ROWS, STARTER
 from app.pages.dataset.state import MEASURED, TABS, ViewState
 from training.data.mapping import write_mapping
@@ -58,7 +58,7 @@ def _read(dataset_id: str) -> tuple[Dataset, dict[str, Any]]:
     try:
         with database.read() as session:
             item = documents.find(session, dataset_id)
-            return item, documents.document(session, item.id)
+            return item, documents.document(session, item.id).model_dump(mode="json")
     except DatasetNotFound as error:
         reason = str(error) if dataset_id else "The address has no data set id."
         raise MissingError("Data set not found", reason, "/datasets", "Show all data sets") from None

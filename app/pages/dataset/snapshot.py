@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from app.documents import row_tokens
-from app.documents.lengths import Curve, curve
-from app.documents.mapping import KINDS, for_kind, kind_of, missing_roles, partial
 from app.pages.common.cache import TimedCache
 from app.pages.common.form import local_model
+from app.pages.dataset import tokens as row_tokens
+from app.pages.dataset.mapping import KINDS, for_kind, kind_of, missing_roles, partial
 from app.pages.dataset.state import ViewState
+from app.pages.dataset.tokens import Curve, curve
 from training.data.mapping import write_mapping
 from training.data.row_formats import UNKNOWN
 from training.data.suggested_mapping import suggest
@@ -124,7 +124,7 @@ def curve_of(store: TokenStore, limit: int) -> Curve:
 
 
 def most_truncated(store: TokenStore, limit: int) -> int | None:
-    """As in app/documents/row_tokens.py."""
+    """As in app/pages/dataset/tokens.py."""
     return _most_cut.get((str(store.folder), limit), lambda: row_tokens.most_truncated(store, limit))
 
 

@@ -6,7 +6,7 @@ from math import inf
 from typing import Any
 from urllib.parse import urlencode
 
-from app.documents.mapping import KINDS, partial
+from app.pages.dataset.mapping import KINDS, partial
 from training.config.fields import Setting, settings
 from training.data.mapping import write_mapping
 from training.errors import Problem
@@ -34,8 +34,8 @@ class ViewState:
 
     `search` is a text in the rows and `match` the first row found on the page, from 1; `whole` is the row whose values are shown
     in full, 0 for none.
-    `columns` is an unsaved mapping and `kind` its kind of rows (app/documents/mapping.py). The other settings have the names and
-    bounds of a run's settings (training/config/run_config.py).
+    `columns` is an unsaved mapping and `kind` its kind of rows (app/pages/dataset/mapping.py). The other settings have the names
+    and bounds of a run's settings (training/config/run_config.py).
     """
 
     id: str = ""

@@ -30,7 +30,7 @@ def shown(run: Run, query: QueryParams) -> dict[str, Any]:
     if not run.status.ended:
         return {"evaluations": [], "evaluating": False, "evaluation": None, "evaluation_form": None}
     with database.read() as session:
-        listed = document.listing(session, run.id)
+        listed = document.listing(session, run.id).model_dump(mode="json")["evaluations"]
         items = evaluations.of_run(session=session, run_id=run.id)
         data = [(item.id, item.name) for item in datasets.listing(session=session)]
     chosen = next((item for item in items if item.id == query.get("evaluation")), None)

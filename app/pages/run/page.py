@@ -11,7 +11,7 @@ from app.pages.common.view import Context, MissingError, View
 from app.pages.run import answers, attempts, evaluations, overview, snapshot, take_away
 from app.pages.run.failure import failure
 from app.pages.run.snapshot import Snapshot
-from app.web.downloads import adapter_path
+from app.web.rest.results import adapter_path
 from training.config.choice_texts import choice_label
 from training.config.choices import Strategy
 from training.run_folder.paths import GGUF_FILE, MERGED_FILE

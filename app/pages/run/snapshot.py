@@ -4,10 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.documents.live import reader as live
-from app.documents.live.facts import facts
 from app.documents.live.panels import is_set_loss, panels
 from app.documents.live.plots import memory_limits, ranks_of
-from app.documents.live.reader import Cursor
+from app.documents.live.reader import Cursor, facts
 from app.documents.run import place
 from app.pages.common.cache import TimedCache
 from worker.datasets import datasets

@@ -6,8 +6,8 @@ from typing import Any
 from starlette.datastructures import QueryParams
 
 from app.documents.results.outputs import Output, outputs, used_by_snippets
-from app.documents.results.snippets import Snippet, snippets
 from app.format.runs import difference, figures, result_noun, verdict
+from app.format.snippets import Snippet, snippets
 from app.pages.common.cache import TimedCache
 from worker.runs.verification import latest
 from worker.serving.models import offered

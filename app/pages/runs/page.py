@@ -34,7 +34,7 @@ def listed(query: QueryParams) -> Context:
         except FilterError as error:
             shown = {"problems": error.problems, "total": 0, "groups": [], "names": {}, "repeated": set()}
         return shown | {
-            "queue": queue.document(session),
+            "queue": queue.document(session).model_dump(mode="json"),
             "queue_words": queue_words,
             "most_waiting": _MOST_WAITING,
             "priorities": waiting.PRIORITIES,

@@ -7,29 +7,24 @@ from typing import Any
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 
-from app.web.rest.routing import malformed
+from app.web.rest.errors import malformed
 
 ROUTERS = {
-    "app.web.api": "runs healthz",
-    "app.web.downloads": "adapter model merged card answers outputs archive config static",
-    "app.web.order": "runs queue",
-    "app.web.streams.live": "live log log-window plots pages",
+    "app.web.rest.runs": "runs healthz queue",
+    "app.web.rest.results": "adapter model merged card answers outputs archive config",
+    "app.web.live": "live log log-window plots pages",
     "app.web.rest.records": "log events stream archives",
     "app.web.rest.comparing": "compare",
     "app.web.rest.sweeps": "sweeps",
     "app.web.rest.evaluations": "evaluations",
     "app.web.rest.before_run": "checks forecasts renderings targets imports",
-    "app.web.rest.data.dataset_imports": "imports files",
-    "app.web.rest.data.datasets": "datasets",
-    "app.web.rest.data.tokens": "tokens",
+    "app.web.rest.datasets": "datasets imports files",
+    "app.web.rest.tokens": "tokens",
     "app.web.rest.diagnoses": "diagnosis diagnoses",
     "app.web.rest.playground": "served prompt-sets prompts",
-    "app.web.rest.sharing": "shares",
     "app.web.rest.system": "system",
-    "app.web.rest.users": "users",
-    "app.web.rest.settings": "settings",
-    "app.web.rest.notifications": "notifications",
-    "app.web.rest.tour": "tour",
+    "app.web.rest.users": "users shares",
+    "app.web.rest.settings": "settings notifications tour",
 }
 """The modules with routes, in the order in which their paths are compared, and a word in each path of theirs."""
 

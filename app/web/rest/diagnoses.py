@@ -1,107 +1,48 @@
 """REST routes of diagnoses: of a run, of a log, and the shared ones."""
 
 import io
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from starlette.concurrency import run_in_threadpool
 
 from app.access import callers, changes
 from app.documents import diagnoses
-from app.documents.diagnoses import Recent
-from app.web import log_diagnosis
+from app.documents.diagnoses import LogDiagnosis, RecentDiagnoses, RunDiagnosis, SharedDiagnosisAnswer, SharedIn
 from app.web.rest.openapi import raw_body
-from app.web.rest.routing import Answer, MicroBatch, answers
+from app.web.rest.routing import JsonRouter, MicroBatch
+from training.config.fields import ConfigError
+from training.errors import Problem
+from training.model_info.config_json import Dimensions, read_dimensions
+from worker.diagnosis.diagnosis import diagnose
+from worker.diagnosis.log_file import read_log
 from worker.runs import shared_diagnoses
+from worker.runs.settle import find_model
 from worker.supervision import run_diagnosis
 
-
-class DiagnosisAnswer(Answer):
-    """Why a run failed. `confidence` is 0 to 1; `evidence` are lines of the log; `changes` are settings that fix the run."""
-
-    cause: str
-    title: str
-    confidence: float
-    explanation: str
-    evidence: list[str]
-    evidence_lines: list[int]
-    first_failed_rank: int | None
-    fix: list[str]
-    changes: dict[str, Any]
-    inferred: dict[str, Any]
+router = JsonRouter()
 
 
-class SharedIn(Answer):
-    """Where a diagnosis was shared: its id, and the path of its page on this server."""
-
-    id: str
-    address: str
-
-
-class LogDiagnosis(DiagnosisAnswer):
-    """The diagnosis of a log; `shared`, if it was asked for, tells where it is."""
-
-    shared: SharedIn | None = None
-
-
-class Compared(Answer):
-    """The failed run beside the finished one most like it: settings that differ as [its, the other's], and new log lines."""
-
-    run: str
-    name: str
-    shared: list[str]
-    settings: dict[str, list[Any]]
-    lines: list[Any]
-
-
-class RunDiagnosis(DiagnosisAnswer):
-    """The diagnosis of a run, and the run beside a finished one (null if there is none like it)."""
-
-    compared: Compared | None
-
-
-class SharedDiagnosisAnswer(Answer):
-    """A shared diagnosis with its log, both without secrets."""
-
-    id: str
-    owner: str
-    created_at: float
-    diagnosis: DiagnosisAnswer
-    log: str
-    address: str
-
-
-class RecentDiagnoses(Answer):
-    """The last ten diagnoses of failed runs and shared logs, newest first."""
-
-    diagnoses: list[Recent]
-
-
-router = APIRouter()
-
-
-@router.get("/api/runs/{run_id}/diagnosis", **answers(RunDiagnosis))
-def diagnose_run(run_id: str, model: str | None = None, micro_batch: MicroBatch = None) -> dict[str, Any]:
+@router.get("/api/runs/{run_id}/diagnosis")
+def diagnose_run(run_id: str, model: str | None = None, micro_batch: MicroBatch = None) -> RunDiagnosis:
     """Why a run failed: cause, evidence and fix, from its log (docs/diagnosis.md)."""
-    shape = log_diagnosis.dimensions(model)
-    return run_diagnosis.of_run(run_id, dimensions=shape, micro_batch=micro_batch)
+    diagnosis = run_diagnosis.of_run(run_id, dimensions=_dimensions(model), micro_batch=micro_batch)
+    return RunDiagnosis.model_validate(diagnosis)
 
 
-@router.get("/api/diagnoses", **answers(RecentDiagnoses))
-def list_diagnoses() -> dict[str, Any]:
+@router.get("/api/diagnoses")
+def list_diagnoses() -> RecentDiagnoses:
     """The last ten diagnoses of failed runs and shared logs, newest first."""
-    return {"diagnoses": [vars(one) for one in diagnoses.recent()]}
+    return RecentDiagnoses(diagnoses=diagnoses.recent())
 
 
-@router.post(
-    "/api/diagnoses", openapi_extra=raw_body("text/plain", "The log of the training run."), **answers(LogDiagnosis)
-)
+@router.post("/api/diagnoses", openapi_extra=raw_body("text/plain", "The log of the training run."))
 async def diagnose_log(
     request: Request,
     model: str | None = None,
     micro_batch: MicroBatch = None,
     share: Annotated[bool, Query(description="Also store the diagnosis with the log, both without secrets.")] = False,
-) -> dict[str, Any]:
+) -> LogDiagnosis:
     """Why a run failed, from its log in the body. `model` is a folder or config.json on the server, `micro_batch` the rows per
     forward pass. Shared diagnoses can be read by everybody with access to this server.
 
@@ -113,8 +54,8 @@ async def diagnose_log(
     return await run_in_threadpool(_diagnosed, log, model, micro_batch, share)
 
 
-@router.get("/api/diagnoses/{diagnosis_id}", **answers(SharedDiagnosisAnswer))
-def show_diagnosis(diagnosis_id: str) -> dict[str, Any]:
+@router.get("/api/diagnoses/{diagnosis_id}")
+def show_diagnosis(diagnosis_id: str) -> SharedDiagnosisAnswer:
     """A shared diagnosis with its log."""
     return diagnoses.document(shared_diagnoses.get(diagnosis_id))
 
@@ -125,9 +66,36 @@ def delete_diagnosis(diagnosis_id: str) -> None:
     changes.delete_shared_diagnosis(diagnosis_id)
 
 
-def _diagnosed(log: io.BytesIO, model: str | None, micro_batch: int | None, share: bool) -> dict[str, Any]:
-    diagnosis, text = log_diagnosis.with_log(log, model, micro_batch)
+def _diagnosed(log: io.BytesIO, model: str | None, micro_batch: int | None, share: bool) -> LogDiagnosis:
+    diagnosis, text = with_log(log, model, micro_batch)
     if not share:
-        return diagnosis
+        return LogDiagnosis(**diagnosis)
     shared = shared_diagnoses.share(diagnosis=diagnosis, log=text, owner=callers.current().name)
-    return diagnosis | {"shared": {"id": shared.id, "address": diagnoses.address(shared.id)}}
+    return LogDiagnosis(**diagnosis, shared=SharedIn(id=shared.id, address=diagnoses.address(shared.id)))
+
+
+def with_log(log: BinaryIO, model: str | None = None, micro_batch: int | None = None) -> tuple[dict[str, Any], str]:
+    """The diagnosis of a log as a JSON value (`worker.diagnosis.diagnosis.Diagnosis.document`), and the text of what was read.
+
+    Raises:
+        ConfigError: the log is empty, or the caller may not read `model`.
+        ModelError: `model` is not a readable model folder or config.json.
+    """
+    parts = read_log(log)
+    if not any(part.text.strip() for part in parts):
+        raise ConfigError([Problem("log", None, "is empty.", "Send the output of the training run.")])
+    text = "\n... lines left out ...\n".join(part.text for part in parts)
+    return diagnose(parts, dimensions=_dimensions(model), micro_batch=micro_batch).document(), text
+
+
+def _dimensions(model: str | None) -> Dimensions | None:
+    """The dimensions of a model; None without one.
+
+    Raises:
+        ConfigError: the caller may not read it.
+        ModelError: it is not a readable model folder or config.json.
+    """
+    if not model:
+        return None
+    find_model(model, callers.current().allowed)
+    return read_dimensions(model)

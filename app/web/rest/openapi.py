@@ -7,8 +7,8 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel, ConfigDict
 
+from app.documents.errors import ErrorAnswer
 from training.config.fields import settings
 from training.config.run_config import RunConfig
 
@@ -90,11 +90,6 @@ SWEEP_BODY = {
     }
 }
 
-_EXAMPLE: Any = {
-    "error": {"field": "lora_r", "value": 0, "message": "is below 1.", "fix": "Use 1 to 1024."},
-    "problems": [{"field": "lora_r", "value": 0, "message": "is below 1.", "fix": "Use 1 to 1024."}],
-}
-
 
 def raw_body(media: str, description: str) -> dict[str, Any]:
     """The declaration of a route that reads its body itself."""
@@ -167,25 +162,6 @@ def _of_setting(name: str) -> str:
     """The help of the setting of this name."""
     known = settings().get(name)
     return known.sentence if known else ""
-
-
-class ErrorEntry(BaseModel):
-    """What is wrong: `field` and `value` (null if there is none), the message, the fix; `changes` are settings that fix it."""
-
-    field: str
-    value: Any
-    message: str
-    fix: str
-    changes: dict[str, Any] = {}
-
-
-class ErrorAnswer(BaseModel):
-    """Every error has this form. `problems` lists all of them if there can be several; `error` is the first."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
-
-    error: ErrorEntry
-    problems: list[ErrorEntry] = []
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {

@@ -5,23 +5,23 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Annotated, Any
 
 import anyio
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import Header, Query, Request
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from app.access import callers
 from app.documents import records
-from app.documents.records import Filter, Level
-from app.documents.run import document
-from app.web.rest.data.received import received
+from app.documents.records import EventPart, LogPart
+from app.documents.run import RunAnswer, document
 from app.web.rest.openapi import raw_body
-from app.web.rest.routing import MOST, After, answers, sends
-from app.web.rest.run_answers import EventPart, LogPart, RunAnswer
+from app.web.rest.received import received
+from app.web.rest.routing import MOST, After, JsonRouter, sends
 from worker.runs import restore
 from worker.runs.restore import BadArchive
 from worker.store import database
+from worker.store.log_search import Filter, Level
 
-router = APIRouter()
+router = JsonRouter()
 
 ARCHIVES = "/api/archives"
 MOST_LINES = 100_000
@@ -31,7 +31,7 @@ _QUIET_POLLS = 15
 """Polls without news after which a comment is sent, so that proxies keep the connection."""
 
 
-@router.get("/api/runs/{run_id}/log", **answers(LogPart))
+@router.get("/api/runs/{run_id}/log")
 def show_log(
     run_id: str,
     after: After = 0,
@@ -40,7 +40,7 @@ def show_log(
     level: Annotated[Level | None, Query(description="warning: only warnings and errors; error: only errors.")] = None,
     rank: Annotated[int | None, Query(ge=0, le=10**6, description="Only lines of this rank.")] = None,
     search: Annotated[str, Query(max_length=200, description="Only lines with this text; case is ignored.")] = "",
-) -> dict[str, Any]:
+) -> LogPart:
     """The lines that the training process printed, oldest first. Send `next` as `after` to read on; `ended` tells whether
     more can come. With a filter, lines have level and rank, and `more` tells whether lines after `next` were not searched yet.
     """
@@ -50,10 +50,8 @@ def show_log(
     return records.search_log(run_id, wanted, after=after, limit=limit, last=last)
 
 
-@router.get("/api/runs/{run_id}/events", **answers(EventPart))
-def show_events(
-    run_id: str, after: After = 0, limit: Annotated[int, Query(ge=1, le=MOST_LINES)] = 500
-) -> dict[str, Any]:
+@router.get("/api/runs/{run_id}/events")
+def show_events(run_id: str, after: After = 0, limit: Annotated[int, Query(ge=1, le=MOST_LINES)] = 500) -> EventPart:
     """The events of a run, oldest first: phases, checkpoints, warnings, errors. Send `next` as `after` to read on."""
     return records.events(run_id, after=after, limit=limit)
 
@@ -62,9 +60,8 @@ def show_events(
     ARCHIVES,
     status_code=201,
     openapi_extra=raw_body("application/octet-stream", "A file of `lathe archive`."),
-    **answers(RunAnswer, 201),
 )
-async def import_run(request: Request) -> dict[str, Any]:
+async def import_run(request: Request) -> RunAnswer:
     """Imports a run from the archive in the body; it belongs to the caller.
 
     Raises:
@@ -101,15 +98,17 @@ async def _messages(request: Request, run_id: str, events: int, lines: int) -> A
     while not await request.is_disconnected() and not request.app.state.leaving.is_set():
         found = await run_in_threadpool(records.events, run_id, after=events)
         printed = await run_in_threadpool(records.log, run_id, after=lines)
-        for name, page in (("event", found["events"]), ("log", printed["lines"])):
-            for entry in page:
-                events, lines = (entry["id"], lines) if name == "event" else (events, entry["id"])
-                yield _message(name, entry, (events, lines))
-        if found["events"] or printed["lines"]:
+        for event in found.events:
+            events = event.id
+            yield _message("event", event.model_dump(mode="json"), (events, lines))
+        for line in printed.lines:
+            lines = line.id
+            yield _message("log", line.model_dump(mode="json", exclude_unset=True), (events, lines))
+        if found.events or printed.lines:
             quiet = 0
             continue
-        if found["ended"]:  # read before the lines: nothing can have come since
-            yield _message("end", {"status": found["status"]}, (events, lines))
+        if found.ended:  # read before the lines: nothing can have come since
+            yield _message("end", {"status": found.status}, (events, lines))
             return
         quiet += 1
         if quiet % _QUIET_POLLS == 0:

@@ -1,25 +1,23 @@
-"""What routes share: bounded parameters, JSON bodies within the limits of training/config/json_text.py, the forms of answers,
+"""What routes share: bounded parameters, a session that reads, JSON bodies within the limits of training/config/json_text.py,
 and the answer to malformed requests.
 
-Answers are dictionaries of `app/documents`, sent as they are: the forms describe them and convert nothing. A test compares real
-answers with them.
+A route answers with a document of `app/documents`, which its return type names, or declares with `sends` what else it sends.
 """
 
 import json
-from collections.abc import Callable, Collection, Coroutine, Mapping
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict, Field, create_model
-from sqlmodel import SQLModel
+from pydantic import BaseModel, ConfigDict
+from sqlmodel import Session
 
-from app.web.security import ErrorResponse
+from app.documents import Document
 from training.config import json_text
 from training.config.fields import ConfigError
 from training.errors import Problem
-from worker.store import submissions
+from worker.store import database, submissions
 
 MOST = 2**53 - 1
 """The largest number that JSON carries without loss everywhere; databases hold larger ones."""
@@ -43,6 +41,15 @@ Key = Annotated[
 """The header of requests that queue something."""
 
 
+def _reading() -> Iterator[Session]:
+    with database.read() as session:
+        yield session
+
+
+Reading = Annotated[Session, Depends(_reading, scope="function")]
+"""A session of routes that only read; it ends before the answer is sent."""
+
+
 class BodyForm(BaseModel):
     """The form of a JSON body, without other fields."""
 
@@ -50,13 +57,18 @@ class BodyForm(BaseModel):
 
 
 class JsonRouter(APIRouter):
-    """A router of such routes."""
+    """A router of such routes. Values that a document does not set are left out of the answer."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(route_class=_Route, **options)
 
 
 class _Route(APIRoute):
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint, **options | {"response_model_exclude_unset": True})
+        if isinstance(self.response_model, type) and issubclass(self.response_model, Document):
+            self.response_description = " ".join((self.response_model.__doc__ or "").split("\n\n")[0].split())
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
@@ -80,36 +92,6 @@ class _Request(Request):
             raise json.JSONDecodeError(str(error), "", 0) from None
 
 
-class Answer(BaseModel):
-    """The form of an answer, or of a part of one."""
-
-    model_config = ConfigDict(protected_namespaces=())
-
-
-Kind = TypeVar("Kind", bound=type[Answer])
-
-
-def columns(table: type[SQLModel], names: Collection[str]) -> Callable[[Kind], Kind]:
-    """A decorator that adds these columns of a table to a form, with their types and descriptions."""
-
-    def extended(form: Kind) -> Kind:
-        listed: dict[str, Any] = {}
-        for name in names:
-            column = table.model_fields[name]
-            listed[name] = (column.annotation, Field(description=column.description))
-        make: Any = create_model  # its types know only names that are written out
-        added: Kind = make(form.__name__, __base__=form, __doc__=form.__doc__, __module__=form.__module__, **listed)
-        return added
-
-    return extended
-
-
-def answers(form: Any, status: int = 200) -> dict[str, Any]:
-    """Options of a route that answers JSON of this form."""
-    words = (getattr(form, "__doc__", None) or "The answer.").split("\n\n")[0]
-    return {"response_model": None, "responses": {status: {"model": form, "description": " ".join(words.split())}}}
-
-
 def sends(media: str, description: str) -> dict[str, Any]:
     """Options of a route that sends a file or a stream."""
     content = {media: {"schema": {"type": "string", "format": "binary"} if _is_binary(media) else {"type": "string"}}}
@@ -131,21 +113,3 @@ def settings_object(values: Any) -> dict[str, Any]:
 
 def _is_binary(media: str) -> bool:
     return media in ("application/zip", "application/octet-stream")
-
-
-async def malformed(_: Request, error: RequestValidationError) -> ErrorResponse:
-    """The answer to values that have the wrong type or are out of bounds."""
-    return ErrorResponse(422, *map(_problem, error.errors()))
-
-
-def _problem(invalid: Mapping[str, Any]) -> Problem:
-    place, *rest = (str(part) for part in invalid["loc"])
-    unread = invalid["type"] == "json_invalid"
-    field, value = (place, None) if unread or not rest else (_joined(rest), str(invalid["input"])[:200])
-    message = f"is not valid JSON: {invalid['ctx']['error']}." if unread else f"{invalid['msg']}."
-    return Problem(field, value, message, "Correct it and send the request again.")
-
-
-def _joined(names: list[str]) -> str:
-    """The name of a value inside others, without positions in lists."""
-    return ".".join(name for name in names if not name.isdigit()) or names[0]

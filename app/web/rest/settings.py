@@ -1,54 +1,30 @@
-"""REST routes of the caller's settings: account, token, preferences, and the installation's folders."""
+"""REST routes of the caller's settings: account, token, preferences, the installation's folders, notifications, and the tour."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import Body
+from fastapi import Body, Query
 from pydantic import Field
 
-from app.access import account, callers, notify
-from app.documents import installation
-from app.web.rest.routing import Answer, BodyForm, JsonRouter, answers
-from app.web.rest.users import NewToken
+from app.access import callers, notify, users
+from app.access.notify import Wish
+from app.documents import settings as documents
+from app.documents.settings import (
+    BrowserEvents,
+    BrowserMessage,
+    BrowserMessages,
+    Channel,
+    ChannelList,
+    Message,
+    Preferences,
+    SettingsAnswer,
+)
+from app.documents.tour import Step
+from app.documents.users import NewToken
+from app.web.rest.routing import BodyForm, JsonRouter
 from worker.settings import get_settings
+from worker.store.tables import Event, WebhookFormat
 
-
-class AccountOfCaller(Answer):
-    """The caller: the name under which their runs are listed, and where their token is kept (null: they have none)."""
-
-    name: str
-    role: str
-    signed_in: bool
-    token: str | None
-
-
-class Preferences(Answer):
-    """What the caller prefers."""
-
-    model: str = Field(description="that of a new form on New run; empty for none")
-    price_gpu_hour: str = Field(description="such as 2.50, or h100=2.50, l4=0.60; empty if costs are not estimated")
-    price_kwh: str
-
-
-class InstallationEntry(Answer):
-    """A folder or service of the installation: its value, the variable that sets it, and where the value comes from."""
-
-    name: str
-    value: str | None
-    variable: str | None
-    source: str
-    about: str
-
-
-class SettingsAnswer(Answer):
-    """The caller's account and preferences, and the folders and services of the installation."""
-
-    account: AccountOfCaller
-    preferences: Preferences
-    folders: list[InstallationEntry]
-    services: list[InstallationEntry]
-
-
-router = JsonRouter(prefix="/api/settings")
+router = JsonRouter(prefix="/api")
 
 
 class NewPreferences(BodyForm):
@@ -59,27 +35,92 @@ class NewPreferences(BodyForm):
     price_kwh: str | None = None
 
 
-@router.get("", **answers(SettingsAnswer))
-def show_settings() -> dict[str, Any]:
+class NewChannel(BodyForm):
+    """A channel to add: a webhook's URL or an e-mail address. Without `format`, the host of the URL decides."""
+
+    address: str
+    events: list[str] = Field([Event.FINISHED, Event.FAILED, Event.DIVERGED])
+    format: WebhookFormat | None = None
+    everyone: bool = False
+
+
+class Events(BodyForm):
+    """The events of a channel: finished, failed, stopped, diverged."""
+
+    events: list[str]
+
+
+@router.get("/settings")
+def show_settings() -> SettingsAnswer:
     """The caller's account and preferences, and the folders and services of the installation with their variables."""
-    caller, settings = callers.current(), get_settings()
-    admin = caller.administers
-    return {
-        "account": account.document(),
-        "preferences": notify.current_preferences().model_dump(include=set(Preferences.model_fields)),
-        "folders": installation.folders(settings, admin=admin),
-        "services": installation.services(settings, admin=admin),
-    }
+    admin, settings = callers.current().administers, get_settings()
+    return SettingsAnswer(
+        account=users.own(),
+        preferences=Preferences.model_validate(notify.current_preferences()),
+        folders=documents.folders(settings, admin=admin),
+        services=documents.services(settings, admin=admin),
+    )
 
 
-@router.put("", **answers(SettingsAnswer))
-def change_settings(wanted: Annotated[NewPreferences, Body()]) -> dict[str, Any]:
+@router.put("/settings")
+def change_settings(wanted: Annotated[NewPreferences, Body()]) -> SettingsAnswer:
     """Changes the caller's preferences."""
     notify.change_preferences(**{name: value for name, value in wanted if value is not None})
     return show_settings()
 
 
-@router.post("/token", **answers(NewToken))
-def rotate_own_token() -> dict[str, str]:
+@router.post("/settings/token")
+def rotate_own_token() -> NewToken:
     """Replaces the caller's token; the old one stops working. The answer holds the new one, only this once."""
-    return {"name": callers.current().name, "token": account.rotate()}
+    return NewToken(name=callers.current().name, token=users.rotate_own())
+
+
+@router.get("/notifications")
+def list_channels() -> ChannelList:
+    """The caller's channels, and the latest messages to them with their outcome, the newest first."""
+    return documents.channel_list(notify.listing(), notify.history())
+
+
+@router.post("/notifications", status_code=201)
+def add_channel(wanted: Annotated[NewChannel, Body()]) -> Channel:
+    """Adds a webhook or an e-mail address. `everyone`, for admins: tells about the runs of all users."""
+    wish = Wish(wanted.address, tuple(wanted.events), wanted.format, wanted.everyone)
+    return Channel.of(notify.add(wish))
+
+
+@router.get("/notifications/browser")
+def show_in_browser(after: Annotated[int | None, Query(ge=0)] = None) -> BrowserMessages:
+    """What an open page of the caller shows after the message `after`; without it only `next`, the id to continue after."""
+    messages, following = notify.for_browser(after)
+    return BrowserMessages(messages=[BrowserMessage.of(message) for message in messages], next=following)
+
+
+@router.put("/notifications/browser")
+def set_browser_events(wanted: Annotated[Events, Body()]) -> BrowserEvents:
+    """Sets the events that the caller's open pages show; an empty list turns them off."""
+    notify.set_browser(wanted.events)
+    return BrowserEvents(events=wanted.events)
+
+
+@router.put("/notifications/{channel_id}")
+def change_channel(channel_id: str, wanted: Annotated[Events, Body()]) -> Channel:
+    """Replaces the events of a channel."""
+    return Channel.of(notify.set_events(channel_id, wanted.events))
+
+
+@router.delete("/notifications/{channel_id}", status_code=204)
+def remove_channel(channel_id: str) -> None:
+    """Removes a channel."""
+    notify.remove(channel_id)
+
+
+@router.post("/notifications/{channel_id}/test")
+def test_channel(channel_id: str) -> Message:
+    """Sends a test message now; the answer holds its outcome: `state` is delivered or given up, with the `reason`."""
+    return Message.of(notify.test(channel_id))
+
+
+@router.put("/tour/{step}", status_code=204)
+def note_step(step: Step) -> None:
+    """Notes that the caller has done a step of the tour."""
+    notify.add_tour_step(step)

@@ -1,48 +1,22 @@
-"""REST routes by which admins manage accounts."""
+"""REST routes by which admins manage accounts, and users share what they own."""
 
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 from fastapi import Body
+from fastapi.responses import RedirectResponse
 from pydantic import Field
 
-from app.access import users
-from app.web.rest.routing import Answer, BodyForm, JsonRouter, Limit, Offset, answers, columns
+from app.access import sharing, users
+from app.documents.users import AccountAnswer, AccountList, NewToken, SharedLink, SharedWith, answers
+from app.web.rest.routing import BodyForm, JsonRouter, Limit, Offset
 from worker.store.accounts import MOST
-from worker.store.tables import Account
+from worker.store.shares import Kind
 
+router = JsonRouter(prefix="/api")
+links = JsonRouter()
 
-class AccountUse(Answer):
-    """What an account uses and may use at once; a limit is null if there is none, `disk_bytes` where it was not measured."""
-
-    name: str
-    devices: int
-    max_devices: int | None
-    waiting: int
-    max_waiting: int | None
-    disk_bytes: int | None
-    max_disk_bytes: int | None
-
-
-@columns(Account, ("admin", "created_at"))
-class AccountAnswer(AccountUse):
-    """A user with their own token, what they use and may use at once. The disk use is measured where it has a limit."""
-
-
-class AccountList(Answer):
-    """The accounts by name, and how many there are in all."""
-
-    users: list[AccountAnswer]
-    total: int
-
-
-class NewToken(Answer):
-    """The token of an account, shown only this once."""
-
-    name: str
-    token: str
-
-
-router = JsonRouter(prefix="/api/users")
+Listed = Literal["runs", "sweeps", "datasets"]
+_KINDS: dict[Listed, Kind] = {"runs": "run", "sweeps": "sweep", "datasets": "dataset"}
 
 
 class Limits(BodyForm):
@@ -66,32 +40,64 @@ class NewAccount(Limits):
     admin: bool = False
 
 
-@router.get("", **answers(AccountList))
-def list_users(limit: Limit = 200, offset: Offset = 0) -> dict[str, Any]:
+class Users(BodyForm):
+    """The users with whom it is shared from now on."""
+
+    users: list[str] = Field(description="Names of accounts; `*` stands for all users.")
+
+
+@router.get("/users")
+def list_users(limit: Limit = 200, offset: Offset = 0) -> AccountList:
     """The accounts by name with what they use and may use at once, for admins."""
-    found = users.listing()
-    return {"users": found[offset : offset + limit], "total": len(found)}
+    accounts = users.listing()
+    return AccountList(users=answers(accounts[offset : offset + limit]), total=len(accounts))
 
 
-@router.post("", status_code=201, **answers(NewToken, 201))
-def add_user(account: Annotated[NewAccount, Body()]) -> dict[str, str]:
+@router.post("/users", status_code=201)
+def add_user(account: Annotated[NewAccount, Body()]) -> NewToken:
     """Creates an account, for admins. The answer holds its token, only this once."""
-    return {"name": account.name, "token": users.add(account.name, admin=account.admin, limits=account.given())}
+    token = users.add(account.name, admin=account.admin, limits=account.given())
+    return NewToken(name=account.name, token=token)
 
 
-@router.patch("/{name}", **answers(AccountAnswer))
-def limit_user(name: str, limits: Annotated[Limits, Body()]) -> dict[str, Any]:
+@router.patch("/users/{name}")
+def limit_user(name: str, limits: Annotated[Limits, Body()]) -> AccountAnswer:
     """Changes what an account may use at once, for admins. What it uses already stays, even if that is more."""
-    return users.limit(name, limits.given())
+    return answers([users.limit(name, limits.given())])[0]
 
 
-@router.post("/{name}/token", **answers(NewToken))
-def rotate_user(name: str) -> dict[str, str]:
+@router.post("/users/{name}/token")
+def rotate_user(name: str) -> NewToken:
     """Replaces an account's token, for admins; the old one stops working. The answer holds the new one, only this once."""
-    return {"name": name, "token": users.rotate(name)}
+    return NewToken(name=name, token=users.rotate(name))
 
 
-@router.delete("/{name}", status_code=204)
+@router.delete("/users/{name}", status_code=204)
 def remove_user(name: str) -> None:
     """Removes an account, for admins; its runs and data sets stay."""
     users.remove(name)
+
+
+@router.get("/{listed}/{object_id}/shares")
+def show_shares(listed: Listed, object_id: str) -> SharedWith:
+    """With whom a run, sweep or data set of the caller is shared."""
+    return SharedWith(users=sharing.users(_KINDS[listed], object_id))
+
+
+@router.put("/{listed}/{object_id}/shares")
+def share(listed: Listed, object_id: str, wanted: Annotated[Users, Body()]) -> SharedWith:
+    """Shares it with these users and no others: they see it, and only its owner and admins change it."""
+    return SharedWith(users=sharing.share(_KINDS[listed], object_id, wanted.users))
+
+
+@router.post("/{listed}/{object_id}/shares/link", status_code=201)
+def make_link(listed: Listed, object_id: str) -> SharedLink:
+    """Makes a link that shares it with each user who opens it. Leave it out of `users` of a later PUT to withdraw it."""
+    kind = _KINDS[listed]
+    return SharedLink(path=sharing.link(kind, object_id), users=sharing.users(kind, object_id))
+
+
+@links.get("/shared/{key}", include_in_schema=False)
+def open_link(key: str) -> RedirectResponse:
+    """Opens the page of what a link shares."""
+    return RedirectResponse(sharing.opened(key), 303, {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"})

@@ -133,7 +133,7 @@ def test_a_page_of_a_search_that_is_full_is_printed_before_the_search_ends(home,
 
     def unfinished(search):
         for number in (1, 2, 3):
-            search._take({"row": number, "values": {"text": "five"}})
+            search._take({"row": number, "values": {"text": "five"}, "cut": []})
         ended.wait()
 
     monkeypatch.setattr(row_search.Search, "run", unfinished)

@@ -7,7 +7,7 @@ from commands import answer, lathe
 from prepared import prepared_installation  # noqa: F401
 from sqlmodel import select
 
-from app.cli.evaluations import evaluate
+from app.cli import evaluate
 from worker.store import database, evaluations
 from worker.store.tables import Evaluation, Status
 

@@ -6,10 +6,9 @@ import pytest
 from played_run import GIB, PlayedRun
 from sqlalchemy.exc import OperationalError
 
+from app.cli.options import CLEAR
 from app.cli.runs import follow as cli_follow
-from app.cli.runs.follow import follow
-from app.cli.runs.screen import LiveScreen, PlainScreen, screen_for
-from app.cli.terminal import CLEAR
+from app.cli.runs.follow import LiveScreen, PlainScreen, follow, screen_for
 from training.run_folder.events import CheckpointSaved, Metrics, Note, PhaseStarted, Planned, Progress
 from worker.store.tables import Status
 

@@ -273,8 +273,7 @@ def test_a_token_is_not_sent_unencrypted_over_a_network(monkeypatch):
 
 
 def test_a_run_is_followed_on_the_server(served, remote):
-    from app.cli.runs.follow import follow
-    from app.cli.runs.screen import screen_for
+    from app.cli.runs.follow import follow, screen_for
 
     output = io.StringIO()
     assert follow(served["FIRST"], screen_for(output)) == "finished"

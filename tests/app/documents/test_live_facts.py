@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from app.documents.live.facts import facts
+from app.documents.live.reader import facts
 from worker.store.tables import Run, Status
 
 

@@ -9,7 +9,7 @@ from played_run import SUMMARY, PlayedRun
 from web import client
 
 from app.documents.comparison.paired import held_out
-from app.documents.results.paired_rows import paired
+from app.documents.results.evaluations import paired
 from training.results.answers import changes
 from training.scoring.paired import in_words
 from worker.settings import get_settings

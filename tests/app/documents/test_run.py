@@ -16,6 +16,6 @@ def test_a_waiting_run_that_does_not_fit_says_so(home, tmp_path):
         PlayedRun(model=str(STARTER), data=str(data), eval_split=0, **more) for more in ({}, {"memory_limit": 1})
     )
     with database.read() as session:
-        said = [document(session, run.id)["queue"]["memory"] for run in (fitting, large)]
+        said = [document(session, run.id).queue.memory for run in (fitting, large)]
     assert said[0] == ""
     assert "of 1.0 MiB on each process" in said[1]

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from web import account, client
 
 from app.access import dataset_imports
-from app.access.intake import Intakes, intakes
+from app.access.dataset_imports import Intakes, intakes
 from app.pages.common import form
 from app.pages.dataset import page as dataset
 from app.pages.dataset import snapshot

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from dataset_parts import body, parts
 
-from app.documents.lengths import curve
-from app.documents.mapping import KINDS, for_kind, kind_of, missing_roles, partial, paths
-from app.documents.row_tokens import counts, pieces
 from app.format.datasets import share
 from app.format.rows import visible
+from app.pages.dataset.mapping import KINDS, for_kind, kind_of, missing_roles, partial, paths
 from app.pages.dataset.state import ViewState
+from app.pages.dataset.tokens import counts, curve, pieces
 from app.web.templating import macros
 
 SCRIPT = "<script>alert(1)</script>"

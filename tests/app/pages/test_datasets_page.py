@@ -8,7 +8,7 @@ from patience import eventually
 from played_run import PlayedRun
 from web import client
 
-from app.access.intake import Intake, intakes
+from app.access.dataset_imports import Intake, intakes
 from app.format.datasets import removal
 from worker.datasets import datasets
 from worker.store import database, runs

@@ -99,7 +99,7 @@ def test_only_changes_are_sent_and_trouble_once() -> None:
 
 def test_of_a_table_only_the_rows_that_changed_are_sent(home: None) -> None:
     with database.read() as session:
-        first, second = (brief(session, sweep) for sweep in (new_sweep(), new_sweep()))
+        first, second = (brief(session, sweep).model_dump() for sweep in (new_sweep(), new_sweep()))
     changed, found = second | {"name": "<other>"}, {"words": words}
     start = [first, second]
     contexts = [{"sweeps": listed, **found} for listed in (start, start, [first, changed], [changed], [])]

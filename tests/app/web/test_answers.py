@@ -10,8 +10,9 @@ from prepared import LOG, STARTER, prepared_installation  # noqa: F401
 from pydantic import TypeAdapter
 from web import client
 
-from app.web.rest.before_run import ConfigCheck, ForecastAnswer, Translation
-from app.web.rest.openapi import ErrorAnswer, operations
+from app.documents.before_run import ConfigCheck, ForecastAnswer, Translation
+from app.documents.errors import ErrorAnswer
+from app.web.rest.openapi import operations
 from worker.datasets import datasets, token_counts
 from worker.disk import background, usage
 from worker.settings import get_settings
@@ -85,9 +86,11 @@ def json_routes(api):
     included = (getattr(one, "original_router", one) for one in api.app.routes)
     routes = [route for one in included for route in getattr(one, "routes", [one]) if isinstance(route, APIRoute)]
     return {
-        route.path: route.responses[200]["model"]
+        route.path: route.response_model or route.responses[200]["model"]
         for route in routes
-        if "GET" in route.methods and "model" in route.responses.get(200, {})
+        if "GET" in route.methods
+        and route.include_in_schema
+        and (route.response_model or "model" in route.responses.get(200, {}))
     }
 
 

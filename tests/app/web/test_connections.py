@@ -14,9 +14,8 @@ from uvicorn.server import ServerState
 
 from app.access import callers
 from app.access.callers import Caller
-from app.web.connections import Connection, Limits
-from app.web.listening import listeners
-from app.web.serving import RequestLimits, Turns
+from app.web.listening import Connection, Limits, listeners
+from app.web.middleware import RequestLimits, Turns
 
 pytestmark = pytest.mark.slow
 
@@ -295,7 +294,7 @@ def test_healthz_does_not_wait_for_the_requests_that_arrive_with_it():
 def test_the_limit_on_open_files_is_raised():
     code = (
         "import resource\n"
-        "from app.web.connections import allow_many_sockets\n"
+        "from app.web.listening import allow_many_sockets\n"
         "_, highest = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (100, highest))\n"
         "allow_many_sockets()\n"

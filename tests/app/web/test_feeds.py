@@ -11,8 +11,8 @@ from played_run import GIB, PlayedRun
 
 from app.documents.live import reader as live
 from app.documents.live.reader import Cursor, Reader
-from app.web.streams import live as streams
-from app.web.streams.live import Feeds, encoded
+from app.web import live as streams
+from app.web.live import Feeds, encoded
 from training.run_folder.events import CheckpointSaved, Metrics, Note, PhaseStarted, Resumed
 
 NAMES = ("learning_rate", "grad_norm", "tokens_per_second", "tokens", "epoch", "accuracy")

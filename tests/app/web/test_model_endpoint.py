@@ -7,7 +7,7 @@ from played_run import PlayedRun
 from run_files import checkpoint, result
 from web import account, client
 
-from app.web import model_endpoint
+from app.web.rest import openai
 from training.run_folder.paths import PARITY_FOLDER
 from worker.store import accounts, database, prompt_sets, served_models
 from worker.store.tables import Status
@@ -17,7 +17,7 @@ ASKED = {"messages": [{"role": "user", "content": "hi"}]}
 
 @pytest.fixture
 def api(home, monkeypatch):
-    monkeypatch.setattr(model_endpoint, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(openai, "WAIT_SECONDS", 0.0)
     return client()
 
 

@@ -8,7 +8,7 @@ from paths import ROOT
 from played_run import PlayedRun
 from web import account, client
 
-from app.documents import records
+from worker.store import log_search
 from worker.store.tables import Status
 
 LOG = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 8.00 GiB.\nHF_TOKEN=hf_Abcdefghijklmnopqrstuvwxyz0123456789"
@@ -94,8 +94,8 @@ def test_a_log_is_filtered_by_level_rank_and_text(api, printed, wanted, lines):
 @pytest.mark.parametrize("part", [1, 2, 5000])
 @pytest.mark.parametrize("wanted", [{"level": "error"}, {"rank": 1}, {"search": "r"}])
 def test_a_filtered_log_is_read_on_without_a_gap_also_inside_a_traceback(api, printed, monkeypatch, part, wanted):
-    monkeypatch.setattr(records, "_PART", part)
-    monkeypatch.setattr(records, "SEARCHED", 2 * part)  # two parts for each answer
+    monkeypatch.setattr(log_search, "_PART", part)
+    monkeypatch.setattr(log_search, "SEARCHED", 2 * part)  # two parts for each answer
     read, after, more = [], 0, True
     while more:
         page = api.get(f"/api/runs/{printed.id}/log", params=wanted | {"after": after, "limit": 2}).json()
@@ -115,7 +115,7 @@ def test_the_page_and_the_server_tell_levels_and_ranks_by_the_same_patterns():
     script = (ROOT / "static" / "log.js").read_text()
     for name in ("RANK", "ERROR", "WARNING"):
         pattern = re.search(rf"const {name} = /(.*)/i?;", script)
-        assert pattern and pattern[1] == getattr(records, name)
+        assert pattern and pattern[1] == getattr(log_search, name)
 
 
 @pytest.mark.slow

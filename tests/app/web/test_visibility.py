@@ -13,9 +13,9 @@ from prepared import prepared_installation  # noqa: F401
 from sqlmodel import SQLModel, select, update
 from web import client
 
-from app.access.intake import intakes
+from app.access.dataset_imports import intakes
+from app.web import live
 from app.web.addresses import PAGES
-from app.web.streams import live
 from worker.settings import get_settings
 from worker.store import database, evaluations, prompt_sets, shares, sight
 from worker.store.runs import RunNotFound

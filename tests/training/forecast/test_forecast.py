@@ -335,7 +335,7 @@ def test_start_the_memory_card_the_command_and_the_queue_tell_the_same(database,
     with db.write() as session:
         run = runs.create(session=session, config=parse(given), dataset_id=None)
     with db.read() as session:
-        queued = document(session, run.id)["queue"]["memory"]
+        queued = document(session, run.id).queue.memory
     typed = form.from_config(given)
     card, line = str(memory_html(typed, HERE, "")), str(problems_html(review(typed)))
     assert f">{verdict}<" in card

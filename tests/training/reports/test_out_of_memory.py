@@ -169,7 +169,7 @@ def failed_run(database: str) -> PlayedRun:
 
 def test_a_report_is_stored_with_its_attempt_and_shown_as_a_sentence(failed_run: PlayedRun) -> None:
     with db.read() as session:
-        values = document(session, failed_run.id)
+        values = document(session, failed_run.id).model_dump(mode="json")
         (attempt,) = runs.attempts(session=session, run_id=failed_run.id)
     assert values["attempts"][0]["out_of_memory"]["batches"] == asdict(REPORT)["batches"]
     for words in (page(values, 0), str(run_attempts.listed([attempt]))):
@@ -188,7 +188,7 @@ def test_a_run_with_policy_ask_resumes_with_less_memory(failed_run: PlayedRun) -
         runs.resume(session=session, run_id=failed_run.id, step_down=True)
     assert failed_run.claim().row.stepped_down == REPORT.step_down
     with db.read() as session:
-        assert f"with {less}: running" in page(document(session, failed_run.id), 0)
+        assert f"with {less}: running" in page(document(session, failed_run.id).model_dump(mode="json"), 0)
         assert runs.attempts(session=session, run_id=failed_run.id)[1].stepped_down == REPORT.step_down
 
 

@@ -102,15 +102,15 @@ def test_a_row_out_of_reach_of_a_text_file_is_refused_with_what_to_do(home, tmp_
 
 def test_a_document_of_rows_names_the_offset_of_the_next_ones(home, tmp_path):
     item = stored(tmp_path, "".join(f'{{"text": "word {n % 4}"}}\n' for n in range(1, 11)))
-    part = rows_document.document(item, 4, 4, seconds=PATIENCE)
+    part = rows_document.document(item, 4, 4, seconds=PATIENCE).model_dump()
     assert ([row["row"] for row in part["rows"]], part["total"], part["next"]) == ([5, 6, 7, 8], 10, 8)
-    assert rows_document.document(item, 50, 4, seconds=PATIENCE) == {
+    assert rows_document.document(item, 50, 4, seconds=PATIENCE).model_dump(exclude_unset=True) == {
         "rows": [],
         "offset": 50,
         "total": 10,
         "next": None,
     }
-    found = rows_document.document(item, 0, 2, "WORD 1", seconds=PATIENCE)
+    found = rows_document.document(item, 0, 2, "WORD 1", seconds=PATIENCE).model_dump()
     assert ([row["row"] for row in found["rows"]], found["next"]) == ([1, 5], 2)
-    rest = rows_document.document(item, 2, 2, "word 1", seconds=PATIENCE)
+    rest = rows_document.document(item, 2, 2, "word 1", seconds=PATIENCE).model_dump()
     assert ([row["row"] for row in rest["rows"]], rest["next"], rest["complete"]) == ([9], None, True)

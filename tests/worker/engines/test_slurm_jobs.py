@@ -209,10 +209,9 @@ def test_a_waiting_run_says_that_slurm_does_not_answer(home: Path, monkeypatch: 
         )
     with db.read() as session:
         assert (
-            place(session, run.row)["job"]
-            == "Waits for Slurm, which does not answer: Unable to contact slurm controller"
+            place(session, run.row).job == "Waits for Slurm, which does not answer: Unable to contact slurm controller"
         )
     with db.write() as session:
         machines.report_engine(session=session, name="slurm", capacity={"problem": ""})
     with db.read() as session:
-        assert place(session, run.row)["job"] == ""
+        assert place(session, run.row).job == ""

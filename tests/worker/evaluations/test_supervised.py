@@ -111,7 +111,7 @@ def test_vllm_answers_an_evaluation_with_the_same_scores_and_is_named(run, tmp_p
     by_vllm = finished(submit(run, {"source": "base"}, data=data))
     assert by_vllm.summary == expected.summary | {"engine": {"name": "vllm", "reason": ""}}
     assert document.rows(by_vllm) == document.rows(expected)
-    assert "Answered by vLLM." in words.lines(document.document(by_vllm))
+    assert "Answered by vLLM." in words.lines(document.document(by_vllm).model_dump(mode="json"))
     # What it cannot load, transformers answers: here for want of a context that is long enough.
     by_transformers = finished(submit(run, {"source": "base", "max_new_tokens": 600, "rows": 1}, data=data))
     assert by_transformers.summary["engine"]["name"] == "transformers"

@@ -67,7 +67,7 @@ def test_a_missing_model_has_no_forecast(database: str) -> None:
 def test_a_run_has_predicted_and_measured_memory(database: str) -> None:
     played = finished([11 * GIB, 12 * GIB])
     with db.read() as session:
-        values = document(session, played.id)
+        values = document(session, played.id).model_dump(mode="json")
     assert values["memory"][1] == {
         "rank": 1,
         "predicted_bytes": 10 * GIB,

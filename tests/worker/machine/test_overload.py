@@ -47,5 +47,5 @@ def test_page_command_and_follow_report_an_overloaded_machine(home: Path) -> Non
     assert message in client().get("/").text
     assert message in CliRunner().invoke(main, ["runs"]).output
     with database.read() as session:
-        queue = document(session, run_id)["queue"]
+        queue = document(session, run_id).queue.model_dump()
     assert message in waiting(queue, 0.0)

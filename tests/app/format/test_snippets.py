@@ -16,7 +16,7 @@ from played_run import PlayedRun
 from trained import Recipe, copy_of, trained
 
 from app.documents.results.outputs import used_by_snippets
-from app.documents.results.snippets import Snippet, Used, snippets
+from app.format.snippets import Snippet, Used, snippets
 from training.config.choices import Method
 from training.config.run_config import RunConfig
 from worker.settings import get_settings

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from textwrap import indent
 from typing import Any
 
-from app.documents.results.ollama import modelfile
 from training.config.choices import Quantization, Task
 from training.config.name_values import template_arguments
 from training.config.run_config import RunConfig
-from training.model_info.chat_template import DATE, ChatTemplate
+from training.model_info.chat_template import DATE, ChatTemplate, Turns
 from training.run_folder.gguf_types import GgufType
 from training.vllm.limits import max_rank
 
@@ -265,3 +264,49 @@ def _text(value: str) -> str:
 
 def _joined(lines: list[str]) -> str:
     return "\n".join(lines) + "\n"
+
+
+_QUOTES = '"""'
+
+
+def modelfile(file: str, *, context: int, turns: Turns | None, begin: str, end: str, chats: bool) -> str | None:
+    """The Modelfile for `file`; None if Ollama cannot write the prompts that training used.
+
+    `turns` are the parts of the chat template, `begin` and `end` the tokens that begin and end a text, `context` the
+    tokens of prompt and answer together. Without `chats` a prompt is the text alone.
+    """
+    template = _template(turns, begin) if chats and turns else "{{ .Prompt }}"
+    if chats and turns is None:
+        return None
+    lines = [f"FROM {file}", f"TEMPLATE {_QUOTES}{template}{_QUOTES}"]
+    lines += [
+        f"PARAMETER stop {json.dumps(stop, ensure_ascii=False)}" for stop in _stops(turns if chats else None, end)
+    ]
+    return "\n".join([*lines, f"PARAMETER num_ctx {context}", "PARAMETER temperature 0"]) + "\n"
+
+
+def _template(turns: Turns, begin: str) -> str:
+    """Ollama puts the token that begins a text before the prompt itself."""
+    start = _literal(turns.start.removeprefix(begin))
+    if turns.system:
+        before, after = turns.system
+        around = f"{_literal(before.removeprefix(begin))}{{{{ .System }}}}{_literal(after)}"
+        start = f"{{{{ if .System }}}}{around}{{{{ else }}}}{start}{{{{ end }}}}"
+    user, assistant = (
+        f"{_literal(before)}{{{{ .Content }}}}{_literal(after)}" for before, after in (turns.user, turns.assistant)
+    )
+    roles = f'{{{{ if eq .Role "user" }}}}{user}{{{{ else if eq .Role "assistant" }}}}{assistant}{{{{ end }}}}'
+    return f"{start}{{{{ range .Messages }}}}{roles}{{{{ end }}}}{_literal(turns.answer)}"
+
+
+def _literal(literal: str) -> str:
+    """A text that Go's templates print as it is: quoted if it has a brace, which may begin an action, or a quote, which may end
+    the template."""
+    quoted = "{" in literal or '"' in literal
+    return f"{{{{ {json.dumps(literal, ensure_ascii=False)} }}}}" if quoted else literal
+
+
+def _stops(turns: Turns | None, end: str) -> list[str]:
+    """The end token, and what the template writes after an answer."""
+    after = turns.assistant[1].strip() if turns else ""
+    return list(dict.fromkeys(stop for stop in (end, after) if stop and "\n" not in stop))

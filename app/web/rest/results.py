@@ -1,17 +1,16 @@
-"""Files sent from the disk: results of runs (Gradio would copy and hash them first), and our own style sheets and scripts."""
+"""REST routes of the results of runs: their files, sent from the disk, and how they are used."""
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 from fastapi.responses import FileResponse, StreamingResponse
 
 from app.documents.results import outputs as output_documents
+from app.documents.results.outputs import Outputs
 from app.format.runs import result_noun
-from app.web.assets import SERVED, STATIC_PATH
-from app.web.rest.routing import answers, sends
-from app.web.rest.run_answers import Outputs
+from app.web.rest.routing import JsonRouter, Reading, sends
 from app.web.security import error
 from training.config.fields import parse
 from training.config.yaml_file import to_yaml
@@ -22,7 +21,7 @@ from worker.settings import get_settings
 from worker.store import database, runs
 from worker.store.tables import Run
 
-router = APIRouter()
+router = JsonRouter()
 _TYPE = "Format of the matrices; trained: as trained."
 _MEDIA = {".zip": "application/zip", ".md": "text/markdown; charset=utf-8", ".jsonl": "application/jsonl"}
 
@@ -94,11 +93,10 @@ def archive(run_id: str) -> Response:
     return StreamingResponse(run_archive.packed(run.id), media_type="application/zip", headers=headers)
 
 
-@router.get("/api/runs/{run_id}/outputs", **answers(Outputs))
-def outputs(run_id: str) -> dict[str, Any]:
+@router.get("/api/runs/{run_id}/outputs")
+def outputs(run_id: str, session: Reading) -> Outputs:
     """Every form of the run's result, and snippets that use it."""
-    with database.read() as session:
-        return output_documents.document(session, runs.get(session=session, run_id=run_id))
+    return output_documents.document(session, runs.get(session=session, run_id=run_id))
 
 
 def _file(run: Run, path: Path | None, what: str, ending: str, fix: str) -> Response:
@@ -110,20 +108,11 @@ def _file(run: Run, path: Path | None, what: str, ending: str, fix: str) -> Resp
 
 
 @router.get("/api/runs/{run_id}/config.yaml", **sends("application/yaml", "Settings of a run as YAML."))
-def configuration(run_id: str) -> Response:
+def configuration(run_id: str, session: Reading) -> Response:
     """The run's configuration as a file for `lathe run`."""
-    with database.read() as session:
-        run = runs.get(session=session, run_id=run_id)
+    run = runs.get(session=session, run_id=run_id)
     headers = {"Content-Disposition": f'attachment; filename="{slug(run.name)}-{run.id}.yaml"'}
     return Response(to_yaml(parse(run.config)), media_type="application/yaml", headers=headers)
-
-
-@router.get(STATIC_PATH + "/{name}", response_model=None, include_in_schema=False)
-def static(name: str) -> Response:
-    """One of our style sheets, scripts or images. Its address changes with its content, so browsers can cache it."""
-    if name not in SERVED:
-        return error(404, "path", name, "is not served here.", "")
-    return FileResponse(SERVED[name], headers={"Cache-Control": "public, max-age=31536000, immutable"})
 
 
 def adapter_path(run: Run, name: str = ARCHIVE_FILE) -> Path | None:

@@ -15,7 +15,7 @@ from starlette.responses import StreamingResponse
 from app.documents.live import plots
 from app.documents.live.plots import View
 from app.documents.live.reader import Cursor, Reader
-from app.web.downloads import slug
+from app.web.rest.results import slug
 from app.web.rest.routing import After, sends
 from worker.store import database, history, runs
 from worker.store.database import UNREACHABLE

@@ -13,8 +13,7 @@ import pytest
 from paths import PROGRAMS, ROOT
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from app.documents.results.ollama import modelfile
-from app.documents.results.snippets import Used, snippets
+from app.format.snippets import Used, modelfile, snippets
 from training.chat.template import NAMED
 from training.config.run_config import RunConfig
 from training.model_info.chat_template import ChatTemplate, chat_template_of, turns_of

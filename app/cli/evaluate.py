@@ -10,10 +10,9 @@ import click
 
 from app.cli import sent_files
 from app.cli.client import connect, path_of
-from app.cli.errors import CommandError
-from app.cli.runs.follow import POLL_SECONDS, QUIET_SECONDS
+from app.cli.options import CommandError
+from app.cli.runs.follow import POLL_SECONDS, QUIET_SECONDS, Screen, screen_for
 from app.cli.runs.run import EXIT
-from app.cli.runs.screen import Screen, screen_for
 from app.format import evaluations as words
 from app.format import numbers
 from worker.store.tables import Status

@@ -1,1 +1,0 @@
-"""`lathe evaluate` and `lathe evaluations`."""

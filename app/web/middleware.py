@@ -1,0 +1,276 @@
+"""Middleware: ends endless responses, limits requests, adds browsers' headers and our frame, and checks Gradio's calls."""
+
+import asyncio
+import re
+import secrets
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from starlette.datastructures import MutableHeaders, QueryParams
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.access import callers
+from app.access.uploads import NotUploaded, check_paths
+from app.web.authentication import OPEN_PATHS
+from app.web.security import HEADERS, UPLOAD_PATHS, error, without_header
+from app.web.theme import chosen, frame
+from training.config import json_text
+from training.errors import Problem
+
+if TYPE_CHECKING:
+    import gradio as gr
+
+_IN_A_TURN = 8  # requests; each takes a millisecond until it waits for something
+
+_ENDLESS = re.compile(r"/gradio_api/(heartbeat/|queue/data).*|/api/runs/[^/]+/live|/api/pages/.*")
+
+
+def _is_endless(scope: Scope) -> bool:
+    return scope["type"] == "http" and bool(_ENDLESS.fullmatch(scope["path"]))
+
+
+class Streams:
+    """Ends endless responses, once `leaving` is set, as if their client had disconnected."""
+
+    def __init__(self, app: ASGIApp, leaving: asyncio.Event) -> None:
+        self.app, self.leaving = app, leaving
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app(scope, self._until_leaving(receive) if _is_endless(scope) else receive, send)
+
+    def _until_leaving(self, receive: Receive) -> Receive:
+        async def either() -> Message:
+            message = asyncio.ensure_future(receive())
+            stopping = asyncio.ensure_future(self.leaving.wait())
+            try:
+                await asyncio.wait((message, stopping), return_when=asyncio.FIRST_COMPLETED)
+                return message.result() if message.done() else {"type": "http.disconnect"}
+            finally:
+                message.cancel()
+                stopping.cancel()
+
+        return either
+
+
+class RequestLimits:
+    """Refuses requests beyond `most` at a time.
+
+    One caller has at most half as many endless responses of open pages, and a quarter as many other requests.
+    """
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self.app, self.most = app, most
+        self.open: Counter[tuple[str, bool]] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+            return await self.app(scope, receive, send)
+        endless = _is_endless(scope)
+        kind = callers.current().name, endless
+        if self.open[kind] >= max(self.most // (2 if endless else 4), 1):
+            fix = "Close some of your pages." if endless else "Wait for the answers to some of your requests."
+            return await too_many(429, fix)(scope, receive, send)
+        if self.open.total() >= self.most:
+            return await too_many(503, "Try again in a moment, or raise LATHE_CONNECTIONS.")(scope, receive, send)
+        self.open[kind] += 1
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self.open[kind] -= 1
+            self.open += Counter()  # drops counts of 0
+
+
+class Turns:
+    """Starts a few requests in each turn of the event loop, so that /healthz does not wait for hundreds that arrive with it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+        self._started = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+            while self._started >= _IN_A_TURN:
+                await asyncio.sleep(0)
+            if not self._started:
+                asyncio.get_running_loop().call_soon(self._begin)
+            self._started += 1
+        await self.app(scope, receive, send)
+
+    def _begin(self) -> None:
+        self._started = 0
+
+
+def too_many(status: int, fix: str) -> JSONResponse:
+    """The response to a request beyond a limit."""
+    answer = error(status, "requests", None, "are too many at a time.", fix)
+    answer.headers["Retry-After"] = "5"
+    return answer
+
+
+# Gradio compiles its templates in the browser and needs unsafe-eval; inline scripts run only with the nonce.
+_CONTENT_POLICY = (
+    "default-src 'self'; script-src 'self' 'nonce-{nonce}' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; font-src 'self' data:; worker-src 'self' blob:; object-src 'none'; base-uri 'self'; "
+    "form-action 'self'; frame-ancestors 'none'"
+)
+
+
+class BrowserRules:
+    """Adds security headers, and our frame around Gradio's pages."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        nonce = secrets.token_urlsafe(16)
+        return await self.app(_uncompressed(scope), receive, _Framing(scope, nonce, send))
+
+
+class _Framing:
+    """Forwards a response with added headers; buffers an HTML page to frame it."""
+
+    def __init__(self, scope: Scope, nonce: str, send: Send) -> None:
+        self.scope, self.path, self.nonce, self.send = scope, scope["path"], nonce, send
+        self.start: Message | None = None
+        self.body = b""
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            headers.update(HEADERS)
+            if self.path.startswith("/assets/") or (self.path == "/theme.css" and b"v=" in self.scope["query_string"]):
+                headers["Cache-Control"] = "public, max-age=31536000, immutable"  # their addresses contain a hash
+            if headers.get("content-type", "").startswith("text/html"):
+                headers.setdefault("Content-Security-Policy", _CONTENT_POLICY.format(nonce=self.nonce))
+                headers["Cache-Control"] = "no-store"
+                self.start = message
+                return
+        if self.start is None:
+            await self.send(message)
+        else:
+            await self._hold(message, self.start)
+
+    async def _hold(self, message: Message, start: Message) -> None:
+        self.body += message.get("body", b"")
+        if message.get("more_body"):
+            return
+        if b"<gradio-app" in self.body:
+            colors = chosen(Request(self.scope).cookies)
+            self.body = frame(self.body.decode(), self.path, self.nonce, colors).encode()
+            MutableHeaders(scope=start)["Content-Length"] = str(len(self.body))
+        await self.send(start)
+        await self.send({"type": "http.response.body", "body": self.body})
+
+
+def _uncompressed(scope: Scope) -> Scope:
+    """Removes accept-encoding for pages, which we edit; the large files of a page stay compressed."""
+    if "." in scope["path"] or scope["path"].startswith(("/gradio_api/", "/api/")):
+        return scope
+    return without_header(scope, b"accept-encoding")
+
+
+_PREFIX = "/gradio_api/"
+_HANDLERS = ("/gradio_api/run/predict", "/gradio_api/queue/join")
+_STREAMS = re.compile(r"/gradio_api/(?:heartbeat/(\w+)|queue/data)")
+_SESSION = re.compile(r"[\w-]{1,64}")
+_MOST_SESSIONS = 10_000
+_RELOAD = "Reload the page."
+
+
+class GradioCalls:
+    """Refuses calls that name files other than uploads, unknown handlers, or the session of another user's page.
+
+    `queued` maps each handler's number to True if Gradio's queue runs it.
+    """
+
+    def __init__(self, app: ASGIApp, uploads: Path, queued: Callable[[], Mapping[int, bool]]) -> None:
+        self.app, self.uploads, self.queued = app, uploads, queued
+        self._owners: OrderedDict[str, str] = OrderedDict()  # of sessions, the latest last
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "").rstrip("/")
+        if stream := _STREAMS.fullmatch(path):
+            session = stream[1] or QueryParams(scope["query_string"]).get("session_hash")
+            refusal = self._foreign(session)
+            return await (refusal or self.app)(scope, receive, send)
+        if scope["type"] != "http" or scope["method"] != "POST" or not path.startswith(_PREFIX) or path in UPLOAD_PATHS:
+            return await self.app(scope, receive, send)
+        messages = await _whole(receive)
+        refusal = self._refusal(path, b"".join(message.get("body", b"") for message in messages))
+        if refusal is not None:
+            return await refusal(scope, receive, send)
+        return await self.app(scope, _again(messages, receive), send)
+
+    def _refusal(self, path: str, body: bytes) -> JSONResponse | None:
+        try:
+            value = json_text.load(body) if body else None
+            check_paths(value, self.uploads)
+        except NotUploaded as refused:
+            problem = refused.problem
+            return error(403, problem.field, problem.value, problem.message, problem.fix)
+        except json_text.JsonTextError as refused:
+            return error(400, "body", None, f"is not valid JSON: {refused}.", _RELOAD)
+        session = value.get("session_hash") if isinstance(value, dict) else None
+        return (self._unknown(path, value) if path in _HANDLERS else None) or self._foreign(session)
+
+    def _unknown(self, path: str, value: Any) -> JSONResponse | None:
+        number = value.get("fn_index") if isinstance(value, dict) else None
+        known = self.queued()
+        # True and 3.0 would equal the numbers of handlers.
+        if type(number) is not int or number not in known or (path == _HANDLERS[1] and not known[number]):
+            shown = None if number is None else str(number)[:80]
+            return error(404, "fn_index", shown, "is not a handler of a page.", _RELOAD)
+        return None
+
+    def _foreign(self, session: Any) -> JSONResponse | None:
+        """The refusal of a session that is another user's, or whose name no page has."""
+        if session is None:
+            return None
+        if not isinstance(session, str) or not _SESSION.fullmatch(session):
+            return error(422, "session_hash", str(session)[:80], "is not the name of a session.", _RELOAD)
+        caller = callers.current().name
+        owner = self._owners.setdefault(session, caller)
+        self._owners.move_to_end(session)
+        if len(self._owners) > _MOST_SESSIONS:
+            self._owners.popitem(last=False)
+        return None if owner == caller else error(403, "session_hash", session, "is of another user's page.", _RELOAD)
+
+
+def refuse_invalid_values(blocks: "gr.Blocks") -> None:
+    """Answers a call with 422 if a component refuses its value; Gradio answers 500, as for a handler that fails."""
+    from gradio import Error
+
+    preprocess = blocks.preprocess_data
+
+    async def checked(*given: Any, **named: Any) -> Any:
+        try:
+            return await preprocess(*given, **named)
+        except Exception as refused:
+            reason = (str(refused).strip().splitlines() or [type(refused).__name__])[0][:300]
+            callers.refuse(Problem("data", None, f"has a value that its field does not accept: {reason}", _RELOAD), 422)
+            raise Error(reason, print_exception=False) from None
+
+    setattr(blocks, "preprocess_data", checked)  # noqa: B010 mypy refuses the assignment
+
+
+async def _whole(receive: Receive) -> list[Message]:
+    messages = [await receive()]
+    while messages[-1].get("more_body"):
+        messages.append(await receive())
+    return messages
+
+
+def _again(messages: list[Message], receive: Receive) -> Receive:
+    """Returns the received messages first, then new ones."""
+    waiting = iter(messages)
+
+    async def replayed() -> Message:
+        return next(waiting, None) or await receive()
+
+    return replayed

@@ -1,0 +1,227 @@
+"""REST routes of runs and the queue: list, start, show, edit, stop, resume, delete and export."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import Body, Query, Response
+from pydantic import Field
+
+from app.access import callers, changes
+from app.documents import Document, queue
+from app.documents.queue import Priority, QueueAnswer
+from app.documents.results import export
+from app.documents.run import RunAnswer, RunList, SeriesList, brief, document
+from app.web.rest.openapi import RUN_BODY
+from app.web.rest.routing import BodyForm, JsonRouter, Key, Limit, Offset, Reading, Step, sends, settings_object
+from training.config.choices import Strategy
+from training.config.fields import parse
+from training.errors import UserError
+from worker.runs import submit
+from worker.store import database, run_list, runs, series, waiting
+from worker.store.submissions import Submission
+from worker.store.tables import Status
+
+MOST_EXPORTED = 10_000
+
+router = JsonRouter()
+
+
+class Health(Document):
+    """The server and its database work."""
+
+    status: Literal["ok"]
+
+
+class Description(BodyForm):
+    """What can be changed about a run; values that are left out stay."""
+
+    name: str | None = None
+    notes: str | None = None
+    tags: list[str] | None = None
+    add_tags: list[str] = Field([])
+    remove_tags: list[str] = Field([])
+    pinned: bool | None = None
+    archived: bool | None = None
+    held: bool | None = None
+    priority: Priority | None = None
+    users: list[str] | None = Field(None, description="with whom it is shared; `*` stands for all users")
+
+
+class Move(BodyForm):
+    """The place of a run in the queue: before another one, or at the end with null."""
+
+    before: str | None
+
+
+class QueueChange(BodyForm):
+    """Pauses the queue, or lets runs start again."""
+
+    paused: bool
+
+
+@router.get("/healthz")
+def health(session: Reading) -> Health:
+    """Answers {"status": "ok"} if the database is reachable."""
+    database.now(session=session)
+    return Health(status="ok")
+
+
+@router.get("/api/runs")
+def list_runs(
+    session: Reading,
+    status: Status | None = None,
+    search: str = "",
+    limit: Limit = 200,
+    offset: Offset = 0,
+) -> RunList:
+    """The runs that match, pinned ones first, then the newest, and how many there are in all."""
+    matching = run_list.listing(session=session, status=status, search=search, limit=limit, offset=offset)
+    total = run_list.count(session=session, status=status, search=search)
+    return RunList(runs=[brief(run) for run in matching], total=total)
+
+
+@router.post("/api/runs", status_code=201, openapi_extra=RUN_BODY)
+def create_run(
+    values: Annotated[Any, Body()],
+    key: Key = None,
+    parent: Annotated[str | None, Query(description="The run of which this one is a clone.")] = None,
+) -> RunAnswer:
+    """Queues a run; the body is a JSON object of settings (docs/configuration.md).
+
+    Raises:
+        ConfigError: settings are invalid; answered with 422 and all problems.
+        KeyReused: the key was sent before with another body; answered with 409.
+        RunNotFound: there is no run `parent`; answered with 404.
+    """
+    origin = _id(parent) if parent else None
+    caller, config = callers.current(), parse(settings_object(values))
+    body = {"parent": origin, "settings": values} if origin else values
+    submission = Submission.of(key, caller.name, body) if key else None
+    return _run(
+        submit.submit(config, allowed=caller.allowed, owner=caller.name, parent_id=origin, submission=submission).id
+    )
+
+
+@router.post("/api/runs/sample", status_code=201)
+def create_sample_run() -> RunAnswer:
+    """Queues the sample run: the starter model learns to write orders as JSON. Its data are stored as data sets."""
+    return _run(changes.start_sample().id)
+
+
+@router.get("/api/runs/{run_id}")
+def show_run(run_id: str, session: Reading) -> RunAnswer:
+    """One run with its events, summary and latest metrics."""
+    return document(session, run_id)
+
+
+@router.get("/api/runs/{run_id}/series")
+def show_series(
+    session: Reading,
+    run_id: str,
+    names: str = "",
+    points: Annotated[int, Query(ge=1, le=10_000)] = 400,
+    first_step: Step = None,
+    last_step: Step = None,
+) -> SeriesList:
+    """The run's metrics with about `points` points each; `names` are separated by commas, empty for all."""
+    wanted = [name.strip() for name in names.split(",") if name.strip()] or None
+    run = runs.get(session=session, run_id=run_id)
+    lines = series.series(
+        session=session, run_id=run.id, names=wanted, points=points, first_step=first_step, last_step=last_step
+    )
+    return SeriesList(series=lines)
+
+
+@router.post("/api/runs/{run_id}/stop")
+def stop_run(run_id: str) -> RunAnswer:
+    """Requests a run to stop: it saves a checkpoint after the current step and exits."""
+    changes.stop(run_id)
+    return _run(run_id)
+
+
+@router.post("/api/runs/{run_id}/resume")
+def resume_run(
+    run_id: str,
+    step_down: bool = False,
+    strategy: Strategy | None = None,
+    num_processes: Annotated[int | None, Query(ge=1, le=1024)] = None,
+) -> RunAnswer:
+    """Resumes a failed, stopped or diverged run from its last complete checkpoint; `step_down` applies the settings proposed after
+    an out-of-memory error. With another `strategy` or number of processes the checkpoint is divided anew, and
+    gradient_accumulation_steps changes so that the global batch size stays.
+    """
+    changes.resume(run_id, step_down=step_down, strategy=strategy, num_processes=num_processes)
+    return _run(run_id)
+
+
+@router.patch("/api/runs/{run_id}")
+def describe_run(run_id: str, change: Annotated[Description, Body()]) -> RunAnswer:
+    """Changes name, notes, tags, pin, archive, hold, priority or users of a run: all that the body names, or nothing."""
+    priority = None if change.priority is None else waiting.PRIORITIES[change.priority]
+    changes.edit(run_id, **change.model_dump(exclude={"priority"}), priority=priority)
+    return _run(run_id)
+
+
+@router.delete("/api/runs/{run_id}", status_code=204)
+def delete_run(run_id: str) -> None:
+    """Deletes an ended run with its folder."""
+    changes.delete(run_id)
+
+
+@router.post("/api/runs/{run_id}/move")
+def move_run(run_id: str, move: Annotated[Move, Body()]) -> QueueAnswer:
+    """Moves a queued run; answers the queue."""
+    changes.move(run_id, move.before)
+    return _queue()
+
+
+@router.get("/api/queue")
+def show_queue(session: Reading) -> QueueAnswer:
+    """The waiting runs in the order in which they start."""
+    return queue.document(session)
+
+
+@router.post("/api/queue")
+def change_queue(change: Annotated[QueueChange, Body()]) -> QueueAnswer:
+    """Pauses the queue for everybody, or lets runs start again; answers the queue."""
+    changes.pause_queue(paused=change.paused)
+    return _queue()
+
+
+@router.get("/api/runs.{form}", **sends("text/csv", "The runs in the form of the address."))
+def export_runs(
+    session: Reading,
+    form: str,
+    ids: str = "",
+    search: str = "",
+    status: Status | None = None,
+    limit: Annotated[int, Query(ge=1, le=MOST_EXPORTED)] = MOST_EXPORTED,
+) -> Response:
+    """Runs as CSV, JSON or Markdown: those named by `ids`, separated by commas, else those that match `search` and `status`.
+
+    Raises:
+        UserError: there is no such form; answered with 422.
+    """
+    if form not in export.MEDIA:
+        raise UserError("format", form, "is not a form of export.", f"Use {', '.join(export.MEDIA)}.")
+    if wanted := [run_id.strip() for run_id in ids.split(",") if run_id.strip()]:
+        exported = [runs.get(session=session, run_id=run_id) for run_id in wanted]
+    else:
+        exported = run_list.listing(session=session, status=status, search=search, limit=limit)
+    ending = {"markdown": "md"}.get(form, form)
+    headers = {"Content-Disposition": f'attachment; filename="runs.{ending}"'}
+    return Response(export.written(exported, form), media_type=export.MEDIA[form], headers=headers)
+
+
+def _id(run_id: str) -> str:
+    with database.read() as session:
+        return runs.get(session=session, run_id=run_id).id
+
+
+def _run(run_id: str) -> RunAnswer:
+    with database.read() as session:
+        return document(session, run_id)
+
+
+def _queue() -> QueueAnswer:
+    with database.read() as session:
+        return queue.document(session)

@@ -1,1 +1,0 @@
-"""What the server pushes to open pages."""
