@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from training.config.own_deepspeed import given
 from training.config.run_config import RunConfig
+from training.config.sharding import own_deepspeed
 from training.errors import Problem
 from worker.settings import ROOT, get_settings
 
@@ -101,7 +101,7 @@ def _within(path: Path, folders: tuple[Path, ...] | None) -> bool:
 def _written(config: RunConfig) -> Iterator[Problem]:
     if config.nvme_path:
         yield Problem("nvme_path", config.nvme_path, _WHO, _OWN_FIX)
-    for key, value in named_paths(given(config) or {}):
+    for key, value in named_paths(own_deepspeed(config) or {}):
         yield Problem("deepspeed_config", f"{key}: {json.dumps(value)}", _WHO, _OWN_FIX)
 
 

@@ -3,8 +3,7 @@
 import json
 from pathlib import Path
 
-from training.deepspeed_file.check import AUTO
-from training.deepspeed_file.keys import Key, keys, removed, version
+from training.deepspeed_file.check import AUTO, Key, keys, removed, version
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "deepspeed.md"
 

@@ -1,8 +1,10 @@
-"""The settings of RunConfig as the form, the command line and the docs use them."""
+"""The settings of RunConfig as the form, the command line and the docs use them, and the labels of choices (choices.toml)."""
 
+import tomllib
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
+from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -10,9 +12,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from training.config.choice_texts import choice_label, choice_sentence
 from training.config.choices import Group
-from training.config.names_elsewhere import ELSEWHERE
 from training.config.run_config import Changes, RunConfig
 from training.errors import Problem, UserError
 
@@ -206,3 +206,42 @@ def _number(value: float | None) -> str:
 def in_words(changes: Changes) -> str:
     """Changed settings as text: "micro batch size 2, gradient accumulation 4"."""
     return ", ".join(f"{settings()[name].label.lower()} {value}" for name, value in changes.items())
+
+
+_TEXTS: dict[str, dict[str, dict[str, list[str]]]] = tomllib.loads(
+    Path(__file__).with_name("choices.toml").read_text(encoding="utf-8")
+)
+"""By the type of the choices, the setting and the choice: a label, which may be empty, and a sentence."""
+
+
+def choice_label(choice: StrEnum) -> str:
+    """The choice as pages show it; files and flags take its value."""
+    by_setting = _TEXTS.get(type(choice).__name__, {})
+    label = next((texts[choice.value][0] for texts in by_setting.values()), "")
+    return label or choice.value.replace("_", " ").capitalize()
+
+
+def choice_sentence(setting: str, choice: StrEnum) -> str:
+    """The sentence that the form shows below the chosen one; a method of PEFT may have none of its own."""
+    _, *sentence = _TEXTS[type(choice).__name__][setting][choice.value]
+    return sentence[0] if sentence else f"{choice_label(choice)} of PEFT; its options are listed under Method."
+
+
+ELSEWHERE = {
+    "model_name_or_path": "model", "base_model": "model", "dataset": "data", "datasets": "data", "dataset_name": "data",
+    "train_file": "data", "cutoff_len": "max_length", "sequence_len": "max_length", "max_seq_length": "max_length",
+    "max_seq_len": "max_length", "model_max_length": "max_length", "num_train_epochs": "epochs", "num_epochs": "epochs",
+    "per_device_train_batch_size": "micro_batch_size", "batch_size": "micro_batch_size", "train_batch_size": "micro_batch_size",
+    "grad_accum": "gradient_accumulation_steps", "lora_rank": "lora_r", "lora_target": "target_modules",
+    "lora_target_modules": "target_modules", "additional_target": "modules_to_save", "lora_modules_to_save": "modules_to_save",
+    "lr": "learning_rate", "lr_scheduler_type": "lr_scheduler", "optim": "optimizer", "warmup_ratio": "warmup",
+    "warmup_steps": "warmup", "val_size": "eval_split", "val_set_size": "eval_split", "eval_dataset": "validation_data",
+    "finetuning_type": "method", "adapter": "method", "use_peft": "method", "stage": "task", "rl": "task", "bf16": "precision",
+    "fp16": "precision", "mixed_precision": "precision", "deepspeed": "deepspeed_config", "distributed_type": "strategy",
+    "attn_implementation": "attention", "flash_attn": "attention", "flash_attention": "attention", "sample_packing": "packing",
+    "quantization_bit": "quantization", "load_in_4bit": "quantization", "load_in_8bit": "quantization", "pref_beta": "beta",
+    "pref_loss": "dpo_loss", "train_on_inputs": "train_on_prompt", "group_by_length": "batch_order", "hub_model_id": "push_to_hub",
+    "chat_template_path": "chat_template", "chat_template_jinja": "chat_template", "mask_history": "loss_on",
+    "message_field_training": "loss_field", "enable_thinking": "chat_template_kwargs",
+    "run_name": "name", "nproc_per_node": "num_processes", "nnodes": "num_machines", "load_best_model_at_end": "load_best_at_end",
+}  # fmt: skip

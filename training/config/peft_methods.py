@@ -1,11 +1,14 @@
 """PEFT's methods and their options, from `training/config/peft_methods.json`. No torch."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
+
+import regex
 
 from training.config.name_values import OptionError, as_names, parse, value_text, written
 
@@ -157,3 +160,40 @@ def _number(value: Any) -> tuple[bool, Any]:
         return not isinstance(value, bool), float(value)
     except (TypeError, ValueError):
         return False, value
+
+
+LONGEST_PATTERN = 2000
+MATCH_SECONDS = 0.2
+_LONG_NAME = "model.language_model.layers.0.self_attn.q_proj" + ".x" * 20
+
+
+@lru_cache(maxsize=64)
+def pattern_problem(pattern: str) -> str | None:
+    """Why a pattern cannot be used; None if it can. PEFT matches it with `re`, so both must accept it."""
+    if len(pattern) > LONGEST_PATTERN:
+        return f"has {len(pattern):,} characters; at most {LONGEST_PATTERN:,} are possible"
+    try:
+        re.compile(pattern)
+        _compiled(pattern).fullmatch(_LONG_NAME, timeout=MATCH_SECONDS, concurrent=True)
+    except (re.error, regex.error, OverflowError) as error:
+        return f"is not valid: {error}"
+    except RecursionError:
+        return "is nested too deeply"
+    except TimeoutError:
+        return "takes too long to match. Nested repetitions such as (a+)+ cause this"
+    return None
+
+
+def pattern_matches(pattern: str, name: str) -> bool:
+    """True if the pattern matches the whole name; False for a pattern with a `pattern_problem`."""
+    if pattern_problem(pattern):
+        return False
+    try:
+        return bool(_compiled(pattern).fullmatch(name, timeout=MATCH_SECONDS, concurrent=True))
+    except TimeoutError:
+        return False
+
+
+@lru_cache(maxsize=64)
+def _compiled(pattern: str) -> "regex.Pattern[str]":
+    return regex.compile(pattern)

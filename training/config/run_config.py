@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
-from training.config import answer_metrics, data_sets, slurm_options, trackers
+from training.config import data_sets, name_lists, slurm_options
 from training.config.choices import (
     Attention,
     BatchOrder,
@@ -122,8 +122,8 @@ Options = Annotated[str | None, BeforeValidator(_options)]
 Template = Annotated[str | None, StringConstraints(strip_whitespace=False), BeforeValidator(_blank_to_none)]
 Revision = Annotated[str | None, AfterValidator(_revision), BeforeValidator(_blank_to_none)]
 SlurmOptions = Annotated[str | None, BeforeValidator(slurm_options.canonical)]
-AnswerMetrics = Annotated[str, BeforeValidator(answer_metrics.canonical)]
-Trackers = Annotated[str | None, BeforeValidator(trackers.canonical)]
+AnswerMetrics = Annotated[str, BeforeValidator(name_lists.canonical_metrics)]
+Trackers = Annotated[str | None, BeforeValidator(name_lists.canonical_trackers)]
 
 
 class RunConfig(BaseModel):

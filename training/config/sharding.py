@@ -1,10 +1,20 @@
-"""The DeepSpeed and FSDP configuration of a run, without "auto". No torch: the page shows it before the run starts."""
+"""The DeepSpeed and FSDP configuration of a run, without "auto": that of its settings, or its own DeepSpeed JSON, completed.
 
+No torch: the page shows it before the run starts.
+"""
+
+import copy
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from training.config.choices import LoraInit, Method, Offload, Precision, Strategy
-from training.config.own_deepspeed import read, resolve
 from training.config.run_config import RunConfig
+from training.deepspeed_file.check import checked
+from training.errors import UserError
+from training.regular_files import read_regular
 
 # The hidden size of a 7B model, if the model's own is not known.
 _TYPICAL_HIDDEN_SIZE = 4096
@@ -39,7 +49,7 @@ def deepspeed_config(config: RunConfig, hidden_size: int | None, precision: Prec
     if not config.deepspeed_config:
         return settings
     sizes = {**bucket_sizes(hidden), **stage_3_sizes(hidden)}
-    return resolve(read(config), settings, sizes, config)
+    return _resolve(_read(config), settings, sizes, config)
 
 
 def _from_settings(config: RunConfig, stage: int, hidden_size: int, precision: Precision) -> dict[str, Any]:
@@ -137,3 +147,113 @@ def _begins_with_files(config: RunConfig) -> bool:
     """True if nothing is computed from the weights before training: quantized ones, and some adapters' first matrices."""
     plain_lora = config.method is Method.LORA and config.lora_init is LoraInit.DEFAULT and not config.use_dora
     return config.method is Method.FULL or plain_lora
+
+
+Values = dict[str, Any]
+
+_MOST_BYTES = 2**20
+
+# DeepSpeed's defaults for these keys contradict the run: no clipping, no 16-bit training, its own optimizer, a sharded result.
+_REQUIRED = (
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "train_batch_size",
+    "gradient_clipping",
+    "bf16.enabled",
+    "fp16.enabled",
+    "zero_allow_untested_optimizer",
+    "zero_force_ds_cpu_optimizer",
+    "steps_per_print",
+    "zero_optimization.stage3_gather_16bit_weights_on_model_save",
+)
+
+
+def own_deepspeed(config: RunConfig) -> Values | None:
+    """The JSON in the configuration; None if there is none, or if it is a file's path, which `submit` reads."""
+    text = config.deepspeed_config
+    return json.loads(text) if text and text.startswith("{") else None
+
+
+def _read(config: RunConfig) -> Values:
+    """The JSON in the configuration, or in the file that it names.
+
+    Raises:
+        UserError: the file cannot be read or is not valid.
+    """
+    text = config.deepspeed_config or ""
+    try:
+        return own_deepspeed(config) or json.loads(deepspeed_from_file(Path(text)))
+    except (OSError, ValueError) as error:
+        fix = "Give a DeepSpeed JSON file; docs/deepspeed.md explains every key."
+        raise UserError("deepspeed_config", text, f"cannot be used: {error}", fix) from None
+
+
+def deepspeed_from_file(path: Path) -> str:
+    """The checked JSON of a file, in one line.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the JSON is not valid; names each error with its line.
+    """
+    return checked(read_regular(path, _MOST_BYTES).decode())
+
+
+def _resolve(own: Values, settings: Values, sizes: Values, config: RunConfig) -> Values:
+    """`own` with a value for every "auto" and for every missing key that Lathe needs.
+
+    `settings` is the DeepSpeed JSON of the run's settings alone, `sizes` ZeRO's sizes for any stage.
+    """
+    resolved = copy.deepcopy(own)
+    zero = {**sizes, "offload_optimizer": {"device": "none"}, "offload_param": {"device": "none"}}
+    automatic = dict(_flat(settings)) | dict(_flat({"zero_optimization": zero})) | _of_optimizer(config)
+    for path, value in list(_flat(resolved)):
+        if value == "auto" and path in automatic:
+            _put(resolved, path, automatic[path])
+    for path in _REQUIRED:
+        if path in automatic and at(resolved, path) is None:
+            _put(resolved, path, automatic[path])
+    return resolved
+
+
+def _flat(values: Values, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the dotted path and the value of every key, nested ones too."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
+def at(values: Values, path: str) -> Any:
+    """The value at a dotted path; None if there is none."""
+    value: Any = values
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def _put(values: Values, path: str, value: Any) -> None:
+    """Sets the value at a dotted path and creates the sections above it."""
+    *sections, name = path.split(".")
+    for section in sections:
+        values = values.setdefault(section, {})
+    values[name] = value
+
+
+def _of_optimizer(config: RunConfig) -> Values:
+    """Arguments of DeepSpeed's optimizer and scheduler. The number of steps is known only if max_steps is set."""
+    values: Values = {
+        "optimizer.params.lr": config.learning_rate,
+        "optimizer.params.betas": [config.adam_beta1, config.adam_beta2],
+        "optimizer.params.eps": config.adam_epsilon,
+        "optimizer.params.weight_decay": config.weight_decay,
+        "scheduler.params.warmup_min_lr": 0,
+        "scheduler.params.warmup_max_lr": config.learning_rate,
+    }
+    if config.max_steps:
+        warmup = config.warmup if config.warmup >= 1 else math.ceil(config.warmup * config.max_steps)
+        values |= {
+            "scheduler.params.total_num_steps": config.max_steps,
+            "scheduler.params.warmup_num_steps": max(1, int(warmup)),
+        }
+    return values

@@ -20,7 +20,6 @@ from training.config.choices import (
     Strategy,
     Task,
 )
-from training.config.chunked_loss import LEAST_VOCABULARY, TASKS
 from training.config.fields import parse
 from training.config.run_config import RunConfig
 from training.forecast.forecast import SLACK, Forecast, estimate
@@ -29,6 +28,7 @@ from training.forecast.gpus import Card
 from training.forecast.roofline import step_seconds
 from training.model_info.shape import ModelShape
 from training.rules import check, problems
+from training.rules.memory import CHUNKED_TASKS, LEAST_VOCABULARY
 
 COUNT = 4
 
@@ -128,7 +128,9 @@ def _strategy(words: str) -> Changes:
 
 def _losses(config: RunConfig, shape: ModelShape) -> list[Changes]:
     """No change, and the loss in chunks where it was turned off: it costs nothing."""
-    turned_off = config.chunked_loss is ChunkedLoss.OFF and config.task in TASKS and shape.vocab >= LEAST_VOCABULARY
+    turned_off = (
+        config.chunked_loss is ChunkedLoss.OFF and config.task in CHUNKED_TASKS and shape.vocab >= LEAST_VOCABULARY
+    )
     return [{}, {"chunked_loss": "auto"}] if turned_off else [{}]
 
 

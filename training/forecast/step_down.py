@@ -23,7 +23,6 @@ from training.config.choices import (
     Strategy,
     Task,
 )
-from training.config.chunked_loss import LEAST_VOCABULARY, TASKS
 from training.config.machine import Machine
 from training.config.run_config import Changes, RunConfig, stepped_down
 from training.forecast.forecast import estimate, full_batch
@@ -34,6 +33,7 @@ from training.model_info.config_json import CONFIG_FILE, ModelError
 from training.model_info.families import read_shape
 from training.model_info.shape import ModelShape
 from training.rules import check
+from training.rules.memory import CHUNKED_TASKS, LEAST_VOCABULARY
 from training.run_folder.events import OutOfMemory
 
 _RECOMPUTED = (Checkpointing.NONE, Checkpointing.SELECTIVE, Checkpointing.FULL, Checkpointing.OFFLOADED)
@@ -107,7 +107,7 @@ def next_rung(
 def _free_changes(config: RunConfig, part: str) -> Iterator[Changes]:
     """Yields changes that cost neither quality nor speed: the loss in chunks where it was turned off, and the optimizer's steps
     in the backward pass where nothing is clipped (elsewhere a rule refuses them)."""
-    at_once = config.chunked_loss is ChunkedLoss.OFF and config.task in TASKS
+    at_once = config.chunked_loss is ChunkedLoss.OFF and config.task in CHUNKED_TASKS
     shape = local_shape(config) if at_once and part in ("forward", "backward", "evaluation") else None
     if shape and shape.vocab >= LEAST_VOCABULARY:
         yield {"chunked_loss": "auto"}

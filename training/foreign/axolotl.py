@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from training.config.trackers import TRACKERS
+from training.config.name_lists import TRACKERS
 from training.foreign.chat_keys import template_kwargs, template_name
 from training.foreign.entries import Answer, Rule, Table, Values, choice, is_off, is_on, names
 from training.foreign.key_files import read

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from training.config.trackers import TRACKERS
+from training.config.name_lists import TRACKERS
 from training.foreign.entries import Answer, Rule, Table, Values, choice, flag, is_off, is_on
 from training.foreign.key_files import read
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from training.config.name_lists import listed, missing_trackers
 from training.config.run_config import RunConfig
-from training.config.trackers import listed, missing
 from training.reports.report import Report
 from training.reports.tracker_connections import CONNECT, Connection, TrackedRun
 from training.run_folder.events import Note
@@ -41,7 +41,7 @@ class ExperimentTrackers(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         """Starts a thread for each tracker that is installed."""
         names = listed(self._config.report_to) if self._report.rank == 0 else ()
-        absent = {problem.value: problem for problem in missing(self._config.report_to)}
+        absent = {problem.value: problem for problem in missing_trackers(self._config.report_to)}
         for name in names:
             if name in absent:
                 message = f"{name} gets no metrics of this run: it {absent[name].message} {absent[name].fix}"

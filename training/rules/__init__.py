@@ -4,42 +4,21 @@ from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.errors import Problem
 from training.rules import (
-    learning_rate,
-    less_memory,
     lora,
+    memory,
     methods,
     optimizers,
     outputs,
-    overflow,
-    precision,
-    probe,
-    processes,
-    speed,
-    streaming,
-    tasks,
-)
-from training.rules.conflict import Conflict, rules_in
-from training.rules.no_effect import settings_without_effect
-from training.rules.sharding import offload, own_deepspeed, strategies
-
-SUBJECTS = (
-    processes,
-    precision,
-    overflow,
-    offload,
-    tasks,
-    streaming,
     own_deepspeed,
-    methods,
-    lora,
-    optimizers,
-    learning_rate,
-    outputs,
-    probe,
+    precision,
+    processes,
     speed,
-    less_memory,
     strategies,
+    tasks,
 )
+from training.rules.conflict import Conflict, rules_in, settings_without_effect
+
+SUBJECTS = (processes, precision, strategies, tasks, own_deepspeed, methods, lora, optimizers, outputs, speed, memory)
 _RULES = [rule for subject in SUBJECTS for rule in rules_in(subject)]
 
 

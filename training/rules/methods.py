@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator
 
-from training.config import patterns
 from training.config.choices import Method, Quantization, Strategy, Task
 from training.config.machine import Machine
 from training.config.name_values import OptionError, as_names, parse, written
-from training.config.peft_methods import REQUIRED, is_pattern, options
+from training.config.peft_methods import REQUIRED, is_pattern, options, pattern_problem
 from training.config.run_config import RunConfig
 from training.rules.conflict import Conflict, rule
 
@@ -185,7 +184,7 @@ def ia3_needs_its_feedforward_modules(config: RunConfig, machine: Machine) -> It
 def a_pattern_of_target_modules_must_be_valid(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
     if not is_pattern(config.target_modules):
         return
-    if problem := patterns.problem(config.target_modules):
+    if problem := pattern_problem(config.target_modules):
         yield Conflict(
             ("target_modules",),
             f"The regular expression {problem}.",

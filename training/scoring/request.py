@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from training.config.answer_metrics import METRICS
+from training.config.name_lists import METRICS
 
 BUILT_IN = METRICS
 ACCURACY = "accuracy"

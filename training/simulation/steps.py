@@ -10,11 +10,11 @@ from accelerate.utils.operations import convert_outputs_to_fp32
 
 from training.batches.layout import PLAIN
 from training.config.choices import Checkpointing, Precision, Strategy, Task
-from training.config.chunked_loss import TASKS, wants_chunks
 from training.config.run_config import RunConfig
 from training.config.sharding import deepspeed_config
 from training.models.activation_checkpointing import checkpoint_every_second_layer, saved_activations
 from training.models.loading import DTYPES
+from training.rules.memory import CHUNKED_TASKS, wants_chunks
 from training.simulation.batches import PlacedBatch, Request
 from training.simulation.cuda_kernels import cuda_kernels, saved_on_host
 from training.simulation.fake_optimizer import fake_optimizer
@@ -129,7 +129,7 @@ def _loss(model: Any, reference: Any, request: Request) -> Callable[[dict[str, A
     forward = model.__call__
     if request.config.task not in (*PLAIN, Task.SEQ2SEQ, Task.CLASSIFICATION):
         return preference_loss(request.config, model, reference)
-    head = linear_head(model) if request.config.task in TASKS else None
+    head = linear_head(model) if request.config.task in CHUNKED_TASKS else None
     if head is None or not wants_chunks(request.config, head.out_features):
         return lambda inputs: forward(**inputs)[0]
     chunked = ChunkedHead(model)

@@ -25,8 +25,7 @@ from training.template_check.findings import ERROR, WARNING, Fault, Finding, Rep
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from training.template_check.every_row import EveryRow
-    from training.template_check.sample import SampleRow
+    from training.template_check.rendered_rows import EveryRow, SampleRow
 
 SHOWN_ROWS, SHOWN_TOKENS = 3, 1500
 _ABOUT_ROLES = ("role", "alternate", "system")
@@ -46,11 +45,10 @@ def check(config: RunConfig, file: Path, columns: str | None, tokenizer: "PreTra
 
     Some of the first rows are checked token by token; in the rendering of every row its texts are looked for.
     """
-    from training.template_check.every_row import render_every_row
     from training.template_check.gap_findings import gap_findings
     from training.template_check.model_faults import model_findings, model_side
+    from training.template_check.rendered_rows import Sampler, render_every_row, sample
     from training.template_check.row_faults import ROW_CHECKS, Subject
-    from training.template_check.sample import Sampler, sample
 
     settings = ChatSettings.of(config)
     side = model_side(config.model, config.model_dump(mode="json"))

@@ -14,8 +14,8 @@ from training.config.name_values import as_names
 from training.config.run_config import RunConfig
 from training.model_info.config_json import ModelError, dimensions_of, read_config, text_config
 from training.template_check.findings import ERROR, WARNING, Fault, Finding
+from training.template_check.rendered_rows import SampleRow
 from training.template_check.row_faults import Subject
-from training.template_check.sample import SampleRow
 
 _PADDING = 1024  # rows of a head that are usual beyond the tokenizer's ids: sizes are rounded up
 _EMBEDDINGS = ("embed", "wte", "word_embeddings", "shared", "lm_head")

@@ -12,7 +12,7 @@ from training.config.choices import LossOn
 from training.model_info.chat_template import DATE, NO_DATE
 from training.template_check.findings import ERROR, WARNING, Fault, Finding
 from training.template_check.gap_findings import OWN_TEMPLATE
-from training.template_check.sample import SampleRow, marked
+from training.template_check.rendered_rows import SampleRow, marked
 from training.tokens.coverage import shortened
 from training.tokens.rendering import EMPTY_BLOCK
 

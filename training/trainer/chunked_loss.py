@@ -12,11 +12,11 @@ import torch
 from training.batches.padding_free import base_of
 from training.batches.views import IGNORED, WEIGHTS
 from training.config.choices import ChunkedLoss
-from training.config.chunked_loss import chunk_tokens, wants_chunks
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.models.token_cross_entropy import LogitTransform, token_cross_entropy
 from training.reports.report import Report
+from training.rules.memory import chunk_tokens, wants_chunks
 from training.run_folder.events import Note
 from training.trainer.evaluation import predicted, predicted_weights
 

@@ -9,9 +9,9 @@ from typing import Any, Final
 from sqlmodel import Session
 
 from training import rules
-from training.config import trackers
 from training.config.choices import EngineName, LoraInit, Method, Packing, Task
 from training.config.fields import ConfigError
+from training.config.name_lists import missing_trackers
 from training.config.name_values import as_names
 from training.config.peft_methods import is_pattern
 from training.config.run_config import RunConfig
@@ -153,7 +153,7 @@ def _surroundings(settled: Settled) -> Iterator[Problem]:
     if config.push_to_hub and not hub_token():
         fix = "Set HF_TOKEN or LATHE_HUB_TOKEN to a token with write access and restart Lathe, or leave push_to_hub empty."
         yield Problem("push_to_hub", config.push_to_hub, "needs a hub token, and none is set.", fix)
-    yield from trackers.missing(config.report_to)
+    yield from missing_trackers(config.report_to)
 
 
 def _misspelled(settled: Settled) -> Iterator[Problem]:

@@ -5,14 +5,14 @@ from pathlib import Path
 
 from training.chat import template
 from training.chat.template import NAMED
-from training.config import own_deepspeed
+from training.config import sharding
 from training.config.fields import ConfigError
 from training.config.run_config import RunConfig
 from training.errors import Problem
 
 FIELDS = ("deepspeed_config", "chat_template")
 _READERS: dict[str, Callable[[Path], str]] = {
-    "deepspeed_config": own_deepspeed.from_file,
+    "deepspeed_config": sharding.deepspeed_from_file,
     "chat_template": template.from_file,
 }
 _MISSING = {
@@ -48,7 +48,7 @@ def is_text(config: RunConfig, field: str) -> bool:
     """True if the setting has the content of a file; False if it is empty, or names one."""
     value = getattr(config, field)
     if field == "deepspeed_config":
-        return own_deepspeed.given(config) is not None
+        return sharding.own_deepspeed(config) is not None
     return bool(value) and template.is_source(value)
 
 

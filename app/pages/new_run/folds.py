@@ -16,8 +16,7 @@ from app.pages.common.html import HTML, each, html
 from training.config.applies import APPLIES, Values
 from training.config.choices import Group
 from training.config.data_sets import FIELDS
-from training.config.fields import Setting, settings
-from training.config.names_elsewhere import ELSEWHERE
+from training.config.fields import ELSEWHERE, Setting, settings
 
 _NAMED = 5  # changed settings that a folded group's line names
 

@@ -16,9 +16,8 @@ from training import rules
 from training.config.applies import Values
 from training.config.choices import EngineName, Precision
 from training.config.machine import Machine
-from training.config.own_deepspeed import given
 from training.config.run_config import RunConfig
-from training.config.sharding import deepspeed_config, fsdp_config
+from training.config.sharding import deepspeed_config, fsdp_config, own_deepspeed
 from training.config.yaml_file import to_yaml
 from training.errors import Problem
 from training.model_info.folder import ModelFacts
@@ -183,7 +182,7 @@ def _batch(checked: Review) -> str:
 
 def _deepspeed(config: RunConfig, model: ModelFacts | None, here: Machine) -> str:
     precision = here.best_precision if config.precision is Precision.AUTO else config.precision
-    if config.deepspeed_config and given(config) is None:
+    if config.deepspeed_config and own_deepspeed(config) is None:
         return "// Lathe reads and checks the file when you press Start."
     resolved: dict[str, Any] | None = deepspeed_config(config, model.hidden_size if model else None, precision)
     if sharded := fsdp_config(config):

@@ -12,8 +12,8 @@ from app.pages.run import answers, attempts, evaluations, overview, snapshot, ta
 from app.pages.run.failure import failure
 from app.pages.run.snapshot import Snapshot
 from app.web.rest.results import adapter_path
-from training.config.choice_texts import choice_label
 from training.config.choices import Strategy
+from training.config.fields import choice_label
 from training.run_folder.paths import GGUF_FILE, MERGED_FILE
 from worker.store.jobs import submitted_id
 from worker.store.runs import RunNotFound

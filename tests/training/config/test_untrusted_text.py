@@ -3,8 +3,9 @@
 import pytest
 
 from training.chat.template import syntax_problem
-from training.config import json_text, patterns, yaml_text
+from training.config import json_text, yaml_text
 from training.config.json_text import JsonTextError
+from training.config.peft_methods import pattern_matches, pattern_problem
 from training.config.yaml_text import YamlTextError
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
@@ -68,24 +69,24 @@ def test_json_that_can_be_stored_is_read() -> None:
 
 @pytest.mark.parametrize("pattern", [r".*\.(q|v)_proj", r"^(?!.*lm_head).*\.q_proj$", r"(([a-z._0-9])+)+q_proj"])
 def test_patterns_match_whole_module_names(pattern: str) -> None:
-    assert patterns.problem(pattern) is None
-    assert patterns.matches(pattern, "model.layers.0.self_attn.q_proj")
-    assert not patterns.matches(pattern, "model.layers.0.self_attn.k_proj")
+    assert pattern_problem(pattern) is None
+    assert pattern_matches(pattern, "model.layers.0.self_attn.q_proj")
+    assert not pattern_matches(pattern, "model.layers.0.self_attn.k_proj")
 
 
 @pytest.mark.parametrize(
     ("pattern", "reason"), [("[a", "not valid"), ("(" * 900, "nested|valid"), ("a" * 5000, "at most")]
 )
 def test_a_pattern_that_cannot_be_used_matches_nothing_and_says_why(pattern: str, reason: str) -> None:
-    problem = patterns.problem(pattern)
+    problem = pattern_problem(pattern)
     assert problem and any(word in problem for word in reason.split("|"))
-    assert not patterns.matches(pattern, "a")
+    assert not pattern_matches(pattern, "a")
 
 
 @pytest.mark.parametrize("pattern", ["(([a-z._0-9])+)+!", r"(.*)*\1x", "((a{1,1000}){1,1000}){1,1000}", "(?:.*?){30}="])
 def test_a_pattern_with_nested_repetitions_is_answered(pattern: str) -> None:
     """Python's own engine takes longer than a day for the first."""
-    assert not patterns.matches(pattern, "model.layers.0.self_attn.q_proj")
+    assert not pattern_matches(pattern, "model.layers.0.self_attn.q_proj")
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ from training.config.fields import ConfigError, parse
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.config.sharding import deepspeed_config
-from training.deepspeed_file.check import checked
-from training.deepspeed_file.keys import SENTENCES, keys
+from training.deepspeed_file.check import SENTENCES, checked, keys
 from training.rules import check
 from training.rules.conflict import Conflict
 

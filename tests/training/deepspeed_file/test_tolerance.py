@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from training.config.fields import ConfigError, parse
-from training.deepspeed_file.check import TOLERANT
-from training.deepspeed_file.keys import keys
+from training.deepspeed_file.check import TOLERANT, keys
 
 SECTIONS = sorted(name for name, key in keys().items() if key.kind == "section" and "." not in name)
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from training.chat.template import from_file
-from training.config.own_deepspeed import from_file as deepspeed_from_file
+from training.config.sharding import deepspeed_from_file
 from training.model_info.chat_template import chat_template_of
 from training.model_info.config_json import ModelError, read_config
 from training.model_info.folder import count_parameters

@@ -12,7 +12,7 @@ from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.forecast.step_down import next_rung_after
 from training.rules import check
-from training.rules.probe import wants_probe
+from training.rules.memory import wants_probe
 from training.run_folder.events import Metrics, Note, OutOfMemory, PhaseStarted, decode
 from training.run_folder.memory_words import summary
 

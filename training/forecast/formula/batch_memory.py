@@ -7,7 +7,6 @@ loss, computed at once or in chunks of tokens.
 from dataclasses import dataclass, replace
 
 from training.config.choices import Attention, Checkpointing, Method, Precision, Quantization, Strategy, Task
-from training.config.chunked_loss import chunk_tokens, wants_chunks
 from training.config.run_config import RunConfig
 from training.forecast.formula.activations import (
     Batch,
@@ -20,6 +19,7 @@ from training.forecast.formula.activations import (
 from training.forecast.formula.sizes import Sizes
 from training.forecast.formula.trainable import adapter_rank, adapts_experts, rotated_block, trains_head
 from training.model_info.shape import ModelShape, Stack
+from training.rules.memory import chunk_tokens, wants_chunks
 
 _BLOOM = "bloom"
 SOFTCAPS = ("gemma2",)

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from training.config.choices import Quantization, Strategy, Task
-from training.config.chunked_loss import wants_chunks
 from training.config.run_config import RunConfig
 from training.config.sharding import MAX_LIVE_PARAMETERS, stage_3_sizes
 from training.forecast.formula.trainable import adapted, adapter_rank, layer_matrices, ties_head, trains_tables
 from training.model_info.shape import ModelShape
+from training.rules.memory import wants_chunks
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from training.config.choices import Checkpointing, Quantization, Strategy
-from training.config.chunked_loss import wants_chunks
 from training.config.run_config import RunConfig
 from training.forecast.formula.activations import Batch, layer_bytes
 from training.forecast.formula.batch_memory import (
@@ -19,6 +18,7 @@ from training.forecast.formula.sharded import is_sharded, optimizer_bytes, pass_
 from training.forecast.formula.sizes import Sizes
 from training.forecast.formula.trainable import norm_bytes, split_experts, ties_head, trains_tables
 from training.model_info.shape import ModelShape
+from training.rules.memory import wants_chunks
 
 Parts = dict[str, float]
 _FP32 = 4

@@ -1,9 +1,8 @@
 """Which weights a method trains, and how many, from the model's shape. No torch."""
 
-from training.config import patterns
 from training.config.choices import Method
 from training.config.name_values import as_names
-from training.config.peft_methods import is_pattern, options, refused_targets, usual_targets
+from training.config.peft_methods import is_pattern, options, pattern_matches, refused_targets, usual_targets
 from training.config.run_config import RunConfig
 from training.model_info.shape import Linear, ModelShape, Stack
 
@@ -203,7 +202,7 @@ def _matches(config: RunConfig, shape: ModelShape, linear: Linear, place: str) -
     if is_pattern(targets):
         usual = [""] if shape.counted_by == "class" else [f"{path}0." for path in _PLACES]
         places = [f"{place}0."] if place else usual
-        return any(patterns.matches(targets, f"{before}{linear.name}") for before in places)
+        return any(pattern_matches(targets, f"{before}{linear.name}") for before in places)
     return any(_ends(linear.name, name) for name in as_names(targets))
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from transformers import PreTrainedTokenizerBase, TrainerState
 
-from training.config.answer_metrics import listed
+from training.config.name_lists import listed
 from training.config.run_config import RunConfig
 from training.data.example import Example
 from training.errors import StopRequested

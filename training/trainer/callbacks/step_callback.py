@@ -11,7 +11,7 @@ from training.ranks.hang_watch import HangWatch, watch
 from training.ranks.pace import Pace, PaceComparison
 from training.ranks.stopping import StopSignal
 from training.reports.report import Report
-from training.rules.probe import wants_probe
+from training.rules.memory import wants_probe
 from training.run_folder.events import Placed
 from training.trainer.divergence import Divergence
 from training.trainer.probe import probe

@@ -5,8 +5,8 @@ from typing import Any
 
 from training.config.choices import Offload, Precision
 from training.config.machine import Machine
-from training.config.own_deepspeed import at, given
 from training.config.run_config import RunConfig
+from training.config.sharding import at, own_deepspeed
 from training.rules.conflict import Conflict, rule
 
 _SAME = {
@@ -23,7 +23,7 @@ _SAME = {
 
 @rule
 def a_deepspeed_file_needs_a_zero_strategy(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    own = given(config)
+    own = own_deepspeed(config)
     if own is None:
         if config.deepspeed_config and config.strategy.zero_stage is None:
             yield _unused(config, {"deepspeed_config": None})
@@ -51,7 +51,7 @@ def _unused(config: RunConfig, changes: dict[str, Any]) -> Conflict:
 
 @rule
 def a_deepspeed_file_agrees_with_the_settings(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    own = given(config)
+    own = own_deepspeed(config)
     for key, name in _SAME.items():
         value = at(own or {}, key)
         if value not in (None, "auto", getattr(config, name)):
@@ -65,7 +65,7 @@ def a_deepspeed_file_agrees_with_the_settings(config: RunConfig, machine: Machin
 
 @rule
 def a_deepspeed_file_has_the_precision_of_the_run(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    own = given(config)
+    own = own_deepspeed(config)
     precision = machine.best_precision if config.precision is Precision.AUTO else config.precision
     for key in (Precision.BF16, Precision.FP16):
         enabled = at(own or {}, f"{key.value}.enabled")
@@ -76,7 +76,7 @@ def a_deepspeed_file_has_the_precision_of_the_run(config: RunConfig, machine: Ma
 
 @rule
 def a_deepspeed_file_has_the_offload_of_the_run(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    own = given(config)
+    own = own_deepspeed(config)
     for name in ("offload_optimizer", "offload_param"):
         device = at(own or {}, f"zero_optimization.{name}.device")
         if device not in (None, "auto", getattr(config, name).value):
@@ -87,7 +87,7 @@ def a_deepspeed_file_has_the_offload_of_the_run(config: RunConfig, machine: Mach
 
 @rule
 def a_deepspeed_file_saves_the_complete_model(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if at(given(config) or {}, "zero_optimization.stage3_gather_16bit_weights_on_model_save") is False:
+    if at(own_deepspeed(config) or {}, "zero_optimization.stage3_gather_16bit_weights_on_model_save") is False:
         yield Conflict(
             ("deepspeed_config",),
             "stage3_gather_16bit_weights_on_model_save is false: the complete model could not be saved.",

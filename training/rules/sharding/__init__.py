@@ -1,1 +1,0 @@
-"""Rules on strategies that shard, offload, and DeepSpeed files."""
