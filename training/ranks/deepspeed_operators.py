@@ -106,7 +106,7 @@ def check_nvme(config: RunConfig) -> None:
         return
     from deepspeed.accelerator import get_accelerator
 
-    assert config.nvme_path  # training/rules/sharding/offload.py
+    assert config.nvme_path  # training/rules/strategies.py
     try:
         Path(config.nvme_path).mkdir(parents=True, exist_ok=True)
     except OSError as error:
