@@ -1,63 +1,97 @@
-"""Keys of axolotl's YAML (0.12 and later)."""
+"""Keys of axolotl's YAML (0.12 and later), and of its data sets."""
 
 import math
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from training.config.data_sets import Source
 from training.config.name_lists import TRACKERS
-from training.foreign.chat_keys import template_kwargs, template_name
-from training.foreign.entries import Answer, Rule, Table, Values, choice, is_off, is_on, names
-from training.foreign.key_files import read
+from training.foreign import data_sets
+from training.foreign.data_sets import DataSet
+from training.foreign.entries import (
+    IS_EMPTY,
+    IS_OFF,
+    Answer,
+    Entry,
+    Outcome,
+    Rule,
+    Table,
+    Values,
+    is_off,
+    is_on,
+    names,
+    read,
+)
 from training.foreign.tasks import known_task
-from training.foreign.trainer_keys import ATTENTION, OPTIMIZERS, SCHEDULERS, TRAINER, checkpointing
+from training.foreign.trainer_keys import SHARED, TRAINER, adapter
 
 _TASKS = {"dpo": "dpo", "ipo": "dpo", "kto": "kto", "orpo": "orpo"}
 _MESH = ("dp_shard_size", "dp_replicate_size", "tensor_parallel_size", "context_parallel_size")
-DEFAULTS: Values = {
-    "adapter": None, "sequence_len": 512, "micro_batch_size": 1, "num_epochs": 1, "val_set_size": 0, "lr_scheduler": "cosine",
-}  # fmt: skip
+_PROJECTS = {"wandb": "wandb_project", "mlflow": "mlflow_experiment_name", "trackio": "trackio_project_name"}
+_KEYS = read("axolotl", SHARED)
+PREFIXES = _KEYS.prefixes
 
 
 def defaults(_: Values) -> Values:
     """What axolotl uses if a key is missing, where Lathe's default is another."""
-    return DEFAULTS
+    return {"adapter": None, **_KEYS.defaults}
+
+
+def _bits(values: Values) -> str:
+    """The bits of quantized weights of an adapter; empty without."""
+    if is_off(values.get("adapter")):
+        return ""
+    return "4" if is_on(values.get("load_in_4bit")) else "8" if is_on(values.get("load_in_8bit")) else ""
 
 
 def _method(value: Any, values: Values) -> Answer:
     """adapter, with load_in_4bit and load_in_8bit."""
     if is_off(value):
         return Answer({"method": "full"})
-    bits = "4bit" if is_on(values.get("load_in_4bit")) else "8bit" if is_on(values.get("load_in_8bit")) else ""
     if value in ("lora", "qlora"):
-        if value == "qlora" or bits:
-            return Answer({"method": "qlora", "quantization": bits or "4bit"})
-        return Answer({"method": "lora"})
+        return Answer(adapter(_bits(values) or ("4" if value == "qlora" else "")))
     return Answer(None, "method stays lora.")
+
+
+def _quantized(bits: str) -> Rule:
+    """load_in_4bit, and load_in_8bit, which does not count beside it."""
+
+    def rule(value: Any, values: Values) -> Answer:
+        counts = not is_off(value) and not is_off(values.get("adapter"))
+        counts = counts and (bits == "4" or not is_on(values.get("load_in_4bit")))
+        return Answer({"quantization": f"{bits}bit"} if counts else {})
+
+    return rule
 
 
 def _task(value: Any, _: Values) -> Answer:
     if is_off(value):
-        return Answer({}, "is off.")
+        return IS_OFF
     task = known_task(value, _TASKS, "rl")
     return Answer({"task": task, "dpo_loss": "ipo"} if value == "ipo" else {"task": task})
 
 
+def _reward_task(value: Any, _: Values) -> Answer:
+    return IS_OFF if is_off(value) else Answer({"task": known_task("prm", _TASKS, "process_reward_model")})
+
+
 def _trackers(values: Values) -> str:
     """The trackers that the file turns on, by use_... or by their project."""
-    projects = {"wandb": "wandb_project", "mlflow": "mlflow_experiment_name", "trackio": "trackio_project_name"}
-    named = {name for name, key in projects.items() if values.get(key)}
+    named = {name for name, key in _PROJECTS.items() if values.get(key)}
     return ", ".join(name for name in TRACKERS if is_on(values.get(f"use_{name}", name in named)))
 
 
 def _use_tracker(value: Any, values: Values) -> Answer:
-    return Answer({"report_to": _trackers(values)}) if is_on(value) else Answer({}, "is off.")
+    return Answer({"report_to": _trackers(values)}) if is_on(value) else IS_OFF
 
 
 def _tracker_project(value: Any, values: Values) -> Answer:
     """The project of a tracker, which axolotl reports to if it is given."""
-    names = _trackers(values)
-    if is_off(value) or not names:
-        return Answer({}, "is off.")
-    return Answer({"report_to": names, "report_project": str(value)})
+    trackers = _trackers(values)
+    if is_off(value) or not trackers:
+        return IS_OFF
+    return Answer({"report_to": trackers, "report_project": str(value)})
 
 
 def _per_epoch(what: str) -> Rule:
@@ -77,7 +111,7 @@ def _per_epoch(what: str) -> Rule:
 
 def _targets(value: Any, _: Values) -> Answer:
     if is_off(value):
-        return Answer({}, "is empty.")
+        return IS_EMPTY
     if isinstance(value, str):
         return Answer(None, "Lathe takes names of modules, not a pattern; target_modules stays auto.")
     return Answer({"target_modules": names(value)})
@@ -87,51 +121,124 @@ def _shards(_: Any, values: Values) -> Answer:
     """dp_shard_size: with the other sizes of the mesh it gives the number of processes."""
     sizes = [values.get(name) or 1 for name in _MESH]
     whole = all(isinstance(size, int) and size > 0 for size in sizes) and values.get("dp_shard_size")
-    return Answer({"num_processes": math.prod(sizes)}, f"{' x '.join(_MESH)}.") if whole else Answer({}, "is empty.")
+    return Answer({"num_processes": math.prod(sizes)}, f"{' x '.join(_MESH)}.") if whole else IS_EMPTY
 
 
 def _one(value: Any, _: Values) -> Answer:
-    return Answer({}, "is off.") if value in (None, 1) else Answer(None, "ZeRO-3 or FSDP is the nearest.")
+    return IS_OFF if value in (None, 1) else Answer(None, "ZeRO-3 or FSDP is the nearest.")
 
 
-def _packing(value: Any, _: Values) -> Answer:
-    return Answer({"packing": "packed" if is_on(value) else "none"})
+def _lowest_rate(value: Any, _: Values) -> Answer:
+    return Answer({} if is_off(value) else {"lr_scheduler": "cosine_with_min_lr", "min_lr_ratio": value})
 
 
-_KEYS, PREFIXES = read("axolotl")
 TABLE: Table = {
     **TRAINER,
-    **_KEYS,
+    **_KEYS.rules,
     "adapter": _method,
-    "load_in_4bit": lambda value, values: Answer(
-        {} if is_off(value) or is_off(values.get("adapter")) else {"quantization": "4bit"}
-    ),
-    "load_in_8bit": lambda value, values: Answer(
-        {}
-        if is_off(value) or is_off(values.get("adapter")) or is_on(values.get("load_in_4bit"))
-        else {"quantization": "8bit"}
-    ),
+    "load_in_4bit": _quantized("4"),
+    "load_in_8bit": _quantized("8"),
     "rl": _task,
-    "optimizer": choice("optimizer", OPTIMIZERS, "adamw"),
-    "lr_scheduler": choice("lr_scheduler", SCHEDULERS, "cosine"),
-    "cosine_min_lr_ratio": lambda value, _: Answer(
-        {} if is_off(value) else {"lr_scheduler": "cosine_with_min_lr", "min_lr_ratio": value}
-    ),
+    "process_reward_model": _reward_task,
+    "cosine_min_lr_ratio": _lowest_rate,
     "dp_shard_size": _shards,
-    "sample_packing": _packing,
+    "tensor_parallel_size": _one,
+    "expert_parallel_size": _one,
+    "sample_packing": lambda value, _: Answer({"packing": "packed" if is_on(value) else "none"}),
     "lora_target_modules": _targets,
     "evals_per_epoch": _per_epoch("eval"),
     "saves_per_epoch": _per_epoch("save"),
-    "gradient_checkpointing": checkpointing,
-    "attn_implementation": choice("attention", ATTENTION, "auto"),
-    "chat_template": template_name,
-    "chat_template_kwargs": template_kwargs,
-    **dict.fromkeys(("tensor_parallel_size", "expert_parallel_size"), _one),
-    "process_reward_model": lambda value, _: (
-        Answer({}, "is off.") if is_off(value) else Answer({"task": known_task("prm", _TASKS, "process_reward_model")})
-    ),
     **{f"use_{name}": _use_tracker for name in TRACKERS},
-    "wandb_project": _tracker_project,
-    "mlflow_experiment_name": _tracker_project,
-    "trackio_project_name": _tracker_project,
+    **dict.fromkeys(_PROJECTS.values(), _tracker_project),
 }
+
+_COLUMNS = {"field_messages": "messages", "field_instruction": "instruction", "field_input": "input", "field_output": "output",
+            "field_system": "system", "field": "text", "field_chosen": "chosen", "field_rejected": "rejected"}  # fmt: skip
+_ASSISTANT = {"assistant", "gpt", "model", "chatgpt"}
+_BY_TEMPLATE = {"None", "chat_template", "completion", "pretrain", "sharegpt", "input_output"}
+_OF_A_SET = read("axolotl_data_sets").rules
+"""Keys of one of axolotl's data sets that become no setting."""
+_READ = {*_COLUMNS, "path", "data_files", "type", "message_field_training", "message_field_training_detail", "roles_to_train",
+         "train_on_eos", "train_on_eot", "drop_system_message"}  # fmt: skip
+_NAMES_OF_MESSAGES = {
+    "role", "from", "content", "value", "user", "human", "assistant", "gpt", "model", "system", "tool", "ipython", "tool_calls",
+}  # fmt: skip
+
+
+def datasets(value: Any, _: Values, folder: Path | None, setting: str) -> Answer:
+    """axolotl's data sets, each with its format and columns. Without a folder no file is looked up."""
+    described = value if isinstance(value, list) else []
+    if not described or not all(isinstance(one, dict) for one in described):
+        return IS_EMPTY if is_off(value) else Answer(None, "is not a list of data sets.")
+    kinds = [str(one.get("type")) for one in described]
+    plain = setting == "data" and {*kinds} <= {"completion", "pretrain"}
+    settings: Values = {"task": "pretraining"} if plain else {}
+    turns = [_turns(one) for one in described] if setting == "data" else []
+    for of_turns, _missing in turns:
+        settings |= of_turns
+    answer = data_sets.answer([_data_set(one, folder) for one in described], setting, settings)
+    formats = sorted(kind for kind in kinds if kind not in _BY_TEMPLATE and "{" not in kind)
+    notes = [f"{kind} is a format of axolotl; Lathe renders these rows by the chat template." for kind in formats]
+    notes += [note for _settings, missing in turns for note in missing]
+    return replace(answer, note=" ".join([answer.note, *dict.fromkeys(notes)]).strip())
+
+
+def keys_of_sets(key: str, value: Any) -> list[Entry]:
+    """Entries for the keys of axolotl's data sets that become no setting, so that none is lost."""
+    entries = []
+    for number, described in enumerate(value if isinstance(value, list) else []):
+        whole = described if isinstance(described, dict) else {}
+        kind = whole.get("type")
+        nested = {f"type.{name}": one for name, one in kind.items()} if isinstance(kind, dict) else {}
+        for name, given in (whole | nested).items():
+            plain = str(name).removeprefix("type.")
+            usual = plain in ("roles", "message_property_mappings") and _usual_names(given)
+            if plain in _READ or is_off(given) or usual:
+                continue
+            rule = _OF_A_SET.get(plain)
+            answer = (
+                rule(given, whole) if rule else Answer(None, "Lathe does not know this key of axolotl's data sets.")
+            )
+            outcome = Outcome.UNSUPPORTED if answer.settings is None else Outcome.NO_EFFECT
+            entries.append(Entry(f"{key}[{number}].{name}", given, outcome, note=answer.note))
+    return entries
+
+
+def _usual_names(named: Any) -> bool:
+    """True if roles and fields of messages have names that Lathe finds by itself."""
+    values = named.values() if isinstance(named, dict) else [""]
+    parts = [part for value in values for part in (value if isinstance(value, list) else [value])]
+    return {str(part).lower() for part in parts} <= _NAMES_OF_MESSAGES
+
+
+def _data_set(described: Values, folder: Path | None) -> DataSet:
+    files = described.get("data_files")
+    name = str((files[0] if isinstance(files, list) and files else files) or described.get("path") or "")
+    kind = described.get("type")
+    fields = {**described, **kind} if isinstance(kind, dict) else described
+    columns = data_sets.mapping({role: str(fields[field]) for field, role in _COLUMNS.items() if fields.get(field)})
+    if folder is not None and data_sets.is_file(folder / name):
+        return DataSet(Source(str(folder / name), columns=columns))
+    on_hub = name.count("/") == 1 and "." not in name.split("/")[1][-6:]
+    missing = data_sets.UPLOAD if folder is None else f"{name} is not here."
+    return DataSet(Source("", columns=columns), data_sets.ON_HUB.format(name) if on_hub else missing)
+
+
+def _turns(described: Values) -> tuple[Values, list[str]]:
+    """The settings for the turns with loss of one of axolotl's data sets, and what Lathe does not have of them."""
+    settings: Values = {}
+    missing: list[str] = []
+    if field := described.get("message_field_training"):
+        settings = {"loss_on": "field", "loss_field": str(field)}
+    roles = described.get("roles_to_train")
+    if others := sorted({str(role) for role in roles} - _ASSISTANT) if isinstance(roles, list) else []:
+        carry = "in Lathe assistant turns, or with train_on_prompt all tokens, carry loss."
+        missing.append(f"roles_to_train {', '.join(others)}: {carry}")
+    for key in ("train_on_eos", "train_on_eot"):
+        if described.get(key) not in (None, "turn"):
+            missing.append(f"{key} {described[key]}: in Lathe the end token of each turn with loss carries loss.")
+    if described.get("message_field_training_detail"):
+        missing.append("message_field_training_detail: Lathe selects whole turns.")
+    if is_on(described.get("drop_system_message")):
+        missing.append("drop_system_message: remove the system messages from the data.")
+    return settings, missing

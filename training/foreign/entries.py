@@ -1,8 +1,13 @@
-"""What becomes of a key of another program's configuration, and the rules that decide it."""
+"""What becomes of a key of another program's configuration, and the rules that decide it.
 
+Rules that need no decision are in the TOML file of their program in this folder, the others are functions in the module beside it.
+"""
+
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 Values = dict[str, Any]
@@ -36,6 +41,8 @@ class Answer:
     note: str = ""
 
 
+IS_OFF = Answer({}, "is off.")
+IS_EMPTY = Answer({}, "is empty.")
 Rule = Callable[[Any, Values], Answer]
 """A function of a key's value and of all values of the file."""
 Table = Mapping[str, Rule]
@@ -51,22 +58,57 @@ def entry(key: str, value: Any, answer: Answer) -> Entry:
     return Entry(key, value, Outcome.TAKEN if same else Outcome.TRANSLATED, answer.settings, answer.note)
 
 
+@dataclass(frozen=True)
+class KeyFile:
+    """A program's keys whose rule is plain, rules for beginnings of keys, and values that the program uses for missing keys."""
+
+    rules: Table
+    prefixes: Table
+    defaults: Values
+
+
+def read(name: str, shared: Table | None = None) -> KeyFile:
+    """Reads NAME.toml; `shared` are the rules that its section `like` names.
+
+    Keys with a setting by the same name are in `same`, by another name in `settings`, `or_zero` (empty values are 0), `unless_off` and
+    `lists` (several names). `choices` translates values; `when_on` and `when_off` have the settings of switches; of `usual` keys Lathe
+    has one value only, with the note for others; `like` gives a key the rule of another. `ignored` keys change nothing in Lathe and
+    `refused` ones are not supported, by note. `prefixes` are rules for beginnings of keys, `defaults` values of missing keys.
+    """
+    file = tomllib.loads((Path(__file__).parent / f"{name}.toml").read_text(encoding="utf-8"))
+    return KeyFile(_rules(file, shared or {}), _rules(file.get("prefixes", {}), {}), file.get("defaults", {}))
+
+
+def _rules(file: dict[str, Any], shared: Table) -> Table:
+    off = file.get("when_off", {})
+    return {
+        **{key: to(key) for key in file.get("same", ())},
+        **{key: to(setting) for key, setting in file.get("settings", {}).items()},
+        **{key: _or_zero(setting) for key, setting in file.get("or_zero", {}).items()},
+        **{key: unless_off(setting) for key, setting in file.get("unless_off", {}).items()},
+        **{key: listed(setting) for key, setting in file.get("lists", {}).items()},
+        **{key: choice(**options) for key, options in file.get("choices", {}).items()},
+        **{key: flag(on, off.get(key)) for key, on in file.get("when_on", {}).items()},
+        **{key: _usual(value, note) for key, (value, note) in file.get("usual", {}).items()},
+        **{key: shared[other] for key, other in file.get("like", {}).items()},
+        **{key: ignored(note) for note, keys in file.get("ignored", {}).items() for key in keys},
+        **{key: refused(note) for note, keys in file.get("refused", {}).items() for key in keys},
+    }
+
+
 def to(setting: str, note: str = "") -> Rule:
     """The value as a setting; null gives nothing."""
-    return lambda value, _: Answer(
-        {} if value is None else {setting: value}, note or ("" if value is not None else "is empty.")
-    )
+    return lambda value, _: Answer({}, note or IS_EMPTY.note) if value is None else Answer({setting: value}, note)
 
 
-def choice(setting: str, names: Mapping[Any, Any], nearest: str = "") -> Rule:
+def choice(setting: str, values: Mapping[str, Any], nearest: str = "") -> Rule:
     """A value of a list of names as a choice of Lathe; others are not supported, and `nearest` is used."""
 
     def rule(value: Any, _: Values) -> Answer:
-        known = {str(name).lower(): chosen for name, chosen in names.items()}
         if value is None or value == "":
-            return Answer({}, "is empty.")
-        if str(value).lower() in known:
-            return Answer({setting: known[str(value).lower()]})
+            return IS_EMPTY
+        if str(value).lower() in values:
+            return Answer({setting: values[str(value).lower()]})
         return Answer(None, f"Lathe has no {setting} like this; {nearest} is the nearest." if nearest else "")
 
     return rule
@@ -74,11 +116,7 @@ def choice(setting: str, names: Mapping[Any, Any], nearest: str = "") -> Rule:
 
 def flag(when_true: Values, when_false: Values | None = None, note: str = "") -> Rule:
     """Settings for a value that is on, and for one that is off (nothing by default)."""
-
-    def rule(value: Any, _: Values) -> Answer:
-        return Answer(when_true if is_on(value) else when_false or {}, note if is_on(value) else "is off.")
-
-    return rule
+    return lambda value, _: Answer(when_true, note) if is_on(value) else Answer(when_false or {}, IS_OFF.note)
 
 
 def ignored(note: str) -> Rule:
@@ -91,14 +129,23 @@ def listed(setting: str) -> Rule:
     return lambda value, _: Answer({} if is_off(value) else {setting: names(value)})
 
 
-def usual(value: Any, note: str) -> Rule:
-    """A key that Lathe has only with this value, the program's default."""
-    return lambda given, _: Answer({}, note) if given in (value, None) else Answer(None, note)
+def unless_off(setting: str) -> Rule:
+    """The value as a setting, unless it is off or empty."""
+    return lambda value, _: IS_OFF if is_off(value) else Answer({setting: value})
 
 
 def refused(note: str) -> Rule:
     """A key that Lathe does not support, unless it is off or empty."""
-    return lambda value, _: Answer({}, "is off.") if is_off(value) else Answer(None, note)
+    return lambda value, _: IS_OFF if is_off(value) else Answer(None, note)
+
+
+def _usual(value: Any, note: str) -> Rule:
+    """A key that Lathe has only with this value, the program's default."""
+    return lambda given, _: Answer({}, note) if given in (value, None) else Answer(None, note)
+
+
+def _or_zero(setting: str) -> Rule:
+    return lambda value, _: Answer({setting: value or 0})
 
 
 def is_on(value: Any) -> bool:

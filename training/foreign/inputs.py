@@ -1,17 +1,16 @@
 """What a text gives to which program: the keys of a YAML or JSON file, or the arguments of the training command of a script."""
 
 import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from training.config import yaml_text
 from training.errors import UserError
-from training.foreign import arguments, not_read, python_text
+from training.foreign import launchers, python_text
 from training.foreign.entries import Entry, Outcome, Values, is_on
-from training.foreign.launchers import Launch, launches
-from training.foreign.nearby import Nearby
-from training.foreign.nested import flat
+from training.foreign.launchers import Arguments, Launch, launches
 from training.foreign.programs import (
     BY_FLAGS,
     BY_ITSELF,
@@ -25,6 +24,7 @@ from training.foreign.programs import (
     TRL,
     UNSLOTH,
     Program,
+    check_is_read,
     of_command,
     recognized,
 )
@@ -45,9 +45,34 @@ _NO_TRAINING = re.compile(
 """Names of scripts that do something else than training."""
 _EXAMPLE = re.compile(r"(^|/)run_(clm|fim|glue|classification|xnli|summarization|translation|seq2seq\w*)\.py$")
 """Examples of transformers."""
+_FOLDERS = ("", "..", "../..", "../../..")
+_LARGEST = 2**20
+"""Bytes of a file that a configuration names; configurations are a few thousand."""
+_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+_MOST_HOPS, _LONGEST_REFERRING = 5, 4096
 _OTHER_TRAINING = "is another training of the script. Import its command by itself."
 _NOT_HERE = "is not here. Import that file too."
 _LEFT = "stands outside of a command: a comment or a blank behind a backslash ends the command before it."
+
+
+@dataclass(frozen=True)
+class Nearby:
+    """The folder of a file, from which names are looked up, and texts that a script writes. Without a folder, no file is read."""
+
+    folder: Path | None = None
+    written: Mapping[str, str] = field(default_factory=dict)
+
+    def text(self, name: str) -> str | None:
+        """The text of a named file, from the folder upwards; None if it is not here, too large or no text."""
+        if name in self.written:
+            return self.written[name]
+        for path in [self.folder / part / name for part in _FOLDERS] if self.folder else []:
+            try:
+                if path.is_file() and path.stat().st_size <= _LARGEST:
+                    return path.read_text(encoding="utf-8")
+            except (OSError, ValueError):  # a name that no file can have; not text
+                continue
+        return None
 
 
 class NoTraining(UserError):  # noqa: N818
@@ -88,27 +113,26 @@ def given(text: str, folder: Path | None, name: str) -> Given:
         if python_text.is_script(notebook[0]):
             return _script(notebook[0], name)
     if values is not None and (program := recognized(values)) is not None:
-        not_read.check("", values, name)
+        check_is_read("", values, name)
         _check_trains(program, values, name)
         if program is TRL and name:
             values = {FILE: name} | values
-        return Given(program, flat(values, program.table) if program.nested else values, nearby=nearby)
+        return Given(program, _flat(values, program.table) if program.nested else values, nearby=nearby)
     try:
         command = _command(text, nearby)
     except ShellTextError as error:
         raise UserError("file", name, f"is not read: {error}.", "Give a shorter script.") from None
     if command is not None:
         return command
-    not_read.check("", values or {}, name)
+    check_is_read("", values or {}, name)
     names = ", ".join(program.name for program in PROGRAMS)
     if text.startswith("#!") or name.endswith(_SHELL_ENDINGS):
         message = f"starts no training of {names}, or only with arguments of its own."
         raise UserError("file", name, message, "Give the command of the training with its values.")
     if problem and not values:
         raise UserError("file", name, f"is not valid YAML or JSON: {problem}", "Correct it, or give a command.")
-    raise UserError(
-        "file", name, f"is not a configuration of {names}.", "Give one of theirs, or the flags of a command."
-    )
+    fix = "Give one of theirs, or the flags of a command."
+    raise UserError("file", name, f"is not a configuration of {names}.", fix)
 
 
 def _script(text: str, name: str) -> Given:
@@ -151,7 +175,7 @@ def _command(text: str, nearby: Nearby) -> Given | None:
         trainings += [one] if one is not None else []
     left = [command.words for command in script.commands if command.words and command.words[0].startswith("--")]
     if not trainings:
-        flags = arguments.read(left[0]).flags if left else {}
+        flags = launchers.arguments(left[0]).flags if left else {}
         program = recognized(flags)
         if program is None and refusals:
             raise refusals[0]
@@ -161,7 +185,7 @@ def _command(text: str, nearby: Nearby) -> Given | None:
     lost = [
         Entry(key, value, Outcome.UNSUPPORTED, note=_LEFT)
         for words in left
-        for key, value in arguments.read(words).flags.items()
+        for key, value in launchers.arguments(words).flags.items()
     ]
     return replace(first, entries=(*first.entries, *lost, *entries))
 
@@ -175,7 +199,7 @@ def _given(launch: Launch, nearby: Nearby) -> Given | None:
     words = list(launch.arguments)
     skipped = 1 if launch.target in COMMANDS else 0
     command = " ".join([launch.target, *words[:skipped]])
-    read = arguments.read(words[skipped:])
+    read = launchers.arguments(words[skipped:])
     of_files, entries = _of_files(read, nearby)
     flags = {
         name: value for name, value in read.flags.items() if name not in _CONFIG_FLAGS or not isinstance(value, str)
@@ -183,7 +207,7 @@ def _given(launch: Launch, nearby: Nearby) -> Given | None:
     given = of_files | flags
     named = of_command(command)
     program = named or (None if launch.target in COMMANDS else _by_flags(given))
-    not_read.check(command, given, command)
+    check_is_read(command, given, command)
     made = None
     if (program in (None, TRL) or (named is None and program in (LLAMAFACTORY, SWIFT))) and launch.target.endswith(
         ".py"
@@ -194,17 +218,13 @@ def _given(launch: Launch, nearby: Nearby) -> Given | None:
     if program is None or _NO_TRAINING.search(launch.target):
         return None
     _check_trains(program, {COMMAND: command} | given, command)
-    values = (flat(of_files, program.table) if program.nested else of_files) | flags
+    values = (_flat(of_files, program.table) if program.nested else of_files) | flags
     own = made or _EXAMPLE.search(command) or is_own({COMMAND: command})
     unseen = launch.target if program is TRL and launch.target.endswith(".py") and not own else ""
     if made:
         program, values = (SCRIPT if made.get("use_peft") is True else TRL), made
         command = f"{command} {made[COMMAND]}"
-    entries += [
-        Entry(word, None, Outcome.UNSUPPORTED, note=_reason(word))
-        for word in read.positional
-        if not _is_file_name(word)
-    ]
+    entries += [_left_over(word) for word in read.positional if not _is_file_name(word)]
     launcher = LAUNCHERS.get(launch.launcher, ONE_PROCESS if program.divides else BY_ITSELF)
     options = dict(launch.options)
     if launch.launcher in LAUNCHERS:
@@ -232,7 +252,7 @@ def _by_flags(values: Values) -> Program | None:
     return program if program in BY_FLAGS else None
 
 
-def _of_files(read: arguments.Arguments, nearby: Nearby) -> tuple[Values, list[Entry]]:
+def _of_files(read: Arguments, nearby: Nearby) -> tuple[Values, list[Entry]]:
     """The values of the configuration files that a command names, and entries for those that are not here."""
     names = [word for word in read.positional if _is_file_name(word)]
     names += [str(read.flags[flag]) for flag in _CONFIG_FLAGS if isinstance(read.flags.get(flag), str)]
@@ -261,5 +281,35 @@ def _is_file_name(value: Any) -> bool:
     return isinstance(value, str) and value.lower().endswith(_ENDINGS)
 
 
-def _reason(word: str) -> str:
-    return f"{word.reason}." if isinstance(word, Unresolved) else "is an argument that Lathe does not know."
+def _left_over(word: str) -> Entry:
+    note = f"{word.reason}." if isinstance(word, Unresolved) else "is an argument that Lathe does not know."
+    return Entry(word, None, Outcome.UNSUPPORTED, note=note)
+
+
+def _flat(values: Values, whole: Collection[str]) -> Values:
+    """The values of sections under dotted keys; lists and the keys in `whole` are one value. `${a.b}` is the value of a.b."""
+    flat = dict(_dotted(values, whole, ""))
+    return {key: _resolved(value, flat) for key, value in flat.items()}
+
+
+def _dotted(values: Values, whole: Collection[str], start: str) -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        name = f"{start}{key}"
+        if isinstance(value, dict) and value and name not in whole:
+            yield from _dotted(value, whole, f"{name}.")
+        else:
+            yield name, value
+
+
+def _resolved(value: Any, flat: Values) -> Any:
+    if isinstance(value, dict):
+        return {key: _resolved(one, flat) for key, one in value.items()}
+    for _ in range(_MOST_HOPS):
+        match = _REFERENCE.search(value) if isinstance(value, str) and len(value) <= _LONGEST_REFERRING else None
+        if match is None:
+            return value
+        if match.group(1) not in flat:
+            return Unresolved(str(value), f"refers to {match.group(1)}, which the file does not set")
+        target = flat[match.group(1)]
+        value = target if match.group() == value else value.replace(match.group(), str(target))
+    return value

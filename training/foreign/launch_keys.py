@@ -3,22 +3,19 @@
 import re
 from typing import Any
 
-from training.foreign.entries import Answer, Rule, Table, Values, choice, flag, ignored, is_off, is_on, refused
-from training.foreign.sharding_files import from_fsdp, from_name, from_zero
+from training.foreign.entries import IS_OFF, Answer, Rule, Table, Values, choice, ignored, is_off, is_on, read
+from training.foreign.sharding import from_fsdp, from_name, from_zero, number
 from training.foreign.shell_values import Unresolved
-from training.foreign.trainer_keys import IN_LATHE
 
-_BY_LAUNCHER = "Lathe launches the ranks itself."
 _ALL_DEVICES = "is not given: it starts a process for each device of its machine. Set num_processes."
 _ELSEWHERE = "is decided by the machine. Set num_processes."
-_STRATEGIES = {
-    "NO": "single",
-    "MULTI_GPU": "ddp",
-    "MULTI_CPU": "ddp",
-    "MULTI_XPU": "ddp",
-    "MULTI_NPU": "ddp",
-    "FSDP": "fsdp",
-}
+_STRATEGIES = {"no": "single", "fsdp": "fsdp"} | dict.fromkeys(
+    ("multi_gpu", "multi_cpu", "multi_xpu", "multi_npu"), "ddp"
+)
+_OF_ZERO = (
+    "zero_stage",
+    *(f"offload_{part}_{key}" for part in ("optimizer", "param") for key in ("device", "nvme_path")),
+)
 
 
 def visible_devices(values: Values) -> int | None:
@@ -31,7 +28,7 @@ def visible_devices(values: Values) -> int | None:
 
 def processes(count: Any, machines: Any = 1) -> Values | None:
     """The settings for `count` processes on each of several machines; None if one of them is no number."""
-    numbers = [number(count), number(machines if machines is not None else 1)]
+    numbers = [count_of(count), count_of(machines if machines is not None else 1)]
     if None in numbers:
         return None
     per_machine, nodes = (one or 1 for one in numbers)
@@ -41,7 +38,7 @@ def processes(count: Any, machines: Any = 1) -> Values | None:
     return settings | ({"num_machines": nodes} if nodes > 1 else {})
 
 
-def number(value: Any) -> int | None:
+def count_of(value: Any) -> int | None:
     """A number of processes or machines; of a range such as 1:4 the largest. None if it is none."""
     text = str(value).rpartition(":")[2]
     return int(text) if not isinstance(value, Unresolved) and re.fullmatch(r"[1-9]\d{0,5}", text) else None
@@ -51,17 +48,17 @@ def _per_machine(key: str, machines: str) -> Rule:
     """A rule for the number of processes on each machine."""
 
     def rule(value: Any, values: Values) -> Answer:
-        count = number(value) or visible_devices(values)
+        count = count_of(value) or visible_devices(values)
         settings = processes(count, values.get(machines)) if count else None
         if settings is None:
             return Answer(None, _ALL_DEVICES if value is None else f"{key} {_ELSEWHERE}")
-        return Answer(settings, "" if number(value) else "as CUDA_VISIBLE_DEVICES says.")
+        return Answer(settings, "" if count_of(value) else "as CUDA_VISIBLE_DEVICES says.")
 
     return rule
 
 
 def _machines(value: Any, _: Values) -> Answer:
-    count = number(value)
+    count = count_of(value)
     return Answer({"num_machines": count}) if count else Answer(None, "is decided by the machine. Set num_machines.")
 
 
@@ -85,7 +82,7 @@ def _deepspeed_count(value: Any, values: Values) -> Answer:
 
 def _accelerate_count(value: Any, values: Values) -> Answer:
     """num_processes of accelerate: those of all machines."""
-    count = number(value) or (visible_devices(values) if is_off(value) else None)
+    count = count_of(value) or (visible_devices(values) if is_off(value) else None)
     if count is None:
         return Answer(None, _ALL_DEVICES if is_off(value) else f"num_processes {_ELSEWHERE}")
     keys = ("distributed_type", "use_deepspeed", "use_fsdp", "deepspeed_config", "accelerate_config")
@@ -115,7 +112,7 @@ def _distributed(value: Any, values: Values) -> Answer:
 
 
 def _uses(kind: str) -> Rule:
-    return lambda value, values: Answer({}, "is off.") if is_off(value) else _distributed(kind, values)
+    return lambda value, values: IS_OFF if is_off(value) else _distributed(kind, values)
 
 
 def _of_zero(_: Any, values: Values) -> Answer:
@@ -125,52 +122,22 @@ def _of_zero(_: Any, values: Values) -> Answer:
     return Answer({}, "has no effect without use_deepspeed.")
 
 
-def _if_number(setting: str) -> Rule:
-    return lambda value, _: (
-        Answer({setting: value})
-        if isinstance(value, (int, float)) and not isinstance(value, bool)
-        else Answer({}, "is left to the program.")
-    )
-
-
+_ACCELERATE = read("accelerate")
 ACCELERATE: Table = {
+    **_ACCELERATE.rules,
     "distributed_type": _distributed,
     "num_processes": _accelerate_count,
-    "mixed_precision": choice("precision", {"no": "fp32", "bf16": "bf16", "fp16": "fp16"}, "bf16"),
     "num_machines": _machines,
     "dynamo_backend": lambda value, _: Answer({} if str(value).lower() == "no" else {"torch_compile": True}),
     "config_file": _named,
     "accelerate_config": _named,
     "use_deepspeed": _uses("DEEPSPEED"),
     "use_fsdp": _uses("FSDP"),
-    "multi_gpu": flag({"strategy": "ddp"}),
-    "gradient_accumulation_steps": _if_number("gradient_accumulation_steps"),
-    "gradient_clipping": _if_number("max_grad_norm"),
-    "zero_stage": _of_zero,
-    "offload_optimizer_device": _of_zero,
-    "offload_param_device": _of_zero,
-    "offload_optimizer_nvme_path": _of_zero,
-    "offload_param_nvme_path": _of_zero,
-    "use_cpu": ignored("the worker decides on which devices a run trains."),
-    "gpu_ids": ignored("the worker decides on which devices a run trains."),
-    "CUDA_VISIBLE_DEVICES": ignored("the worker decides on which devices a run trains."),
-    "enable_cpu_affinity": ignored(IN_LATHE),
-    "use_megatron_lm": refused("ZeRO-3 or FSDP is the nearest."),
-    "tpu": refused("Lathe does not train on TPUs."),
-    **{
-        name: ignored(_BY_LAUNCHER)
-        for name in ("compute_environment", "debug", "downcast_bf16", "machine_rank", "main_training_function", "rdzv_backend",
-                     "same_network", "tpu_env", "tpu_use_cluster", "tpu_use_sudo", "main_process_ip", "main_process_port",
-                     "deepspeed_multinode_launcher", "tpu_name", "tpu_zone", "commands", "command_file", "module", "m", "rdzv_conf",
-                     "zero3_init_flag", "zero3_save_16bit_model", "deepspeed_hostfile", "max_restarts", "monitor_interval", "role",
-                     "num_cpu_threads_per_process", "tee", "log_dir", "quiet", "no_python", "cpu", "fsdp_version")
-    },
-}  # fmt: skip
-ACCELERATE_PREFIXES: Table = {
-    "fsdp_": ignored("belongs to use_fsdp."),
-    "megatron_lm_": ignored("belongs to use_megatron_lm."),
-    "dynamo_": ignored("belongs to dynamo_backend."),
+    "gradient_accumulation_steps": number("gradient_accumulation_steps", "is left to the program."),
+    "gradient_clipping": number("max_grad_norm", "is left to the program."),
+    **dict.fromkeys(_OF_ZERO, _of_zero),
 }
+ACCELERATE_PREFIXES = _ACCELERATE.prefixes
 TORCHRUN: Table = {
     "nproc_per_node": _per_machine("nproc_per_node", "nnodes"),
     "nnodes": _machines,
@@ -197,10 +164,10 @@ ONE_PROCESS: Table = {
     "CUDA_VISIBLE_DEVICES": ignored("one process divides the model over them; set strategy fsdp or zero3 for that."),
 }
 """A program that divides the model over the devices of one process."""
-SHARED: Table = {
+OF_TRL: Table = {
     name: ACCELERATE[name]
     for name in ("num_processes", "num_machines", "mixed_precision", "accelerate_config", "machine_rank", "main_process_ip",
                  "main_process_port", "gpu_ids", "use_deepspeed", "use_fsdp", "multi_gpu")
 }  # fmt: skip
 """What trl's command passes on to accelerate."""
-OTHERS: Table = {"": ignored(_BY_LAUNCHER)}
+OTHERS: Table = {"": ignored("Lathe launches the ranks itself.")}

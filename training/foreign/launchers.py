@@ -1,11 +1,15 @@
-"""Commands that start a training: what launches it, on how many processes, and what is started with which arguments."""
+"""Commands that start a training: what launches it, on how many processes, and what is started with which arguments.
+
+Arguments of programs and of launchers are `--name value ...`, `--name=value`, `--name` (true), `name=value`, and words by position.
+"""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
-from training.foreign.arguments import read
+from training.config import yaml_text
 from training.foreign.entries import Values
 from training.foreign.shell_text import Command, Script
 from training.foreign.shell_text import read as read_script
@@ -158,7 +162,7 @@ def _started(launcher: str, words: list[str]) -> Launch | None:
             break
     if place >= len(words):
         return None
-    options = read(own, switches).flags if launcher != PYTHON else {}
+    options = arguments(own, switches).flags if launcher != PYTHON else {}
     return Launch(str(words[place]), words[place + 1 :], launcher, options)
 
 
@@ -170,3 +174,67 @@ def _hides_options(words: list[str], place: int) -> bool:
 
 def _name(word: str) -> str:
     return word.rpartition("/")[2]
+
+
+_INTEGER = re.compile(r"[+-]?\d{1,18}")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?")
+_WORDS: dict[str, Any] = {"true": True, "false": False, "none": None, "null": None}
+_OVERRIDE = re.compile(r"([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
+_FLAG = re.compile(r"--?[A-Za-z]")
+
+
+@dataclass
+class Arguments:
+    """Flags by name, with `_` for `-`, and the words before the first flag."""
+
+    flags: Values = field(default_factory=dict)
+    positional: list[str] = field(default_factory=list)
+
+
+def arguments(words: Sequence[str], switches: frozenset[str] = frozenset()) -> Arguments:
+    """The arguments. `switches` are names of flags that take no value; other flags take the words up to the next flag."""
+    read = Arguments()
+    name = ""
+    for word in words:
+        text = str(word)
+        if _FLAG.match(text):
+            name, equals, _ = text.lstrip("-").partition("=")
+            written = text[text.find("=") + 1 :]
+            name = name.replace("-", "_")
+            read.flags[name] = scalar(_as(word, written)) if equals else True
+            name = "" if equals or name in switches else name
+        elif (match := _OVERRIDE.fullmatch(text)) is not None and (not name or read.flags[name] is not True):
+            read.flags[match.group(1)] = scalar(_as(word, match.group(2)))
+        elif name and isinstance(word, Unresolved) and read.flags[name] is not True:
+            read.positional.append(word)  # perhaps further flags: a value that is given stays
+        elif name:
+            read.flags[name] = _more(read.flags[name], scalar(word))
+        elif text.strip():
+            read.positional.append(word)
+    return read
+
+
+def _more(before: Any, value: Any) -> Any:
+    if before is True:
+        return value
+    return [*before, value] if isinstance(before, list) else [before, value]
+
+
+def _as(word: str, text: str) -> str:
+    """A part of a word, unresolved as the word is."""
+    return Unresolved(text, word.reason) if isinstance(word, Unresolved) else text
+
+
+def scalar(word: str) -> Any:
+    """The number, truth value, mapping or list that a word writes, else the word."""
+    text = word.strip()
+    if isinstance(word, Unresolved):
+        return word
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if _NUMBER.fullmatch(text):
+        return int(text) if _INTEGER.fullmatch(text) else float(text)
+    try:
+        return yaml_text.load(text) if text[:1] in ("{", "[") else word
+    except yaml_text.YamlTextError:
+        return word

@@ -1,54 +1,52 @@
-"""Keys of LLaMA-Factory's YAML (v0.9)."""
+"""Keys of LLaMA-Factory's YAML (v0.9), and its data sets."""
 
+import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from training.config.choices import Method
-from training.foreign.chat_keys import enable_thinking, template_name
-from training.foreign.entries import Answer, Table, Values, choice, is_off, is_on, names
-from training.foreign.key_files import read
-from training.foreign.launch_keys import SHARED
+from training.config.data_sets import Source
+from training.foreign import data_sets
+from training.foreign.data_sets import DataSet
+from training.foreign.entries import IS_EMPTY, IS_OFF, Answer, Table, Values, is_off, is_on, names, read
+from training.foreign.launch_keys import OF_TRL
 from training.foreign.tasks import known_task, refuse
-from training.foreign.trainer_keys import ATTENTION, COMMAND, LIGER, TRAINER, lengths
+from training.foreign.trainer_keys import COMMAND, SHARED, TRAINER, adapter, summed, template_arguments
 
 _STAGES = {"sft": "sft", "pt": "pretraining", "dpo": "dpo", "kto": "kto", "rm": "reward"}
-_LOSSES = {"sigmoid": "sigmoid", "hinge": "hinge", "ipo": "ipo"}
-DEFAULTS: Values = {
-    "lora_target": "all", "lora_alpha": None, "disable_gradient_checkpointing": False,
-    "cutoff_len": 2048, "lora_rank": 8, "per_device_train_batch_size": 8, "learning_rate": 5e-5, "num_train_epochs": 3.0,
-    "lr_scheduler_type": "linear", "warmup_ratio": 0.0, "val_size": 0.0, "logging_steps": 500, "save_steps": 500,
-}  # fmt: skip
+_KEYS = read("llamafactory", SHARED)
+PREFIXES = _KEYS.prefixes
 
 
 def defaults(values: Values) -> Values:
     """What LLaMA-Factory uses if a key is missing, where Lathe's default is another; its script before 0.7 has other lengths."""
     command = str(values.get(COMMAND, ""))
-    own = DEFAULTS | ({"cutoff_len": 1024} if "train_bash" in command else {})
+    own = {**_KEYS.defaults, "lora_alpha": None} | ({"cutoff_len": 1024} if "train_bash" in command else {})
     starts = command.startswith(("llamafactory-cli", "lmf"))  # which start a process on each device
     return own | ({"num_processes": None} if starts and "num_processes" not in values else {})
 
 
 def _stage(value: Any, values: Values) -> Answer:
-    task = known_task(value, _STAGES, "stage")
+    task, loss = known_task(value, _STAGES, "stage"), str(values.get("pref_loss"))
     if task == "dpo":
-        refuse(str(values.get("pref_loss")), f"pref_loss: {values.get('pref_loss')}")
-        task = "orpo" if str(values.get("pref_loss")) == "orpo" else task
-    return Answer({"task": task})
+        refuse(loss, f"pref_loss: {loss}")
+    return Answer({"task": "orpo" if task == "dpo" and loss == "orpo" else task})
 
 
 def _method(value: Any, values: Values) -> Answer:
     """finetuning_type, with quantization_bit."""
     bits = values.get("quantization_bit")
-    if value == "lora":
-        return Answer({"method": "qlora", "quantization": f"{bits}bit"} if bits in (4, 8) else {"method": "lora"})
     if value == "full":
         return Answer({"method": "full"})
     if value == "freeze":
         layers = values.get("freeze_trainable_layers", 2)
         if isinstance(layers, int) and layers > 0:
             return Answer({"method": "full", "trainable_layers": layers})
-    if value in list(Method):
-        return Answer({"method": value, "quantization": f"{bits}bit"} if bits in (4, 8) else {"method": value})
-    return Answer(None, "Lathe has full, lora, qlora and PEFT's methods; method stays lora.")
+    if value not in list(Method):
+        return Answer(None, "Lathe has full, lora, qlora and PEFT's methods; method stays lora.")
+    settings = adapter(bits if bits in (4, 8) else None)
+    return Answer(settings if value == "lora" else settings | {"method": value})
 
 
 def _bits(value: Any, _: Values) -> Answer:
@@ -57,42 +55,38 @@ def _bits(value: Any, _: Values) -> Answer:
     return Answer(None, "bitsandbytes has 4 and 8 bits; 4bit is the nearest.")
 
 
-def _targets(value: Any, _: Values) -> Answer:
-    return Answer({"target_modules": "all-linear" if value == "all" else names(value)})
-
-
 def _alpha(value: Any, values: Values) -> Answer:
     rank = values.get("lora_rank")
     return Answer({"lora_alpha": value if value is not None else 2 * (rank if isinstance(rank, int) else 8)})
 
 
 def _packing(value: Any, values: Values) -> Answer:
-    flat = is_on(value) and is_on(values.get("neat_packing"))
-    return Answer({"packing": ("padding_free" if flat else "packed") if is_on(value) else "none"})
+    packing = "padding_free" if is_on(values.get("neat_packing")) else "packed"
+    return Answer({"packing": packing if is_on(value) else "none"})
 
 
 def _pissa(value: Any, values: Values) -> Answer:
     rounds = values.get("pissa_iter", 16)
     kind = "pissa" if rounds == -1 else "pissa_niter_4" if rounds == 4 else "pissa_niter_16"
-    return Answer({"lora_init": kind}) if is_on(value) else Answer({}, "is off.")
+    return Answer({"lora_init": kind}) if is_on(value) else IS_OFF
 
 
 def _loss(value: Any, values: Values) -> Answer:
-    if value == "orpo":
-        return Answer({}, "gives the task orpo.")
-    return choice("dpo_loss", _LOSSES, "sigmoid")(value, values)
-
-
-def _no_checkpointing(value: Any, _: Values) -> Answer:
-    return Answer({"gradient_checkpointing": "none" if is_on(value) else "full"})
+    return Answer({}, "gives the task orpo.") if value == "orpo" else _KEYS.rules["pref_loss"](value, values)
 
 
 def _predict(value: Any, _: Values) -> Answer:
-    return (
-        Answer({}, "is off.")
-        if is_off(value)
-        else Answer({"answer_rows": 100}, "Lathe answers held-out rows after training.")
-    )
+    return IS_OFF if is_off(value) else Answer({"answer_rows": 100}, "Lathe answers held-out rows after training.")
+
+
+def _thinking(value: Any, values: Values) -> Answer:
+    """enable_thinking, an argument of the template."""
+    if value is None:
+        return IS_EMPTY
+    others = template_arguments(values.get("chat_template_kwargs"), values).settings or {}
+    earlier = others.get("chat_template_kwargs")
+    argument = f"enable_thinking={'true' if is_on(value) else 'false'}"
+    return Answer({"chat_template_kwargs": f"{earlier}, {argument}" if earlier else argument})
 
 
 def _peft(value: Any, _: Values) -> Answer:
@@ -101,13 +95,12 @@ def _peft(value: Any, _: Values) -> Answer:
         return Answer({"method": "full"})
     if value.get("name") == "freeze":
         return Answer({"method": "full", "trainable_layers": value.get("freeze_trainable_layers") or 2})
+    modules = value.get("target_modules")
     given = {
         "lora_r": value.get("r"),
         "lora_alpha": value.get("lora_alpha"),
         "lora_dropout": value.get("lora_dropout"),
-        "target_modules": None
-        if is_off(value.get("target_modules"))
-        else names(value["target_modules"]).replace("all", "all-linear"),
+        "target_modules": None if is_off(modules) else names(modules).replace("all", "all-linear"),
     }
     return Answer({"method": "lora"} | {name: one for name, one in given.items() if one is not None})
 
@@ -135,14 +128,13 @@ def _mix(value: Any, _: Values) -> Answer:
 def _quantized(value: Any, _: Values) -> Answer:
     """quant_config of LLaMA-Factory 1."""
     bits = value.get("quantization_bit") if isinstance(value, dict) else None
-    return Answer({"method": "qlora", "quantization": f"{bits or 4}bit"})
+    return Answer(adapter(bits or 4))
 
 
-_KEYS, PREFIXES = read("llamafactory")
 TABLE: Table = {
     **TRAINER,
-    **_KEYS,
-    "num_processes": SHARED["num_processes"],
+    **_KEYS.rules,
+    "num_processes": OF_TRL["num_processes"],
     "ray_num_workers": lambda value, _: Answer({"num_processes": value} if isinstance(value, int) else {}),
     "peft_config": _peft,
     "dist_config": _distributed,
@@ -150,19 +142,87 @@ TABLE: Table = {
     "stage": _stage,
     "finetuning_type": _method,
     "quantization_bit": _bits,
-    "quantization_method": choice("quantization", {"bitsandbytes": "4bit", "bnb": "4bit"}, "4bit by bitsandbytes"),
     "lora_alpha": _alpha,
-    "lora_target": _targets,
     "pissa_init": _pissa,
     "mix_strategy": _mix,
-    "max_source_length": lengths,
-    "max_target_length": lengths,
+    **dict.fromkeys(("max_source_length", "max_target_length"), summed(max_source_length=512, max_target_length=512)),
     "packing": _packing,
-    "template": template_name,
-    "enable_thinking": enable_thinking,
-    "flash_attn": choice("attention", ATTENTION, "auto"),
-    "enable_liger_kernel": LIGER,
-    "disable_gradient_checkpointing": _no_checkpointing,
+    "enable_thinking": _thinking,
+    "disable_gradient_checkpointing": lambda value, _: Answer(
+        {"gradient_checkpointing": "none" if is_on(value) else "full"}
+    ),
     "pref_loss": _loss,
     "predict_with_generate": _predict,
 }
+
+_INFO = "dataset_info.json"
+_ROLES = {  # column of dataset_info.json: role of Lathe's mapping
+    "prompt": "instruction", "query": "input", "response": "output", "system": "system", "messages": "messages", "tools": "tools",
+    "chosen": "chosen", "rejected": "rejected", "kto_tag": "label",
+}  # fmt: skip
+
+
+def datasets(value: Any, values: Values, folder: Path | None, setting: str) -> Answer:
+    """LLaMA-Factory's data sets, as its dataset_info.json describes them, with the weights of interleave_probs."""
+    if folder is None:
+        return Answer(None, data_sets.UPLOAD)
+    named = [str(name).strip() for name in (value if isinstance(value, list) else str(value or "").split(","))]
+    named = [name for name in named if name]
+    if not named:
+        return IS_EMPTY
+    info = _info(folder, str(values.get("dataset_dir") or "data"))
+    found = [_data_set(name, folder, info, setting) for name in named]
+    weights = _weights(values, len(named)) if setting == "data" else [None] * len(named)
+    weighted = [
+        replace(one, source=one.source and replace(one.source, weight=weight))
+        for one, weight in zip(found, weights, strict=True)
+    ]
+    return data_sets.answer(weighted, setting)
+
+
+def _data_set(name: str, folder: Path, info: Path | None, setting: str) -> DataSet:
+    if data_sets.is_file(folder / name):
+        return DataSet(Source(str(folder / name)))
+    if info is None:
+        return DataSet(None, f"{_INFO}, which names the file of {name}, is not here. Set {setting} to the file.")
+    described = _entry(info, name)
+    if described is None:
+        return DataSet(None, f"{info} has no entry {name}.")
+    if "file_name" not in described:
+        on_hub = described.get("hf_hub_url") or described.get("ms_hub_url") or name
+        return DataSet(None, data_sets.ON_HUB.format(on_hub))
+    named = described.get("columns")
+    listed = named.items() if isinstance(named, dict) else ()
+    columns = data_sets.mapping({_ROLES[column]: str(path) for column, path in listed if column in _ROLES and path})
+    rows = described.get("num_samples")
+    most = rows if isinstance(rows, int) and not isinstance(rows, bool) and rows > 0 else None
+    return DataSet(Source(str(info.parent / str(described["file_name"])), max_rows=most, columns=columns))
+
+
+def _weights(values: Values, count: int) -> list[float | None]:
+    """The weights of interleaved data sets; without probabilities they alternate."""
+    if not str(values.get("mix_strategy") or "").startswith("interleave") or count < 2:
+        return [None] * count
+    given = values.get("interleave_probs")
+    listed = given if isinstance(given, list) else str(given or "").split(",")
+    try:
+        weights = [float(one) for one in listed if str(one).strip()]
+    except (TypeError, ValueError):
+        weights = []
+    return [*weights] if len(weights) == count and min(weights) > 0 else [1.0] * count
+
+
+def _entry(info: Path, name: str) -> dict[str, Any] | None:
+    """The entry of a data set in dataset_info.json; None if there is none, or the file cannot be read."""
+    try:
+        listed = json.loads(info.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    described = listed.get(name) if isinstance(listed, dict) else None
+    return described if isinstance(described, dict) else None
+
+
+def _info(folder: Path, named: str) -> Path | None:
+    """dataset_info.json in the folder that the file names, from the file's folder upwards."""
+    paths = [above / part / _INFO for above in (folder, *folder.parents) for part in (named, ".")]
+    return next((path for path in paths if data_sets.is_file(path)), None)

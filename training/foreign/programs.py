@@ -1,33 +1,45 @@
-"""The programs whose files and commands can be imported, and how those of each are recognized."""
+"""The programs whose files and commands can be imported, those that are only named, and how each is recognized."""
 
 import re
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+from training.errors import UserError
 from training.foreign import (
     axolotl,
+    data_sets,
     launch_keys,
     llamafactory,
-    other_programs,
     oumi,
     project_scripts,
+    sharding,
     swift,
     torchtune,
     trl,
 )
-from training.foreign.entries import Table, Values
+from training.foreign.entries import Answer, Table, Values
 from training.foreign.launchers import ACCELERATE as ACCELERATE_LAUNCH
 from training.foreign.launchers import DEEPSPEED as DEEPSPEED_LAUNCH
 from training.foreign.launchers import TORCHRUN
-from training.foreign.sharding_files import DEEPSPEED_KEYS, DEEPSPEED_OTHERS, FSDP_KEYS, looks_like_deepspeed
+
+Recognizer = Callable[[Values], bool]
 
 
-def _nothing(_: Values) -> Values:
-    return {}
+def has(*parts: str) -> Recognizer:
+    """True for values with one of the keys of each part: `a|b`. A key `section.key` may be in a section, `section.*` is one."""
+    return lambda values: all(any(_has_key(values, key) for key in part.split("|")) for part in parts)
 
 
-def _nothing_is(_: Values) -> bool:
+def _has_key(values: Values, key: str) -> bool:
+    section, _, name = key.partition(".")
+    inner = values.get(section) if name else None
+    return key in values or (isinstance(inner, dict) and (name == "*" or name in inner))
+
+
+def _nothing(_: Values) -> bool:
     return False
 
 
@@ -36,14 +48,16 @@ class Program:
     """A program's name, its keys, keys by their beginning, and what it uses where a key is missing."""
 
     name: str
-    recognizes: Callable[[Values], bool]
+    recognizes: Recognizer
     table: Table
     prefixes: Table = field(default_factory=dict)
-    defaults: Callable[[Values], Values] = _nothing
+    defaults: Callable[[Values], Values] = lambda _: {}
     data: frozenset[str] = frozenset()
     """Keys that name training data."""
     held_out: frozenset[str] = frozenset()
     """Keys that name data for evaluation."""
+    datasets: Callable[[Any, Values, Path | None, str], Answer] = data_sets.by_name
+    """The answer for such a key: of its value, all values, the folder of the file (None: no file is read) and the setting."""
     commands: str = r"(?!)"
     """A pattern of the commands that read its keys: `trl dpo`, the path of a script or the name of a module."""
     nested: bool = False
@@ -52,61 +66,65 @@ class Program:
     """True if one process of it divides the model over several devices, instead of the rows."""
 
 
-def _has(*some: str, all_of: tuple[str, ...] = ()) -> Callable[[Values], bool]:
-    return lambda values: any(name in values for name in some) and all(name in values for name in all_of)
-
-
 def _only_fsdp(values: Values) -> bool:
     plain = {str(name).removeprefix("fsdp_") for name in values}
-    return bool(plain) and plain <= FSDP_KEYS
+    return bool(plain) and plain <= sharding.FSDP_NAMES
+
+
+def _adapter(values: Values) -> bool:
+    return "peft_type" in values and "model_name_or_path" not in values
 
 
 DEEPSPEED = Program(
-    "DeepSpeed", looks_like_deepspeed, DEEPSPEED_KEYS, DEEPSPEED_OTHERS, lambda _: {"zero_optimization": {"stage": 0}}
-)
+    "DeepSpeed", sharding.looks_like_deepspeed, sharding.DEEPSPEED, sharding.DEEPSPEED_OTHERS,
+    lambda _: {"zero_optimization": {"stage": 0}},
+)  # fmt: skip
 ACCELERATE = Program(
-    "accelerate",
-    _has("distributed_type", "compute_environment"),
-    launch_keys.ACCELERATE,
-    launch_keys.ACCELERATE_PREFIXES,
+    "accelerate", has("distributed_type|compute_environment"), launch_keys.ACCELERATE, launch_keys.ACCELERATE_PREFIXES
 )
-ADAPTER = Program(
-    "PEFT", lambda values: "peft_type" in values and "model_name_or_path" not in values, other_programs.ADAPTER
-)
-FSDP = Program("FSDP", _only_fsdp, other_programs.FSDP)
+ADAPTER = Program("PEFT", _adapter, project_scripts.ADAPTER)
+FSDP = Program("FSDP", _only_fsdp, sharding.FSDP)
 AXOLOTL = Program(
     "axolotl",
-    _has("base_model", "base_model_config"),
+    has("base_model|base_model_config"),
     axolotl.TABLE,
     axolotl.PREFIXES,
     axolotl.defaults,
     frozenset(("datasets",)),
     frozenset(("test_datasets",)),
+    axolotl.datasets,
     r"^axolotl train|axolotl[/.]cli[/.]train|axolotl/scripts/finetune",
 )
+
+
+def _llamafactory(values: Values) -> bool:
+    return (
+        has("finetuning_type|cutoff_len|train_dataset|pref_loss")(values)
+        or has("dataset|stage", "template|lora_target|dataset_dir")(values)
+        or has("model_name_or_path", "template")(values)
+    )
+
+
 LLAMAFACTORY = Program(
     "LLaMA-Factory",
-    lambda values: (
-        _has("finetuning_type", "cutoff_len", "train_dataset", "pref_loss")(values)
-        or (_has("dataset", "stage")(values) and _has("template", "lora_target", "dataset_dir")(values))
-        or _has("template", "dataset_dir", all_of=("model_name_or_path", "template"))(values)
-    ),
+    _llamafactory,
     llamafactory.TABLE,
     llamafactory.PREFIXES,
     llamafactory.defaults,
     frozenset(("dataset", "train_dataset")),
     frozenset(("eval_dataset",)),
+    llamafactory.datasets,
     r"^(llamafactory-cli|lmf) train|llamafactory[/.](train|launcher|cli)|(^|/)train_bash\.py",
 )
 SWIFT = Program(
     "ms-swift",
-    _has(*swift.OWN_KEYS),
+    has("|".join(swift.OWN_KEYS)),
     swift.TABLE,
     swift.PREFIXES,
     swift.defaults,
     frozenset(("dataset",)),
     frozenset(("val_dataset",)),
-    r"^swift (sft|pt|rlhf)|swift[/.]cli[/.](sft|rlhf|pt)|(^|/)llm_(sft|dpo|pt)\.py",
+    commands=r"^swift (sft|pt|rlhf)|swift[/.]cli[/.](sft|rlhf|pt)|(^|/)llm_(sft|dpo|pt)\.py",
     divides=True,
 )
 TORCHTUNE = Program(
@@ -128,51 +146,33 @@ OUMI = Program(
     commands=r"^oumi (train|distributed)",
     divides=True,
 )
-FIREFLY = Program(
-    "Firefly",
-    _has("train_mode", "template_name", all_of=("train_file", "max_seq_length")),
-    project_scripts.FIREFLY,
-    {},
-    project_scripts.firefly_defaults,
-    project_scripts.FILES,
-    project_scripts.EVAL_FILES,
-)
-MEDICALGPT = Program(
-    "MedicalGPT",
-    lambda values: (
-        "train_file_dir" in values
-        and bool({"validation_file_dir", "tool_format", "template_name", "target_modules"} & values.keys())
-    ),
-    trl.TRL,
-    {},
-    project_scripts.medicalgpt_defaults,
-    project_scripts.FILES,
-    project_scripts.EVAL_FILES,
-    divides=True,
-)
 TRL = Program(
     "transformers and trl",
-    _has(
-        "model_name_or_path",
-        "model_id",
-        "per_device_train_batch_size",
-        "num_train_epochs",
-        "dataset_name",
-        "lr_scheduler_type",
-    ),
+    has("model_name_or_path|model_id|per_device_train_batch_size|num_train_epochs|dataset_name|lr_scheduler_type"),
     trl.TRL,
-    {},
-    project_scripts.qlora_or_trainer,
-    project_scripts.FILES,
-    project_scripts.EVAL_FILES,
-    r"^trl (?!env|vllm|chat|merge)|(^|[/.])trl[/.]scripts[/.]",
+    defaults=project_scripts.qlora_or_trainer,
+    data=project_scripts.FILES,
+    held_out=project_scripts.EVAL_FILES,
+    commands=r"^trl (?!env|vllm|chat|merge)|(^|[/.])trl[/.]scripts[/.]",
+)
+FIREFLY = replace(
+    TRL,
+    name="Firefly",
+    recognizes=has("train_mode|template_name", "train_file", "max_seq_length"),
+    table=project_scripts.FIREFLY,
+    defaults=project_scripts.firefly_defaults,
+    commands=r"(?!)",
+)
+MEDICALGPT = replace(
+    TRL,
+    name="MedicalGPT",
+    recognizes=has("train_file_dir", "validation_file_dir|tool_format|template_name|target_modules"),
+    defaults=project_scripts.medicalgpt_defaults,
+    commands=r"(?!)",
+    divides=True,
 )
 SCRIPT = replace(
-    TRL,
-    recognizes=_nothing_is,
-    table=project_scripts.SCRIPT,
-    defaults=project_scripts.script_defaults,
-    commands=r"(?!)",
+    TRL, recognizes=_nothing, table=project_scripts.SCRIPT, defaults=project_scripts.script_defaults, commands=r"(?!)"
 )
 UNSLOTH = replace(SCRIPT, name="Unsloth")
 """Python scripts, whose calls give the keys."""
@@ -184,17 +184,16 @@ PROGRAMS = (
 BY_FLAGS = (LLAMAFACTORY, SWIFT, FIREFLY, MEDICALGPT, TRL)
 """Programs of which a script's flags alone are recognized."""
 LAUNCHERS = {
-    ACCELERATE_LAUNCH: Program(
-        ACCELERATE_LAUNCH, _nothing_is, launch_keys.ACCELERATE, launch_keys.OTHERS, lambda _: {"num_processes": None}
-    ),
-    TORCHRUN: Program(TORCHRUN, _nothing_is, launch_keys.TORCHRUN, launch_keys.OTHERS, lambda _: {"nproc_per_node": 1}),
-    DEEPSPEED_LAUNCH: Program(
-        DEEPSPEED_LAUNCH, _nothing_is, launch_keys.DEEPSPEED, launch_keys.OTHERS, lambda _: {"num_gpus": None}
-    ),
+    name: Program(name, _nothing, table, launch_keys.OTHERS, defaults)
+    for name, table, defaults in (
+        (ACCELERATE_LAUNCH, launch_keys.ACCELERATE, lambda _: {"num_processes": None}),
+        (TORCHRUN, launch_keys.TORCHRUN, lambda _: {"nproc_per_node": 1}),
+        (DEEPSPEED_LAUNCH, launch_keys.DEEPSPEED, lambda _: {"num_gpus": None}),
+    )
 }
 """Launchers by name; other programs start their processes by themselves."""
-BY_ITSELF = Program("", _nothing_is, launch_keys.BY_ITSELF, launch_keys.OTHERS)
-ONE_PROCESS = Program("", _nothing_is, launch_keys.ONE_PROCESS, launch_keys.OTHERS)
+BY_ITSELF = Program("", _nothing, launch_keys.BY_ITSELF, launch_keys.OTHERS)
+ONE_PROCESS = Program("", _nothing, launch_keys.ONE_PROCESS, launch_keys.OTHERS)
 COMMANDS = frozenset(
     ("trl", "swift", "llamafactory-cli", "lmf", "axolotl", "tune", "oumi", "litgpt", "xtuner", "autotrain", "megatron")
 )
@@ -211,3 +210,22 @@ def recognized(values: Any) -> Program | None:
 def of_command(command: str) -> Program | None:
     """The program that reads the arguments of a command; None if the command does not say it."""
     return next((program for program in PROGRAMS if re.search(program.commands, command)), None)
+
+
+_NOT_READ = [
+    (program["name"], program.get("commands", r"(?!)"), has(*program["has"]))
+    for program in tomllib.loads(Path(__file__).with_name("not_read.toml").read_text(encoding="utf-8"))["programs"]
+]
+
+
+def check_is_read(command: str, values: Values, source: str) -> None:
+    """Checks that a command or file is of no program that is only recognized.
+
+    Raises:
+        UserError: it is; with the program's name.
+    """
+    for name, pattern, recognizes in _NOT_READ:
+        if (command and re.search(pattern, command)) or recognizes(values):
+            message = f"is a configuration of {name}, which Lathe does not read."
+            fix = "Set model, data and the settings of the run yourself (docs/configuration.md)."
+            raise UserError("file", source, message, fix)

@@ -1,9 +1,9 @@
-"""Scripts of other projects that take arguments much like trl's: their further keys, and their defaults."""
+"""Keys and defaults of other projects' scripts with arguments much like trl's, and keys of PEFT's adapter_config.json."""
 
 import re
 
-from training.foreign.entries import Answer, Table, Values, ignored, is_off
-from training.foreign.trainer_keys import COMMAND
+from training.foreign.entries import Answer, Table, Values, ignored, is_off, read
+from training.foreign.trainer_keys import COMMAND, SHARED
 from training.foreign.trl import TRL, defaults, method
 from training.foreign.trl_meaning import task_of, trains_adapter
 
@@ -20,6 +20,10 @@ FIREFLY: Table = {
         value, values | {"use_peft": value != "full", "load_in_4bit": value == "qlora"}
     ),
     "task_type": lambda value, _: Answer({"task": {"pretrain": "pretraining", "dpo": "dpo"}.get(str(value), "sft")}),
+}
+ADAPTER: Table = {
+    **read("adapter", SHARED).rules,
+    "peft_type": lambda value, _: Answer({"method": str(value).lower()}),
 }
 FILES = frozenset({
     "dataset_id_or_path", "dataset_name", "train_file", "train_files", "train_file_dir", "train_data", "train_data_path",

@@ -6,10 +6,9 @@ behind a condition that does not hold with these arguments are left out.
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
-from training.foreign import own_arguments
 from training.foreign.entries import Values
 from training.foreign.shell_values import Unresolved
 from training.foreign.trainer_keys import COMMAND
@@ -109,13 +108,13 @@ class _Script:
         self._constants: dict[str, ast.expr | None] = {}
         self._given: Values = {}
         self._evaluated = 0
-        self._holders = own_arguments.holders(nodes)
+        self._holders = _argument_holders(nodes)
         self._names = [node.id for node in nodes if isinstance(node, ast.Name)]
         for node in nodes:
             if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
                 name = node.targets[0].id
                 self._constants[name] = node.value if name not in self._constants else None  # set twice: not known
-        defaults = own_arguments.defaults(nodes, self._value)
+        defaults = _argument_defaults(nodes, self._value)
         self.defaults = {name: value for name, value in defaults.items() if value is not None}
         self._given = self.defaults | given
         left_out = {id(node) for one in nodes if isinstance(one, ast.If) for node in self._not_run(one)}
@@ -256,3 +255,58 @@ def _owner(call: ast.Call) -> str:
     """The name before it: `FastLanguageModel` in FastLanguageModel.from_pretrained."""
     owner = call.func.value if isinstance(call.func, ast.Attribute) else None
     return owner.id if isinstance(owner, ast.Name) else owner.attr if isinstance(owner, ast.Attribute) else ""
+
+
+_USUAL_NAMES = ("args", "opt", "cfg")
+_Value = Callable[[ast.expr], Any]
+
+
+def _argument_defaults(nodes: Iterable[ast.AST], value: _Value) -> Values:
+    """The default of each argument; None where the start must give it. `value` gives that of an expression."""
+    arguments: Values = {}
+    for node in nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
+            arguments |= _of_argparse(node, value)
+        elif isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(one) for one in node.decorator_list):
+            arguments |= _of_dataclass(node, value)
+    return arguments
+
+
+def _argument_holders(nodes: Iterable[ast.AST]) -> set[str]:
+    """The names of the variables that hold the parsed arguments."""
+    names = set(_USUAL_NAMES)
+    for node in nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            function = node.value.func
+            if isinstance(function, ast.Attribute) and function.attr.startswith("parse"):
+                names |= {one.id for target in node.targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+    return names
+
+
+def _of_argparse(call: ast.Call, value: _Value) -> Values:
+    flags = [str(one.value) for one in call.args if isinstance(one, ast.Constant)]
+    keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+    name = next((flag for flag in flags if flag.startswith("--")), flags[0] if flags else "")
+    name = str(value(keywords["dest"])) if "dest" in keywords else name.lstrip("-").replace("-", "_")
+    action = value(keywords["action"]) if "action" in keywords else ""
+    default = {"store_true": False, "store_false": True}.get(str(action))
+    return {name: value(keywords["default"]) if "default" in keywords else default} if name else {}
+
+
+def _of_dataclass(node: ast.ClassDef, value: _Value) -> Values:
+    fields: Values = {}
+    for line in node.body:
+        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+            fields[line.target.id] = None if line.value is None else _of_field(line.value, value)
+    return fields
+
+
+def _of_field(default: ast.expr, value: _Value) -> Any:
+    """The default that `field(default=...)` or `field(default_factory=lambda: ...)` gives, or the expression itself."""
+    if not isinstance(default, ast.Call):
+        return value(default)
+    keywords = {keyword.arg: keyword.value for keyword in default.keywords}
+    factory = keywords.get("default_factory")
+    if isinstance(factory, ast.Lambda):
+        return value(factory.body)
+    return value(keywords["default"]) if "default" in keywords else None

@@ -3,40 +3,27 @@
 import math
 from typing import Any
 
-from training.foreign.chat_keys import template_name
-from training.foreign.entries import Answer, Table, Values, choice, is_off, names
-from training.foreign.key_files import read
+from training.config.choices import PreferenceLoss
+from training.foreign.entries import IS_EMPTY, Answer, Table, Values, choice, is_off, names, read
 from training.foreign.tasks import known_task
-from training.foreign.trainer_keys import ATTENTION, COMMAND, DTYPE, LIGER, TRAINER
-from training.foreign.trl_meaning import LOSSES
+from training.foreign.trainer_keys import COMMAND, SHARED, TRAINER, adapter
 
 _RLHF = {"dpo": "dpo", "orpo": "orpo", "kto": "kto", "rm": "reward"}
 _TYPES = {"causal_lm": "sft", "seq_cls": "classification"}
-_METHODS = {
-    "lora": "lora",
-    "full": "full",
-    "adalora": "adalora",
-    "vera": "vera",
-    "boft": "boft",
-    "fourierft": "fourierft",
-    "bone": "miss",
-}
+_METHODS = {name: name for name in ("lora", "full", "adalora", "vera", "boft", "fourierft")} | {"bone": "miss"}
 _TYPE_KEYS = ("tuner_type", "train_type", "sft_type")
 OWN_KEYS = (
-    "rlhf_type",
-    *_TYPE_KEYS,
-    "split_dataset_ratio",
-    "lorap_lr_ratio",
-    "attn_impl",
-    "truncation_strategy",
-    "model_id_or_path",
-)
+    *_TYPE_KEYS, "rlhf_type", "split_dataset_ratio", "lorap_lr_ratio", "attn_impl", "truncation_strategy", "model_id_or_path",
+)  # fmt: skip
 _SECOND = frozenset(
     ("sft_type", "model_id_or_path", "template_type", "batch_size", "dataset_test_ratio", "custom_train_dataset_path")
 )
 """Arguments of ms-swift 2, whose defaults are others."""
 _WHOLE_BATCH = 16
 """Rows of a global batch from which ms-swift accumulates no more by itself."""
+_KEYS = read("swift", SHARED)
+PREFIXES = _KEYS.prefixes
+_LOSS = choice("dpo_loss", {name.value: name.value for name in PreferenceLoss}, "sigmoid")
 
 
 def _task_of(values: Values) -> str:
@@ -71,14 +58,13 @@ def _method(_: Any, values: Values) -> Answer:
     kind = _METHODS.get(_kind(values))
     if kind is None:
         return Answer(None, f"Lathe has {', '.join(_METHODS)}; method stays lora.")
-    bits = _bits(values)
-    return Answer({"method": "qlora", "quantization": f"{bits}bit"} if kind == "lora" and bits else {"method": kind})
+    return Answer(adapter(_bits(values)) if kind == "lora" else {"method": kind})
 
 
 def _targets(value: Any, _: Values) -> Answer:
     given = names(value)
     if is_off(value) or given.upper() in ("AUTO", "DEFAULT"):
-        return Answer({}, "is empty.")
+        return IS_EMPTY
     return Answer({"target_modules": "all-linear" if given.upper() in ("ALL", "ALL-LINEAR") else given})
 
 
@@ -94,26 +80,19 @@ def _loss_scale(value: Any, _: Values) -> Answer:
 def _loss(value: Any, values: Values) -> Answer:
     if _task_of(values) in ("kto", "orpo") and value in ("kto", "orpo"):
         return Answer({}, "belongs to the task.")
-    return choice("dpo_loss", LOSSES, "sigmoid")(
-        value[0] if isinstance(value, list) and len(value) == 1 else value, values
-    )
+    return _LOSS(value[0] if isinstance(value, list) and len(value) == 1 else value, values)
 
 
 def _length(value: Any, _: Values) -> Answer:
-    return (
-        Answer({"max_length": value})
-        if value
-        else Answer(None, "means the longest sequence of the model; set max_length.")
-    )
+    if value:
+        return Answer({"max_length": value})
+    return Answer(None, "means the longest sequence of the model; set max_length.")
 
 
 def _truncation(value: Any, _: Values) -> Answer:
-    if value == "right":
-        return Answer({}, "Lathe truncates at the end.")
-    return Answer(
-        None,
-        "leaves out longer rows; Lathe truncates them." if value in ("delete", None) else "Lathe truncates at the end.",
-    )
+    if value in ("delete", None):
+        return Answer(None, "leaves out longer rows; Lathe truncates them.")
+    return Answer({} if value == "right" else None, "Lathe truncates at the end.")
 
 
 def _quantized(_: Any, values: Values) -> Answer:
@@ -121,51 +100,41 @@ def _quantized(_: Any, values: Values) -> Answer:
     return Answer({"quantization": f"{bits}bit"} if bits else None, "" if bits else "bitsandbytes has 4 and 8 bits.")
 
 
+def _adapters(value: Any, _: Values) -> Answer:
+    paths = value if isinstance(value, list) else [value]
+    return Answer({"init_adapter": paths[0]}) if len(paths) == 1 else Answer(None, "Lathe continues one.")
+
+
 def defaults(values: Values) -> Values:
     """What ms-swift uses if a key is missing. `num_processes` is the launcher's: it accumulates up to 16 rows."""
     size, count = values.get("per_device_train_batch_size", 1), values.get("num_processes", 1)
-    rows = size * count if isinstance(size, int) and isinstance(count, int) and size > 0 else _WHOLE_BATCH
+    rows = size * count if isinstance(size, int) and isinstance(count, int) and size > 0 and count > 0 else _WHOLE_BATCH
     own: Values = {
-        "per_device_train_batch_size": 1, "gradient_accumulation_steps": max(1, math.ceil(_WHOLE_BATCH / rows)),
-        "learning_rate": 1e-5 if _kind(values) == "full" else 1e-4, "lr_scheduler_type": "cosine", "warmup_ratio": 0.0,
-        "weight_decay": 0.1, "adam_beta2": 0.95, "gradient_checkpointing": True, "split_dataset_ratio": 0, "logging_steps": 5,
-        "save_steps": 500, "max_length": None, "truncation_strategy": "delete",
-    }  # fmt: skip
+        **_KEYS.defaults,
+        "gradient_accumulation_steps": max(1, math.ceil(_WHOLE_BATCH / rows)),
+        "learning_rate": 1e-5 if _kind(values) == "full" else 1e-4,
+        "max_length": None,
+    }
     if not set(_TYPE_KEYS) & values.keys():
         own["tuner_type"] = "lora"
     if _SECOND & values.keys():
-        own |= {"max_length": 2048, "warmup_ratio": 0.05} | (
-            {} if values.get("val_dataset") else {"split_dataset_ratio": 0.01}
-        )
+        held_out = {} if values.get("val_dataset") else {"split_dataset_ratio": 0.01}
+        own |= {"max_length": 2048, "warmup_ratio": 0.05} | held_out
     if _kind(values) == "lora":
         own |= {"lora_rank": 8, "lora_alpha": 32, "lora_dropout": 0.05, "target_modules": "all-linear"}
     return own
 
 
-def _adapters(value: Any, _: Values) -> Answer:
-    given = value if isinstance(value, list) else [value]
-    return Answer(
-        {"init_adapter": given[0]} if len(given) == 1 else None, "" if len(given) == 1 else "Lathe continues one."
-    )
-
-
-_KEYS, PREFIXES = read("swift")
 TABLE: Table = {
     **TRAINER,
-    **_KEYS,
-    COMMAND: _task,
-    "rlhf_type": _task,
-    "task_type": _task,
+    **_KEYS.rules,
+    **dict.fromkeys((COMMAND, "rlhf_type", "task_type"), _task),
     **dict.fromkeys(_TYPE_KEYS, _method),
-    "torch_dtype": DTYPE,
-    "dtype": DTYPE,
-    "attn_impl": choice("attention", ATTENTION | {"flash_attn": "flash_attention_2"}, "auto"),
-    "split_dataset_ratio": lambda value, _: Answer({"eval_split": value or 0}),
-    "dataset_test_ratio": lambda value, _: Answer({"eval_split": value or 0}),
+    "attn_impl": lambda value, values: SHARED["attn_implementation"](
+        "flash_attention_2" if str(value).lower() == "flash_attn" else value, values
+    ),
     "max_length": _length,
     "truncation_strategy": _truncation,
-    "template": template_name,
-    "template_type": template_name,
     "loss_scale": _loss_scale,
     "target_modules": _targets,
     "lora_target_modules": _targets,
@@ -173,8 +142,6 @@ TABLE: Table = {
     "init_weights": lambda value, _: Answer({} if value in (None, True) else {"lora_init": value}),
     "quant_bits": _quantized,
     "quantization_bit": _quantized,
-    "use_liger_kernel": LIGER,
     "loss_type": _loss,
     "adapters": _adapters,
-    "optimizer": choice("optimizer", {"muon": "muon"}, "adamw"),
-}  # fmt: skip
+}

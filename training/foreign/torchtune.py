@@ -3,10 +3,9 @@
 import re
 from typing import Any
 
-from training.foreign.entries import Answer, Rule, Table, Values, is_off, is_on, to
-from training.foreign.key_files import read
+from training.foreign.entries import Answer, Rule, Table, Values, is_off, is_on, read, to
 from training.foreign.tasks import refuse
-from training.foreign.trainer_keys import COMMAND, NO_LENGTH, max_steps
+from training.foreign.trainer_keys import COMMAND, SHARED, adapter, max_steps
 
 _MODULES = {"output_proj": "o_proj"}
 _MLP = ("gate_proj", "up_proj", "down_proj")
@@ -18,6 +17,8 @@ _SCHEDULERS = {"get_cosine_schedule_with_warmup": "cosine", "get_linear_schedule
 _WITH_PROMPT = ("alpaca_dataset", "alpaca_cleaned_dataset")
 """Data sets whose prompts carry loss unless `train_on_input` says otherwise."""
 _COMPONENT = "_component_"
+_KEYS = read("torchtune", SHARED)
+PREFIXES = _KEYS.prefixes
 
 
 def _component(values: Values, section: str) -> str:
@@ -50,10 +51,9 @@ def task_of(values: Values) -> str:
 def _method(_: Any, values: Values) -> Answer:
     builder = _component(values, "model")
     if builder.startswith("qlora_") or is_on(values.get("model.quantize_base")):
-        return Answer({"method": "qlora", "quantization": "4bit"})
-    return Answer(
-        {"method": "lora" if builder.startswith(("lora_", "dora_")) or "model.lora_rank" in values else "full"}
-    )
+        return Answer(adapter(4))
+    is_lora = builder.startswith(("lora_", "dora_")) or "model.lora_rank" in values
+    return Answer(adapter(None) if is_lora else {"method": "full"})
 
 
 def _targets(value: Any, values: Values) -> Answer:
@@ -66,9 +66,8 @@ def _targets(value: Any, values: Values) -> Answer:
 def _choice(setting: str, section: str, names: dict[str, str]) -> Rule:
     def rule(_: Any, values: Values) -> Answer:
         chosen = names.get(_component(values, section))
-        return Answer(
-            {setting: chosen} if chosen else None,
-            "" if chosen else f"Lathe has {', '.join(sorted(set(names.values())))}.",
+        return (
+            Answer({setting: chosen}) if chosen else Answer(None, f"Lathe has {', '.join(sorted({*names.values()}))}.")
         )
 
     return rule
@@ -98,10 +97,6 @@ def _split(value: Any, values: Values) -> Answer:
     return Answer(None, f"trains on the part {part} of the rows; set data_slice or max_samples.")
 
 
-def _length(value: Any, _: Values) -> Answer:
-    return Answer({"max_length": value}) if value else Answer(None, NO_LENGTH)
-
-
 def _steps(value: Any, values: Values) -> Answer:
     epochs = values.get("epochs", 1)
     if not isinstance(value, int) or not isinstance(epochs, int):
@@ -110,12 +105,9 @@ def _steps(value: Any, values: Values) -> Answer:
 
 
 def _precision(value: Any, _: Values) -> Answer:
-    name = str(value)
-    return (
-        Answer({"precision": name, "weights_precision": name})
-        if name in ("bf16", "fp32")
-        else Answer(None, "Lathe has bf16 and fp32.")
-    )
+    if str(value) in ("bf16", "fp32"):
+        return Answer({"precision": str(value), "weights_precision": str(value)})
+    return Answer(None, "Lathe has bf16 and fp32.")
 
 
 def _recipe(value: Any, values: Values) -> Answer:
@@ -135,14 +127,12 @@ def defaults(values: Values) -> Values:
     return own
 
 
-_KEYS, PREFIXES = read("torchtune")
 TABLE: Table = {
-    **_KEYS,
+    **_KEYS.rules,
     COMMAND: _recipe,
     f"model.{_COMPONENT}": _method,
     "model.lora_attn_modules": _targets,
     "checkpointer.checkpoint_dir": to("model", "the folder with the model."),
-    "tokenizer.max_seq_len": _length,
     f"dataset.{_COMPONENT}": _data,
     "dataset.split": _split,
     "max_steps_per_epoch": _steps,
@@ -150,9 +140,7 @@ TABLE: Table = {
     f"lr_scheduler.{_COMPONENT}": _scheduler,
     "clip_grad_norm": lambda value, _: Answer({"max_grad_norm": 0 if is_off(value) else value}),
     "dtype": _precision,
-    "held_out": lambda value, _: Answer({"eval_split": value}),
-    "run_val_every_n_steps": lambda value, _: Answer({}, "is off.") if is_off(value) else Answer({"eval_steps": value}),
-}  # fmt: skip
+}
 
 
 def recognizes(values: Values) -> bool:

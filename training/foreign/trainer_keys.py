@@ -1,39 +1,58 @@
-"""Keys of transformers' TrainingArguments, which LLaMA-Factory, axolotl and trl share."""
+"""Keys of transformers' TrainingArguments, which LLaMA-Factory, axolotl and trl share, and other keys of several programs."""
 
+import json
 from typing import Any
 
 from training.config.name_lists import TRACKERS
-from training.foreign.entries import Answer, Rule, Table, Values, choice, flag, is_off, is_on
-from training.foreign.key_files import read
-
-SCHEDULERS = {
-    "linear": "linear", "cosine": "cosine", "constant": "constant", "constant_with_warmup": "constant_with_warmup",
-    "cosine_with_restarts": "cosine_with_restarts", "polynomial": "polynomial", "inverse_sqrt": "inverse_sqrt",
-    "warmup_stable_decay": "wsd", "wsd": "wsd", "cosine_with_min_lr": "cosine_with_min_lr",
-    "cosine_warmup_with_min_lr": "cosine_with_min_lr", "reduce_lr_on_plateau": "reduce_on_plateau",
-}  # fmt: skip
-OPTIMIZERS = {
-    "adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": "adamw", "adamw_apex_fused": "adamw", "adamw": "adamw",
-    "adamw_bnb_8bit": "adamw_8bit", "adamw_8bit": "adamw_8bit", "paged_adamw_8bit": "paged_adamw_8bit",
-    "paged_adamw_32bit": "paged_adamw_32bit", "paged_adamw": "paged_adamw_32bit", "adamw_torch_8bit": "adamw_torchao_8bit",
-    "ao_adamw_8bit": "adamw_torchao_8bit", "adamw_torch_4bit": "adamw_torchao_4bit", "ao_adamw_4bit": "adamw_torchao_4bit",
-    "adamw_anyprecision": "adamw_anyprecision", "adafactor": "adafactor", "lion": "lion", "lion_32bit": "lion",
-    "lion_pytorch": "lion", "lion_8bit": "lion_8bit", "muon": "muon", "sgd": "sgd",
-}  # fmt: skip
-ATTENTION = {
-    "eager": "eager", "sdpa": "sdpa", "flash_attention_2": "flash_attention_2", "fa2": "flash_attention_2", "auto": "auto",
-    "flash_attention_3": "flash_attention_3", "fa3": "flash_attention_3", "flex_attention": "flex_attention", "disabled": "eager",
-}  # fmt: skip
+from training.config.name_values import written
+from training.foreign.entries import IS_EMPTY, IS_OFF, Answer, Rule, Table, Values, flag, is_off, is_on, names, read
 
 COMMAND = "command"
 """The command that a program's arguments are of, as a key of their own: `trl dpo`, `scripts/run_sft.py`."""
 FILE = "file"
 """The path of a file of arguments, where its name says the task."""
-NO_LENGTH = "Lathe always truncates; set max_length to the longest sequence of the model."
-IN_LATHE = "Lathe decides this itself."
+_TEMPLATE = (
+    "Lathe uses the chat template of the tokenizer; set chat_template if it is another one. Faults in the rendered rows are found "
+    "before Start."
+)
 
 
-def warmup(value: Any, values: Values) -> Answer:
+def adapter(bits: Any) -> Values:
+    """The method of a program's LoRA: QLoRA if its weights are quantized to 4 or 8 `bits`."""
+    return {"method": "qlora", "quantization": f"{bits}bit"} if bits else {"method": "lora"}
+
+
+def targets(value: Any, _: Values) -> Answer:
+    """Target modules by name, or all of them."""
+    if is_off(value):
+        return Answer({})
+    modules = names(value).replace(" ", "")
+    return Answer({"target_modules": "all-linear" if modules in ("all", "all-linear") else modules})
+
+
+def _lora_init(value: Any, _: Values) -> Answer:
+    return Answer({} if value in (None, True, "true") else {"lora_init": value})
+
+
+def length(value: Any, _: Values) -> Answer:
+    """The longest row in tokens; without it, the program does not truncate."""
+    if value:
+        return Answer({"max_length": value})
+    return Answer(None, "Lathe always truncates; set max_length to the longest sequence of the model.")
+
+
+def summed(**lengths: int) -> Rule:
+    """A rule for the lengths of prompt and answer, with their defaults: in a model that continues a text they add up."""
+
+    def rule(_: Any, values: Values) -> Answer:
+        parts = [values.get(name, default) for name, default in lengths.items()]
+        whole = all(isinstance(part, int) for part in parts)
+        return Answer({"max_length": sum(parts)} if whole else None, "the sum of both.")
+
+    return rule
+
+
+def _warmup(value: Any, values: Values) -> Answer:
     """warmup_ratio and warmup_steps: a share below 1, or a number of steps."""
     steps = values.get("warmup_steps")
     if values.get("warmup_ratio") == value and not is_off(steps) and steps:
@@ -41,18 +60,11 @@ def warmup(value: Any, values: Values) -> Answer:
     return Answer({"warmup": value or 0})
 
 
-def lengths(_: Any, values: Values) -> Answer:
-    """max_source_length and max_target_length of a model that continues a text: their sum."""
-    source, target = values.get("max_source_length", 512), values.get("max_target_length", 512)
-    whole = isinstance(source, int) and isinstance(target, int)
-    return Answer({"max_length": source + target} if whole else None, "the sum of both.")
-
-
 def max_steps(value: Any, _: Values) -> Answer:
     return Answer({"max_steps": value}) if isinstance(value, int) and value > 0 else Answer({}, "means no limit.")
 
 
-def interval(what: str) -> Rule:
+def _interval(what: str) -> Rule:
     """eval_strategy and save_strategy."""
 
     def rule(value: Any, _: Values) -> Answer:
@@ -65,12 +77,12 @@ def interval(what: str) -> Rule:
     return rule
 
 
-def steps(setting: str) -> Rule:
+def _steps(setting: str) -> Rule:
     """eval_steps, save_steps and logging_steps, unless they are off."""
-    return lambda value, _: Answer({setting: value}) if isinstance(value, (int, float)) else Answer({}, "is empty.")
+    return lambda value, _: Answer({setting: value}) if isinstance(value, (int, float)) else IS_EMPTY
 
 
-def checkpointing(value: Any, values: Values) -> Answer:
+def _checkpointing(value: Any, values: Values) -> Answer:
     """gradient_checkpointing: true, false, or a kind of it."""
     if is_off(value):
         return Answer({"gradient_checkpointing": "none"})
@@ -81,7 +93,7 @@ def checkpointing(value: Any, values: Values) -> Answer:
 def _scheduler_options(value: Any, values: Values) -> Answer:
     """lr_scheduler_kwargs: the lowest rate, the cycles, the share of the decay."""
     if not isinstance(value, dict) or not value:
-        return Answer({}, "is empty.") if is_off(value) else Answer(None, "is not a mapping.")
+        return IS_EMPTY if is_off(value) else Answer(None, "is not a mapping.")
     rate = next((given for key, given in values.items() if key.rpartition(".")[2] == "learning_rate"), None)
     settings: Values = {}
     for name, given in value.items():
@@ -92,9 +104,8 @@ def _scheduler_options(value: Any, values: Values) -> Answer:
         elif name == "num_cycles" and isinstance(given, int):
             settings["lr_cycles"] = given
         else:
-            return Answer(
-                settings or None, f"{name} is not supported; Lathe has min_lr_ratio, lr_cycles and decay_share."
-            )
+            note = f"{name} is not supported; Lathe has min_lr_ratio, lr_cycles and decay_share."
+            return Answer(settings or None, note)
     return Answer(settings)
 
 
@@ -109,43 +120,26 @@ def _hub_name(value: Any, values: Values) -> Answer:
 
 def _dtype(value: Any, _: Values) -> Answer:
     """torch_dtype: the format of the stored weights."""
-    name = {
-        "bfloat16": "bf16",
-        "bf16": "bf16",
-        "float16": "fp16",
-        "fp16": "fp16",
-        "float32": "fp32",
-        "fp32": "fp32",
-    }.get(str(value))
-    return (
-        Answer({"weights_precision": name})
-        if name == "bf16"
-        else Answer({}, "precision and weights_precision say this.")
-    )
-
-
-DTYPE: Rule = _dtype
-LIGER: Rule = flag(
-    {"chunked_loss": "auto"}, note="it does what Liger's loss does; Liger's other kernels change no numbers."
-)
+    if str(value) in ("bfloat16", "bf16"):
+        return Answer({"weights_precision": "bf16"})
+    return Answer({}, "precision and weights_precision say this.")
 
 
 def _sampling(value: Any, _: Values) -> Answer:
-    return Answer(
-        {"batch_order": "by_length"} if value == "group_by_length" else {}, "Lathe shuffles the rows of each epoch."
-    )
+    settings: Values = {"batch_order": "by_length"} if value == "group_by_length" else {}
+    return Answer(settings, "Lathe shuffles the rows of each epoch.")
 
 
-def report_to(value: Any, _: Values) -> Answer:
+def _report_to(value: Any, _: Values) -> Answer:
     """report_to: the trackers that Lathe has."""
     given = [str(name).strip().lower() for name in (value if isinstance(value, list) else str(value or "").split(","))]
     known = [name for name in given if name in TRACKERS]
     others = ", ".join(name for name in given if name not in (*TRACKERS, "none", ""))
-    note = f"Lathe does not report to {others}." if others and others != "all" else ""
     if others == "all":
         return Answer({}, "means every installed tracker; name those that you use.")
+    note = f"Lathe does not report to {others}." if others else ""
     if not known:
-        return Answer(None, note) if note else Answer({}, "is off.")
+        return Answer(None, note) if note else IS_OFF
     return Answer({"report_to": ", ".join(known)}, note)
 
 
@@ -167,28 +161,58 @@ def _own_token(value: Any, _: Values) -> Answer:
     return Answer(None, "Lathe uses the tokenizer's own; change it in tokenizer_config.json.")
 
 
+def _template_name(value: Any, _: Values) -> Answer:
+    """The name of one of the program's chat templates."""
+    if is_off(value) or str(value) == "tokenizer_default":
+        return Answer({}, "is how Lathe renders chats.")
+    return Answer({}, "chat_template_jinja says this." if str(value) == "jinja" else _TEMPLATE)
+
+
+def template_arguments(value: Any, _: Values) -> Answer:
+    """Arguments of the chat template: a mapping, or one as JSON text."""
+    if is_off(value):
+        return IS_EMPTY
+    try:
+        arguments = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        arguments = None
+    if not isinstance(arguments, dict):
+        return Answer(None, "is not a mapping; set chat_template_kwargs.")
+    return Answer({"chat_template_kwargs": written({str(name): one for name, one in arguments.items()})})
+
+
+_LIGER = flag({"chunked_loss": "auto"}, note="it does what Liger's loss does; Liger's other kernels change no numbers.")
 TRAINER: Table = {
-    **read("trainer_keys")[0],
+    **read("trainer_keys").rules,
     "max_steps": max_steps,
-    "lr_scheduler_type": choice("lr_scheduler", SCHEDULERS, "cosine"),
     "lr_scheduler_kwargs": _scheduler_options,
-    "warmup_ratio": warmup,
-    "warmup_steps": warmup,
-    "optim": choice("optimizer", OPTIMIZERS, "adamw"),
-    "logging_steps": steps("logging_steps"),
-    "eval_steps": steps("eval_steps"),
-    "save_steps": steps("save_steps"),
-    "eval_strategy": interval("eval"),
-    "evaluation_strategy": interval("eval"),
-    "save_strategy": interval("save"),
+    "warmup_ratio": _warmup,
+    "warmup_steps": _warmup,
+    "logging_steps": _steps("logging_steps"),
+    "eval_steps": _steps("eval_steps"),
+    "save_steps": _steps("save_steps"),
+    "eval_strategy": _interval("eval"),
+    "evaluation_strategy": _interval("eval"),
+    "save_strategy": _interval("save"),
     "metric_for_best_model": _best,
-    "bf16": choice("precision", {"true": "bf16", "auto": "auto", "full": "bf16", "false": "auto"}),
-    "gradient_checkpointing": checkpointing,
-    "activation_checkpointing": checkpointing,
+    "gradient_checkpointing": _checkpointing,
+    "activation_checkpointing": _checkpointing,
     "hub_model_id": _hub_name,
-    "report_to": report_to,
+    "report_to": _report_to,
     "project": _project,
     "train_sampling_strategy": _sampling,
     "pad_token": _own_token,
     "eos_token": _own_token,
 }
+SHARED: Table = {
+    **TRAINER,
+    **read("shared_keys").rules,
+    "target_modules": targets,
+    "init_lora_weights": _lora_init,
+    "max_length": length,
+    "torch_dtype": _dtype,
+    "use_liger_kernel": _LIGER,
+    "template": _template_name,
+    "chat_template_kwargs": template_arguments,
+}
+"""Rules for the sections `like` of the programs' files."""

@@ -11,11 +11,11 @@ from training.config.fields import ConfigError, parse
 from training.config.run_config import RunConfig
 from training.deepspeed_file import reader as deepspeed_reader
 from training.errors import UserError
-from training.foreign.data_sets import keys_of_sets, of_axolotl, of_llamafactory, of_names
-from training.foreign.entries import Answer, Entry, Outcome, Rule, Values, entry, is_off
+from training.foreign.axolotl import keys_of_sets
+from training.foreign.entries import IS_EMPTY, IS_OFF, Answer, Entry, Outcome, Rule, Values, entry, is_off
 from training.foreign.inputs import Given, given
-from training.foreign.programs import AXOLOTL, LLAMAFACTORY, Program
-from training.foreign.sharding_files import from_deepspeed, from_fsdp, from_name, from_zero, looks_like_deepspeed
+from training.foreign.programs import AXOLOTL, Program
+from training.foreign.sharding import from_deepspeed, from_fsdp, from_name, from_zero, looks_like_deepspeed
 from training.foreign.shell_values import Unresolved
 
 _STAND_INS = {"model": "MODEL", "data": "DATA"}
@@ -76,11 +76,8 @@ def import_text(text: str, folder: Path | None, name: str = "") -> Imported:
 def together(parts: Sequence[Imported]) -> Imported:
     """Several translations as one: a later one overrides, but its defaults do not."""
     entries = tuple(one for part in parts for one in part.entries)
-    return Imported(
-        tuple(dict.fromkeys(name for part in parts for name in part.programs)),
-        entries,
-        _composed(entries),
-    )
+    programs = dict.fromkeys(name for part in parts for name in part.programs)
+    return Imported(tuple(programs), entries, _composed(entries))
 
 
 def _entries(program: Program, values: Values, source: Given) -> list[Entry]:
@@ -98,13 +95,11 @@ def _entry(program: Program, key: str, value: Any, values: Values, source: Given
     if (special := _special(program, key, value, values, source)) is not None:
         return entry(key, value, special)
     rule, meant = _rule(program, key), value
-    if (
-        rule is None and key.startswith("no_") and value is True
-    ):  # transformers' parser has a flag for each default of true
+    if rule is None and key.startswith("no_") and value is True:  # of a default of true in transformers' parser
         rule, meant = _rule(program, key[3:]), False
     if rule is None:
         if is_off(value):
-            return Entry(key, value, Outcome.NO_EFFECT, note="is off.")
+            return entry(key, value, IS_OFF)
         close = get_close_matches(key, program.table, 1, 0.8)
         hint = f" Did you mean {close[0]}?" if close else ""
         return Entry(key, value, Outcome.UNSUPPORTED, note=_UNKNOWN.format(program.name) + hint)
@@ -125,25 +120,14 @@ def _special(program: Program, key: str, value: Any, values: Values, source: Giv
         return Answer(from_fsdp(value if isinstance(value, dict) else {}))
     if key not in program.data | program.held_out:
         return None
-    return _data(program, key, value, values, source.nearby.folder)
-
-
-def _data(program: Program, key: str, value: Any, values: Values, folder: Path | None) -> Answer:
-    """The answer for a key that names data sets."""
     setting = "validation_data" if key in program.held_out else "data"
-    if program is AXOLOTL:
-        return of_axolotl(value, folder, setting)
-    if folder is None:
-        return Answer(None, "upload the file on the page Data sets, then pick it.")
-    return (
-        of_llamafactory(value, values, folder, setting) if program is LLAMAFACTORY else of_names(value, folder, setting)
-    )
+    return program.datasets(value, values, source.nearby.folder, setting)
 
 
 def _deepspeed(value: Any, source: Given) -> Answer:
     """The settings of a DeepSpeed JSON: in place, as text, as the name of a file, or of one that the program brings."""
     if is_off(value):
-        return Answer({}, "is empty.")
+        return IS_EMPTY
     if isinstance(value, dict) and "deepspeed_config_file" in value:
         return _deepspeed(value["deepspeed_config_file"], source)
     if isinstance(value, dict):
@@ -180,13 +164,8 @@ def _defaults(
         if settings:
             entries.append(Entry(key, None, Outcome.TRANSLATED, settings, note))
         elif one.outcome is Outcome.UNSUPPORTED and not one.settings:
-            entries.append(
-                replace(
-                    one,
-                    value=None,
-                    note=f"is not given: {one.note}" if not one.note.startswith("is not given") else one.note,
-                )
-            )
+            begin = "" if one.note.startswith("is not given") else "is not given: "
+            entries.append(replace(one, value=None, note=begin + one.note))
     return entries
 
 
@@ -204,15 +183,11 @@ def _checked(program: Program, entries: list[Entry]) -> Imported:
     try:
         parse(_STAND_INS | {name: value for name, value in settings.items() if value is not None})
     except ConfigError as error:
-        wrong = {problem.field: problem for problem in error.problems}
-        kept = {name: value for name, value in settings.items() if name not in wrong}
-        entries = [
-            Entry(one.key, one.value, Outcome.UNSUPPORTED, note=f"{wrong[bad[0]].message} {wrong[bad[0]].fix}".strip())
-            if (bad := [name for name in one.settings if name in wrong])
-            else one
-            for one in entries
-        ]
-        return Imported((program.name,), tuple(entries), kept)
+        reasons = {problem.field: f"{problem.message} {problem.fix}".strip() for problem in error.problems}
+        settings = {name: value for name, value in settings.items() if name not in reasons}
+        for place, one in enumerate(entries):
+            if wrong := next((name for name in one.settings if name in reasons), None):
+                entries[place] = Entry(one.key, one.value, Outcome.UNSUPPORTED, note=reasons[wrong])
     return Imported((program.name,), tuple(entries), settings)
 
 
@@ -233,13 +208,10 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise UserError(
-            "file", str(path), f"cannot be read: {error.strerror}.", "Check the path and its permissions."
-        ) from None
+        message, fix = f"cannot be read: {error.strerror}.", "Check the path and its permissions."
     except UnicodeDecodeError:
-        raise UserError(
-            "file", str(path), "is not UTF-8 text.", "Give a YAML or JSON file, or a shell script."
-        ) from None
+        message, fix = "is not UTF-8 text.", "Give a YAML or JSON file, or a shell script."
+    raise UserError("file", str(path), message, fix)
 
 
 def _plain(value: Any) -> Any:

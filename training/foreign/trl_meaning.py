@@ -2,14 +2,13 @@
 
 import re
 
+from training.config.choices import PreferenceLoss
 from training.errors import UserError
 from training.foreign.entries import Values, is_off, is_on
 from training.foreign.tasks import named_task, refuse
 from training.foreign.trainer_keys import COMMAND, FILE
 
-LOSSES = {
-    name: name for name in ("sigmoid", "hinge", "ipo", "apo_zero", "apo_down", "sppo_hard", "nca_pair", "bco_pair")
-}
+LOSSES = tuple(PreferenceLoss)
 _OF_A_TASK = (
     ("desirable_weight", "kto"), ("undesirable_weight", "kto"), ("center_rewards_coefficient", "reward"),
     ("f_divergence_type", "dpo"), ("precompute_ref_log_probs", "dpo"), ("discopop_tau", "dpo"), ("beta", "dpo"),
@@ -108,9 +107,9 @@ def trains_adapter(values: Values) -> bool:
 
 
 def quantized_bits(values: Values) -> str:
-    """The format of quantized weights; empty without."""
+    """The bits of quantized weights: 4, 8, or empty."""
     given = str(next((values[key] for key in BITS if key in values), "")).removeprefix("nf").removeprefix("int")
     by_name = "qlora" in str(values.get(COMMAND)).rpartition("/")[2]
     if given == "4" or by_name or any(is_on(values.get(key)) for key in (*FOUR_BITS, *QUANTIZED_ADAPTERS)):
-        return "4bit"
-    return "8bit" if given == "8" or any(is_on(values.get(key)) for key in EIGHT_BITS) else ""
+        return "4"
+    return "8" if given == "8" or any(is_on(values.get(key)) for key in EIGHT_BITS) else ""

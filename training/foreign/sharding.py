@@ -3,38 +3,20 @@
 import re
 from typing import Any
 
-from training.foreign.entries import Answer, Rule, Table, Values, ignored, is_on
+from training.foreign.entries import IS_OFF, Answer, Rule, Table, Values, is_on, read
 
-_IN_LATHE = "Lathe sets this itself."
 _USUAL_IN_OTHERS = {"model", "model_name_or_path", "base_model", "learning_rate", "lr"}  # and never in a DeepSpeed JSON
-FSDP_KEYS = frozenset(
-    [
-        "transformer_layer_cls_to_wrap",
-        "auto_wrap_policy",
-        "backward_prefetch",
-        "forward_prefetch",
-        "sharding_strategy",
-        "state_dict_type",
-        "use_orig_params",
-        "sync_module_states",
-        "cpu_ram_efficient_loading",
-        "offload_params",
-        "activation_checkpointing",
-        "limit_all_gathers",
-        "min_num_params",
-        "version",
-        "reshard_after_forward",
-        "xla",
-        "xla_fsdp_v2",
-        "xla_fsdp_grad_ckpt",
-    ]
-)
+FSDP_NAMES = frozenset({
+    "transformer_layer_cls_to_wrap", "auto_wrap_policy", "backward_prefetch", "forward_prefetch", "sharding_strategy",
+    "state_dict_type", "use_orig_params", "sync_module_states", "cpu_ram_efficient_loading", "offload_params",
+    "activation_checkpointing", "limit_all_gathers", "min_num_params", "version", "reshard_after_forward", "xla", "xla_fsdp_v2",
+    "xla_fsdp_grad_ckpt",
+})  # fmt: skip
 _OF_PROGRAMS = (
     r"(?:\./)?(?:deepspeed_configs/zero|examples/deepspeed/ds_z)([0-3])"
     r"(?:_bf16)?(_offload|_cpuoffload_all)?(?:_config)?\.json"
 )
 """Files that axolotl and LLaMA-Factory bring."""
-_BY_FILE = "to keep it, give the whole file as deepspeed_config."
 
 
 def _zero(value: Any, _: Values) -> Answer:
@@ -53,10 +35,12 @@ def _zero(value: Any, _: Values) -> Answer:
     return Answer(settings)
 
 
-def _number(setting: str) -> Rule:
+def number(setting: str, otherwise: str) -> Rule:
+    """A rule for a number, which may be "auto" instead."""
+
     def rule(value: Any, _: Values) -> Answer:
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return Answer({setting: value}) if is_number else Answer({}, "is left to the run's settings.")
+        return Answer({setting: value}) if is_number else Answer({}, otherwise)
 
     return rule
 
@@ -68,37 +52,31 @@ def _optimizer(value: Any, _: Values) -> Answer:
 
 
 def _precision(name: str) -> Rule:
-    def rule(value: Any, _: Values) -> Answer:
-        return Answer({"precision": name}) if is_on(_section(value).get("enabled")) else Answer({}, "is off.")
-
-    return rule
+    return lambda value, _: Answer({"precision": name}) if is_on(_section(value).get("enabled")) else IS_OFF
 
 
-DEEPSPEED_KEYS: Table = {
+_SIZES = {
+    "gradient_clipping": "max_grad_norm",
+    "train_micro_batch_size_per_gpu": "micro_batch_size",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+}
+DEEPSPEED: Table = {
     "zero_optimization": _zero,
     "optimizer": _optimizer,
-    "scheduler": ignored("lr_scheduler and warmup say this."),
     "bf16": _precision("bf16"),
     "fp16": _precision("fp16"),
-    "gradient_clipping": _number("max_grad_norm"),
-    "train_micro_batch_size_per_gpu": _number("micro_batch_size"),
-    "gradient_accumulation_steps": _number("gradient_accumulation_steps"),
-    "train_batch_size": ignored("the micro batch, the accumulation and the processes give it."),
-    "steps_per_print": ignored(_IN_LATHE),
-    "wall_clock_breakdown": ignored(_IN_LATHE),
-    "zero_allow_untested_optimizer": ignored(_IN_LATHE),
-    "zero_force_ds_cpu_optimizer": ignored(_IN_LATHE),
+    **{key: number(setting, "is left to the run's settings.") for key, setting in _SIZES.items()},
+    **read("deepspeed").rules,
 }
-DEEPSPEED_OTHERS: Table = {"": lambda _, __: Answer(None, _BY_FILE)}
+DEEPSPEED_OTHERS: Table = {"": lambda _, __: Answer(None, "to keep it, give the whole file as deepspeed_config.")}
 
 
 def from_name(name: str) -> Values | None:
     """The settings of a configuration that trl or ms-swift brings, such as zero3 or zero2_offload; None if they bring none."""
     match = re.fullmatch(r"zero([0-3])(_offload)?", name) or re.fullmatch(_OF_PROGRAMS, name)
     if match is None:
-        return {"fsdp1": {"strategy": "fsdp"}, "fsdp2": {"strategy": "fsdp"}, "multi_gpu": {"strategy": "ddp"}}.get(
-            name
-        )
+        strategy = {"fsdp1": "fsdp", "fsdp2": "fsdp", "multi_gpu": "ddp"}.get(name)
+        return {"strategy": strategy} if strategy else None
     settings: Values = {"strategy": f"zero{match.group(1)}"}
     if match.group(2):
         settings["offload_optimizer"] = "cpu"
@@ -109,7 +87,7 @@ def from_name(name: str) -> Values | None:
 def from_deepspeed(file: Values) -> Values:
     """The settings that a DeepSpeed JSON gives; "auto" gives none."""
     settings: Values = {"strategy": "zero0"}  # unless it has a section zero_optimization
-    for key, rule in DEEPSPEED_KEYS.items():
+    for key, rule in DEEPSPEED.items():
         if key in file:
             settings |= rule(file[key], file).settings or {}
     return settings
@@ -122,11 +100,8 @@ def from_zero(section: Values) -> Values:
     for name in ("offload_optimizer", "offload_param"):
         if section.get(f"{name}_device") in ("cpu", "nvme"):
             settings[name] = section[f"{name}_device"]
-    for name, setting in (
-        ("gradient_accumulation_steps", "gradient_accumulation_steps"),
-        ("gradient_clipping", "max_grad_norm"),
-    ):
-        settings |= _number(setting)(section.get(name), section).settings or {}
+    for name in ("gradient_accumulation_steps", "gradient_clipping"):
+        settings |= DEEPSPEED[name](section.get(name), section).settings or {}
     return settings
 
 
@@ -140,6 +115,12 @@ def from_fsdp(section: Values) -> Values:
     if is_on(plain.get("activation_checkpointing")):
         settings["gradient_checkpointing"] = "full"
     return settings
+
+
+FSDP: Table = dict.fromkeys(
+    (f"{start}{name}" for start in ("", "fsdp_") for name in FSDP_NAMES), lambda _, values: Answer(from_fsdp(values))
+)
+"""Keys of an FSDP section in a file of its own."""
 
 
 def looks_like_deepspeed(values: Any) -> bool:
