@@ -70,10 +70,11 @@ class KeyFile:
 def read(name: str, shared: Table | None = None) -> KeyFile:
     """Reads NAME.toml; `shared` are the rules that its section `like` names.
 
-    Keys with a setting by the same name are in `same`, by another name in `settings`, `or_zero` (empty values are 0), `unless_off` and
-    `lists` (several names). `choices` translates values; `when_on` and `when_off` have the settings of switches; of `usual` keys Lathe
-    has one value only, with the note for others; `like` gives a key the rule of another. `ignored` keys change nothing in Lathe and
-    `refused` ones are not supported, by note. `prefixes` are rules for beginnings of keys, `defaults` values of missing keys.
+    Keys with a setting by the same name are in `same`, by another in `settings`, `or_zero` (empty values are 0), `unless_off` and
+    `lists` (several names). `choices` translates values; `when_on` and `when_off` have the settings of switches; of `usual` keys
+    Lathe has one value only, with the note for others; `like` gives a key the rule of another. `ignored` keys change nothing in
+    Lathe and `refused` ones are not supported, by note. `prefixes` has rules for beginnings of keys, `defaults` the values of
+    missing keys.
     """
     file = tomllib.loads((Path(__file__).parent / f"{name}.toml").read_text(encoding="utf-8"))
     return KeyFile(_rules(file, shared or {}), _rules(file.get("prefixes", {}), {}), file.get("defaults", {}))

@@ -33,7 +33,7 @@ from training.foreign.shell_values import Unresolved
 from training.foreign.shell_words import ShellTextError
 from training.foreign.tasks import named_task
 from training.foreign.trainer_keys import COMMAND, FILE
-from training.foreign.trl_meaning import is_own
+from training.foreign.trl import is_own
 
 _CONFIG_FLAGS = ("config", "c", "config_file", "config_path")
 _SHELL_ENDINGS = (".sh", ".bash", ".slurm", ".sbatch")

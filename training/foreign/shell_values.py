@@ -90,13 +90,9 @@ def _without(value: str, kind: str, before: str, text: str, after: str) -> str |
     if "#" in kind:
         if after or not text:
             return None
-        at = (
-            (0 if value.startswith(text) else -1)
-            if not before
-            else value.rfind(text)
-            if kind == "##"
-            else value.find(text)
-        )
+        if not before:
+            return value.removeprefix(text)
+        at = value.rfind(text) if kind == "##" else value.find(text)
         return value if at < 0 else value[at + len(text) :]
     if before or not text:
         return None

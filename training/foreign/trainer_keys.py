@@ -36,9 +36,9 @@ def _lora_init(value: Any, _: Values) -> Answer:
 
 def length(value: Any, _: Values) -> Answer:
     """The longest row in tokens; without it, the program does not truncate."""
-    if value:
-        return Answer({"max_length": value})
-    return Answer(None, "Lathe always truncates; set max_length to the longest sequence of the model.")
+    if value is None:
+        return Answer(None, "Lathe always truncates; set max_length to the longest sequence of the model.")
+    return Answer({"max_length": value})
 
 
 def summed(**lengths: int) -> Rule:
