@@ -95,7 +95,7 @@ def train_rank(
         stop.check()
         report.enter(phase)
 
-    precision = machine.best_precision if config.precision == "auto" else config.precision
+    precision = machine.precision_of(config.precision)
     set_seed(config.seed)
 
     enter("loading data")

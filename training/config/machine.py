@@ -25,3 +25,7 @@ class Machine:
         if self.kind == "cpu":
             return Precision.FP32
         return Precision.BF16 if self.bf16 else Precision.FP16
+
+    def precision_of(self, precision: Precision) -> Precision:
+        """The setting `precision`, with the one that auto selects on this machine."""
+        return self.best_precision if precision is Precision.AUTO else precision

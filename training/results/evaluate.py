@@ -182,7 +182,7 @@ def load_weights(
 
 
 def _dtype(config: RunConfig) -> torch.dtype:
-    return DTYPES[local_machine().best_precision if config.precision == "auto" else config.precision]
+    return DTYPES[local_machine().precision_of(config.precision)]
 
 
 def ask(config: RunConfig, request: EvaluationRequest, tokenizer: PreTrainedTokenizerBase) -> list[Question]:

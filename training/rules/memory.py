@@ -52,7 +52,7 @@ def a_step_in_backward_sees_one_gradient(config: RunConfig, machine: Machine) ->
             {"max_grad_norm": 0.0},
         )
     off = {"optimizer_in_backward": False}
-    precision = machine.best_precision if config.precision is Precision.AUTO else config.precision
+    precision = machine.precision_of(config.precision)
     for name, holds, reason in (
         (
             "gradient_accumulation_steps",

@@ -38,7 +38,7 @@ def muon_needs_whole_matrices(config: RunConfig, machine: Machine) -> Iterator[C
 def anyprecision_trains_bf16_weights(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
     if config.optimizer is not OptimizerName.ADAMW_ANYPRECISION:
         return
-    precision = machine.best_precision if config.precision is Precision.AUTO else config.precision
+    precision = machine.precision_of(config.precision)
     if precision is Precision.FP16:
         yield Conflict(
             ("optimizer", "precision"),

@@ -66,7 +66,7 @@ def a_deepspeed_file_agrees_with_the_settings(config: RunConfig, machine: Machin
 @rule
 def a_deepspeed_file_has_the_precision_of_the_run(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
     own = own_deepspeed(config)
-    precision = machine.best_precision if config.precision is Precision.AUTO else config.precision
+    precision = machine.precision_of(config.precision)
     for key in (Precision.BF16, Precision.FP16):
         enabled = at(own or {}, f"{key.value}.enabled")
         if enabled not in (None, "auto", precision is key):

@@ -73,7 +73,7 @@ them: its models up to 7.1B were trained in fp16 (bigscience/bloom-560m, discuss
 
 @rule
 def fp16_overflows_with_some_models(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    precision = machine.best_precision if config.precision is Precision.AUTO else config.precision
+    precision = machine.precision_of(config.precision)
     if precision is not Precision.FP16 or machine.kind == "cpu":
         return
     values = _config(config.model)

@@ -63,7 +63,7 @@ def neftune_noise_depends_on_the_length(config: RunConfig, machine: Machine) -> 
 def attention_kernels_need_their_device(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
     if not config.attention.flash and config.attention is not Attention.FLEX:
         return
-    precision = machine.best_precision if config.precision is Precision.AUTO else config.precision
+    precision = machine.precision_of(config.precision)
     if machine.kind == "cpu":
         reason = "runs on GPUs only"
         if config.attention is Attention.FLEX:

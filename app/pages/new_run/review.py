@@ -14,7 +14,7 @@ from app.pages.common.cache import TimedCache
 from app.pages.common.html import each, facts
 from training import rules
 from training.config.applies import Values
-from training.config.choices import EngineName, Precision
+from training.config.choices import EngineName
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.config.sharding import deepspeed_config, fsdp_config, own_deepspeed
@@ -181,7 +181,7 @@ def _batch(checked: Review) -> str:
 
 
 def _deepspeed(config: RunConfig, model: ModelFacts | None, here: Machine) -> str:
-    precision = here.best_precision if config.precision is Precision.AUTO else config.precision
+    precision = here.precision_of(config.precision)
     if config.deepspeed_config and own_deepspeed(config) is None:
         return "// Lathe reads and checks the file when you press Start."
     resolved: dict[str, Any] | None = deepspeed_config(config, model.hidden_size if model else None, precision)

@@ -177,6 +177,7 @@ def test_the_method_is_what_the_program_would_train(command, method):
         ("python train.py --model_name_or_path m", {"learning_rate": 5e-5, "gradient_checkpointing": "none", "logging_steps": 500}),
         (f"python train.py {FLAGS} --validation_split_percentage 5", {"eval_split": 0.05}),
         (f"swift sft {SWIFT}", {"learning_rate": 1e-4, "gradient_accumulation_steps": 16, "lora_r": 8, "eval_split": 0}),
+        (f"swift sft {SWIFT} --num_processes 0", {"gradient_accumulation_steps": 1}),
         ("swift sft --model_id_or_path m --dataset d.jsonl --batch_size 3", {"micro_batch_size": 3, "max_length": 2048,
          "gradient_accumulation_steps": 16, "eval_split": 0.01, "warmup": 0.05}),
         ("swift sft --model_id_or_path m --dataset d.jsonl --dataset_test_ratio 0", {"eval_split": 0}),
