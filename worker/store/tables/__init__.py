@@ -3,7 +3,6 @@
 Times are seconds since the epoch (float), by the database's clock if anything depends on them. Sizes are bytes.
 """
 
-from worker.store.tables.evaluations import Evaluation
 from worker.store.tables.installation import (
     Account,
     Cordon,
@@ -24,6 +23,7 @@ from worker.store.tables.notifications import (
     Preferences,
     WebhookFormat,
 )
+from worker.store.tables.queued import Evaluation
 from worker.store.tables.reported import LogLine, Metric, MetricRollup, RunEvent
 from worker.store.tables.run_values import damaged
 from worker.store.tables.runs import LOCAL, Attempt, Request, Run, RunNode, Status, Sweep

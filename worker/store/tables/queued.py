@@ -1,11 +1,11 @@
-"""What the rows of work on ended runs have in common that wait for a worker."""
+"""Work on ended runs that waits for a worker: what its rows have in common, and evaluations."""
 
 from typing import Any
 
-from sqlalchemy import JSON, Text
+from sqlalchemy import JSON, Index, Text
 from sqlmodel import Field
 
-from worker.store.tables.columns import as_text, flag
+from worker.store.tables.columns import as_text, flag, json_or_null, json_value
 from worker.store.tables.held import Held
 from worker.store.tables.runs import Status
 
@@ -32,3 +32,15 @@ class QueuedWork(Held):
     reason: str = Field(
         default="", sa_type=Text, sa_column_kwargs={"server_default": ""}, description="of the last requeue"
     )
+
+
+class Evaluation(QueuedWork, table=True):
+    """An evaluation of a run: what is asked for, and its scores. The answers are in the run's folder."""
+
+    __table_args__ = (Index("ix_evaluation_run_id_id", "run_id", "id"),)
+
+    id: str = Field(primary_key=True, max_length=32)
+    request: dict[str, Any] = json_value("as training.scoring.request")
+    device: str = Field(default="", max_length=200)
+    overlap: dict[str, Any] | None = json_or_null("as training.scoring.overlap")
+    summary: dict[str, Any] | None = json_or_null("rows, and the mean of each metric")
