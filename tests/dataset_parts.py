@@ -6,7 +6,7 @@ from app.format import datasets as words
 from app.format import rows as row_words
 from app.pages.dataset import page
 from app.pages.dataset.state import MEASURED, TABS, ViewState
-from worker.datasets.token_counts import TokenCount
+from worker.datasets.token_stores import TokenCount
 
 DOCUMENT = {
     "id": "0" * 16,

@@ -23,7 +23,7 @@ from worker.evaluations import submit
 from worker.settings import get_settings
 from worker.store import accounts, database, evaluations, served_models
 from worker.store.tables import Status
-from worker.sweeps import start
+from worker.sweeps import lifecycle
 from worker.sweeps.spec import parse_sweep
 
 STARTER = ROOT / "static" / "starter"
@@ -101,7 +101,7 @@ def _make(folder: Path) -> Prepared:
     failed.end(Status.FAILED, reason="it broke", error={"message": "it broke", "traceback": "", "diagnosis": diagnosis})
     waiting = PlayedRun("waiting").id
     config = {"model": str(STARTER), "data": dataset}
-    sweep = start.start(parse_sweep({"config": config, "space": {"lora_r": [4, 8]}})).id
+    sweep = lifecycle.start(parse_sweep({"config": config, "space": {"lora_r": [4, 8]}})).id
     machine("node1", devices=[gpu("node1", 0), gpu("node1", 1)])
     with database.write() as session:
         served = served_models.create(session=session, models=[f"{finished.id}:base"], owner="local").id

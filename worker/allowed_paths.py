@@ -70,7 +70,7 @@ EVERYTHING = AllowedPaths()
 def allowed(*, pushes: bool = False) -> AllowedPaths:
     """For other users: LATHE_DATA_FOLDERS, LATHE_MODEL_FOLDERS, and the starter model with its data."""
     settings = get_settings()
-    data, models = ((*_folders(text), STARTER) for text in (settings.data_folders, settings.model_folders))
+    data, models = ((*folders_in(text), STARTER) for text in (settings.data_folders, settings.model_folders))
     return AllowedPaths(data, models, pushes)
 
 
@@ -83,7 +83,8 @@ def find_path(value: str) -> Path | None:
         return None
 
 
-def _folders(text: str) -> Iterator[Path]:
+def folders_in(text: str) -> Iterator[Path]:
+    """The folders of LATHE_DATA_FOLDERS or LATHE_MODEL_FOLDERS."""
     return (Path(part).expanduser().absolute() for part in text.split(os.pathsep) if part.strip())
 
 

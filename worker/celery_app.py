@@ -6,13 +6,12 @@ run is claimed once in the database, and the worker's reaper checks every few se
 
 import logging
 from functools import cache
-from typing import Any
-
-from celery import Celery
-from kombu.exceptions import OperationalError
-from redis import RedisError
+from typing import TYPE_CHECKING, Any
 
 from worker.settings import get_settings
+
+if TYPE_CHECKING:  # Celery takes 0.2 s to import: only where a message is sent or received
+    from celery import Celery
 
 log = logging.getLogger(__name__)
 
@@ -23,12 +22,12 @@ NOTIFY_SECONDS = 1.0  # the user waits for this
 WORKER_SECONDS = 20.0
 
 
-def current_app() -> Celery:
+def current_app() -> "Celery":
     """The workers' Celery application, on the broker of the settings. Nothing connects yet."""
     return _app(get_settings().celery_broker_url, WORKER_SECONDS)
 
 
-def quick_app() -> Celery:
+def quick_app() -> "Celery":
     """The application for requests of users: it gives up after a second if the broker is unreachable."""
     return _app(get_settings().celery_broker_url, NOTIFY_SECONDS)
 
@@ -51,6 +50,9 @@ def notify_of_model(served_id: str) -> bool:
 
 
 def _sent(task: str, identifier: str) -> bool:
+    from kombu.exceptions import OperationalError
+    from redis import RedisError
+
     try:
         quick_app().send_task(task, args=[identifier], retry=False)
     except (OperationalError, RedisError) as error:
@@ -60,7 +62,9 @@ def _sent(task: str, identifier: str) -> bool:
 
 
 @cache
-def _app(broker_url: str, timeout: float) -> Celery:
+def _app(broker_url: str, timeout: float) -> "Celery":
+    from celery import Celery
+
     application = Celery(NAME, broker=broker_url, include=["worker.queue.tasks"])
     application.conf.update(
         task_default_queue=NAME,

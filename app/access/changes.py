@@ -12,6 +12,7 @@ from app.access import callers, sharing
 from app.access.permissions import Forbidden, check_admin, check_change, own_dataset, own_evaluation, own_run, own_sweep
 from training.config.choices import Strategy
 from training.config.data_sets import FIELDS
+from worker import celery_app
 from worker.datasets import datasets
 from worker.runs import requests
 from worker.settings import ROOT
@@ -21,7 +22,7 @@ from worker.store.submissions import Submission
 from worker.store.tables import Evaluation, Run
 
 if TYPE_CHECKING:
-    from worker.disk.offers import Freeable
+    from worker.disk.freeing import Freeable
     from worker.sweeps.spec import SweepSpec
 
 
@@ -71,17 +72,17 @@ def start_sweep(spec: "SweepSpec", submission: Submission | None = None) -> str:
     Raises:
         ConfigError: no run can start.
     """
-    from worker.sweeps import start
+    from worker.sweeps import lifecycle
 
     caller = callers.current()
-    return start.start(spec, allowed=caller.allowed, owner=caller.name, submission=submission).id
+    return lifecycle.start(spec, allowed=caller.allowed, owner=caller.name, submission=submission).id
 
 
 def stop_sweep(sweep_id: str) -> None:
     """Requests all runs of a sweep to stop."""
-    from worker.sweeps import start
+    from worker.sweeps import lifecycle
 
-    start.stop(own_sweep(sweep_id))
+    lifecycle.stop(own_sweep(sweep_id))
 
 
 def delete_sweep(sweep_id: str) -> None:
@@ -90,9 +91,9 @@ def delete_sweep(sweep_id: str) -> None:
     Raises:
         SweepActive: one of its runs is queued or running.
     """
-    from worker.sweeps import delete
+    from worker.sweeps import lifecycle
 
-    delete.delete(own_sweep(sweep_id))
+    lifecycle.delete(own_sweep(sweep_id))
 
 
 def edit(
@@ -135,7 +136,7 @@ def edit(
         if users is not None:
             sharing.store(session, "run", own, users)
     if held is False:
-        requests.notify(own)
+        celery_app.notify(own)
 
 
 def delete(run_id: str) -> None:
@@ -189,7 +190,7 @@ def pause_queue(*, paused: bool) -> None:
             waiting.unpause(session=session)
         queued = [] if paused else waiting.startable(session=session)
     if queued:
-        requests.notify(queued[0].id)
+        celery_app.notify(queued[0].id)
 
 
 def remove_dataset(dataset_id: str) -> None:

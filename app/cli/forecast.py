@@ -11,7 +11,7 @@ from app.cli import sent_files
 from app.cli.client import connect
 from app.cli.options import unchanged
 from app.cli.runs.run import configuration
-from app.format import numbers, templates
+from app.format import numbers, rows
 from training.config.fields import parse
 from training.config.run_config import on_gpus
 from training.config.yaml_file import read_config
@@ -91,6 +91,6 @@ def render(path: Path | None, overrides: dict[str, Any], *, as_json: bool) -> in
     settings = sent_files.settings(client, config)
     document = client.send("POST", "/api/renderings", json=settings, seconds=_RENDER_SECONDS)
     checked = rows_check.of_document(document)
-    text = json.dumps(document) if as_json else templates.page(checked, colors=sys.stdout.isatty())
+    text = json.dumps(document) if as_json else rows.page(checked, colors=sys.stdout.isatty())
     click.echo(text, file=unchanged(sys.stdout))
     return FAULTY if any(one.report.errors for one in checked) else 0

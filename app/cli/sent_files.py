@@ -14,7 +14,7 @@ from training.config.data_sets import FIELDS, Source, canonical, sources, writte
 from training.config.run_config import RunConfig
 from training.units import byte_size
 from worker.allowed_paths import find_path
-from worker.runs import config_files
+from worker.runs.settle import FILES, text_of
 
 _CHUNK = 2**20
 _SECONDS = 1800.0
@@ -30,11 +30,7 @@ def values(client: Client, settings: dict[str, Any]) -> dict[str, Any]:
     """The same for settings that are not checked yet, as a file gives them."""
     if not client.remote:
         return settings
-    texts = {
-        field: config_files.text_of(field, settings[field])
-        for field in config_files.FIELDS
-        if _file(settings.get(field))
-    }
+    texts = {field: text_of(field, settings[field]) for field in FILES if _file(settings.get(field))}
     return settings | texts | _data(client, {field: canonical(settings.get(field)) for field in FIELDS})
 
 

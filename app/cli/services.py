@@ -103,7 +103,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
 
     Each line that is not ok has a cure. The exit code is 1 if a check failed; warnings leave it 0. Takes half a minute.
     """
-    from worker.doctor.checks import findings
+    from worker.doctor import findings
     from worker.doctor.finding import State
 
     found = []

@@ -25,7 +25,7 @@ from app.format.system import (
     watts,
 )
 from training.units import NONE, byte_size
-from worker.disk.offers import Freeable
+from worker.disk.freeing import Freeable
 from worker.disk.usage import Kind
 
 _PATH = "/api/system"

@@ -122,7 +122,7 @@ def brief(item: Dataset, users: Sequence[DatasetUse]) -> DatasetInList:
     """A data set in a list."""
     return DatasetInList(
         **item.model_dump(include=set(_BRIEF)),
-        format=item.shape,
+        format=item.row_format,
         file_format=item.format,
         used_by=len(users),
         warning_kinds=len(item.warnings or []),
@@ -139,7 +139,7 @@ def listing(session: Session, search: str, limit: int, offset: int = 0) -> Datas
 
 def matches(item: Dataset, search: str) -> bool:
     """True if every word of `search` is in the name, the format or the id."""
-    text = f"{item.name} {item.shape} {item.format} {item.id}".lower()
+    text = f"{item.name} {item.row_format} {item.format} {item.id}".lower()
     return all(word in text for word in search.lower().split())
 
 
@@ -153,7 +153,7 @@ def document(session: Session, dataset_id: str) -> DatasetAnswer:
     users = uses.dataset_users(session=session).get(item.id, [])
     return DatasetAnswer(
         **item.model_dump(include=set(_WHOLE)),
-        format=item.shape,
+        format=item.row_format,
         file_format=item.format,
         warnings=item.warnings or [],
         unused_columns=datasets.unused(item),

@@ -153,7 +153,9 @@ def _first_rows(run: Run, item: Dataset) -> Iterator[Suggestion]:
     for number, row in enumerate(item.sample[:_MOST_SUGGESTIONS], 1):
         try:
             mapping = parse_mapping(text) if text else {}
-            example = to_example(apply(mapping, row) if mapping else row, format_of(mapping) if mapping else item.shape)
+            example = to_example(
+                apply(mapping, row) if mapping else row, format_of(mapping) if mapping else item.row_format
+            )
         except (DataError, KeyError):
             continue
         last = next((n for n, one in enumerate(example.messages or []) if one["role"] == "assistant"), None)

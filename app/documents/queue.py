@@ -8,7 +8,7 @@ from sqlmodel import Session
 from app.documents import Document
 from training.config.choices import EngineName
 from worker.machine import devices, overload
-from worker.runs import start_times
+from worker.runs import pace
 from worker.settings import SettingsError
 from worker.store import database, evaluations, machines, runs, sight, waiting
 from worker.store.quotas import DeviceQuotas
@@ -93,7 +93,7 @@ def _starts(session: Session, queued: list[Run]) -> dict[str, float | None]:
     """The seconds until each run starts: those of Slurm's queue as Slurm expects it."""
     if not queued:
         return {}
-    starts, now = start_times.expected(session=session, devices=device_count(session)), database.now(session=session)
+    starts, now = pace.expected(session=session, devices=device_count(session)), database.now(session=session)
     for run in queued:
         if run.engine is EngineName.SLURM:
             at = (run.job or {}).get("starts_at")

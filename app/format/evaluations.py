@@ -18,27 +18,31 @@ def label(metric: str) -> str:
     return str(LABELS.get(metric, metric))
 
 
-def source(found: dict[str, Any]) -> str:
+def source(evaluation: dict[str, Any]) -> str:
     """Which weights were evaluated: "result", "before training", "checkpoint-40"."""
-    name = str(found["source"])
+    name = str(evaluation["source"])
     return _SOURCES.get(name, name)
 
 
-def data(found: dict[str, Any]) -> str:
+def data(evaluation: dict[str, Any]) -> str:
     """The name of the data set, and how many of its first rows were evaluated if not all were."""
-    if found["lm_eval"]:
-        return "lm-eval: " + ", ".join(found["lm_eval"])
-    first = f", first {numbers.plural(found['asked_rows'], 'row')}" if found["asked_rows"] else ""
-    return f"{found['data']}{first}"
+    if evaluation["lm_eval"]:
+        return "lm-eval: " + ", ".join(evaluation["lm_eval"])
+    first = f", first {numbers.plural(evaluation['asked_rows'], 'row')}" if evaluation["asked_rows"] else ""
+    return f"{evaluation['data']}{first}"
 
 
-def progress(found: dict[str, Any]) -> str:
+def progress(evaluation: dict[str, Any]) -> str:
     """What an evaluation is doing: "answering, 32 of 160 rows"; after its end its status."""
-    if found["status"] != "running":
-        return str(found["status"])
-    if found["stopping"]:
+    if evaluation["status"] != "running":
+        return str(evaluation["status"])
+    if evaluation["stopping"]:
         return "stopping"
-    return f"{found['phase']}, {found['done']:,} of {found['total']:,} rows" if found["total"] else found["phase"]
+    return (
+        f"{evaluation['phase']}, {evaluation['done']:,} of {evaluation['total']:,} rows"
+        if evaluation["total"]
+        else evaluation["phase"]
+    )
 
 
 def is_share(value: dict[str, Any]) -> bool:
@@ -58,13 +62,13 @@ def score(value: dict[str, Any], rows: int) -> str:
     return f"{mean(value)} (95% interval {low} to {high}{counted})"
 
 
-def scores(found: dict[str, Any]) -> str:
+def scores(evaluation: dict[str, Any]) -> str:
     """All means in one line; without them what the evaluation is doing, or why it failed."""
-    summary = found["summary"] or {}
+    summary = evaluation["summary"] or {}
     if "lm_eval" in summary:
         return "; ".join(f"{task} {name} {value}" for task, name, value in lm_eval(summary))
     if not summary:
-        return problem(found["error"]) if found["error"] else progress(found)
+        return problem(evaluation["error"]) if evaluation["error"] else progress(evaluation)
     means = [f"{label(name)} {mean(value)}" for name, value in summary["metrics"].items()]
     return f"{', '.join(means)} ({numbers.plural(summary['rows'], 'row')})"
 
@@ -79,14 +83,14 @@ def lm_eval(summary: dict[str, Any]) -> list[tuple[str, str, str]]:
     ]
 
 
-def verdicts(found: dict[str, Any]) -> list[tuple[str, str]]:
+def verdicts(evaluation: dict[str, Any]) -> list[tuple[str, str]]:
     """(metric, what it shows against the other evaluation) of an evaluation that is compared with another one."""
-    if not found["against"]:
+    if not evaluation["against"]:
         return []
-    metrics = found["summary"]["metrics"]
+    metrics = evaluation["summary"]["metrics"]
     return [
         (name, in_words(Paired.read(one), share=is_share(metrics[name])))
-        for name, one in found["against"]["scores"].items()
+        for name, one in evaluation["against"]["scores"].items()
         if name in metrics
     ]
 
@@ -114,23 +118,27 @@ def problem(error: dict[str, Any]) -> str:
 
 def engine(summary: dict[str, Any]) -> str:
     """Which program answered, where vLLM should; "" where transformers answers anyway."""
-    found = summary.get("engine")
-    if not found:
+    program = summary.get("engine")
+    if not program:
         return ""
-    return "Answered by vLLM." if found["name"] == "vllm" else f"Answered by transformers. {found['reason']}"
+    return "Answered by vLLM." if program["name"] == "vllm" else f"Answered by transformers. {program['reason']}"
 
 
-def lines(found: dict[str, Any]) -> list[str]:
+def lines(evaluation: dict[str, Any]) -> list[str]:
     """An ended evaluation as lines for a terminal."""
-    head = f"Evaluation {found['id']}: {found['status']}, {source(found)} on {data(found)}"
-    if found["status"] != "finished":
-        return [head, *([problem(found["error"])] if found["error"] else [])]
-    summary = found["summary"]
+    head = f"Evaluation {evaluation['id']}: {evaluation['status']}, {source(evaluation)} on {data(evaluation)}"
+    if evaluation["status"] != "finished":
+        return [head, *([problem(evaluation["error"])] if evaluation["error"] else [])]
+    summary = evaluation["summary"]
     if "lm_eval" in summary:
         return [head, *(f"  {task}  {name}: {value}" for task, name, value in lm_eval(summary))]
     rows = [f"  {label(name)}: {score(value, summary['rows'])}" for name, value in summary["metrics"].items()]
-    shown = [f"  {label(name)}: {text}" for name, text in verdicts(found)]
-    against = [f"Against evaluation {found['against']['evaluation']} ({found['against']['source']}):"] if shown else []
+    shown = [f"  {label(name)}: {text}" for name, text in verdicts(evaluation)]
+    against = (
+        [f"Against evaluation {evaluation['against']['evaluation']} ({evaluation['against']['source']}):"]
+        if shown
+        else []
+    )
     answered = [engine(summary)] if "engine" in summary else []
     return [
         head,
@@ -139,7 +147,7 @@ def lines(found: dict[str, Any]) -> list[str]:
         *rows,
         *against,
         *shown,
-        f"Overlap: {overlap(found['overlap'])}",
+        f"Overlap: {overlap(evaluation['overlap'])}",
     ]
 
 

@@ -4,6 +4,11 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from app.format import numbers
+from training.printable import printable
+from training.template_check.findings import Finding, Report, ShownRow, ShownToken
+from worker.runs.rows_check import CheckedSet
+
 CELL_CHARACTERS, TURN_CHARACTERS, TURNS = 400, 200, 4
 """How much of a value is shown in a cell: of a text, and of how many turns of a conversation."""
 
@@ -72,3 +77,71 @@ def _content(turn: Mapping[str, Any]) -> str:
     content = turn.get("content", turn.get("value"))
     calls = turn.get("tool_calls")
     return ("" if content is None else text_of(content)) + (f" {text_of(calls)}" if calls else "")
+
+
+_GREEN, _BOLD, _DIM, _STRUCK, _PLAIN = "\x1b[32m", "\x1b[1m", "\x1b[2m", "\x1b[9m", "\x1b[0m"
+
+
+def page(checked: list[CheckedSet], *, colors: bool = False) -> str:
+    """The faults of each data set, then its rendered rows. Without `colors` tokens with loss are in [[ ]]."""
+    parts: list[str] = []
+    for data_set in checked:
+        parts += [
+            printable(heading(data_set)),
+            *(f"  {printable(_finding(finding))}" for finding in data_set.report.findings),
+            "",
+        ]
+        parts += [f"{_row(row, colors=colors)}\n" for row in data_set.report.rows]
+    marks = f"{_GREEN}with loss{_PLAIN}, {_DIM}without loss{_PLAIN}" if colors else "[[with loss]]"
+    return "\n".join([*parts, f"Tokens: {marks}."])
+
+
+def heading(data_set: CheckedSet) -> str:
+    """The number of checked rows and of faults, in a line."""
+    return f"{data_set.name}: {summary(data_set.report)}"
+
+
+def summary(report: Report) -> str:
+    """What the check found, in a sentence."""
+    warnings = len(report.findings) - len(report.errors)
+    found = [
+        numbers.plural(count, noun) for count, noun in ((len(report.errors), "error"), (warnings, "warning")) if count
+    ]
+    checked = f"{numbers.plural(report.checked, 'row')} checked"
+    if report.rendered > report.checked:
+        which = "all" if report.complete else "the first"
+        checked += f" token by token and {which} {numbers.count(report.rendered)} rendered"
+    rest = "" if report.complete else " The run checks the others before it trains."
+    return f"{checked}, {' and '.join(found) or 'no faults found'}.{rest}"
+
+
+def _finding(finding: Finding) -> str:
+    return f"{finding.severity.capitalize()} {finding.fault.value}: {finding.sentence} {finding.fix}"
+
+
+def _row(row: ShownRow, *, colors: bool) -> str:
+    text = "".join(_colored(token) for token in row.tokens) if colors else _marked(row)
+    more = row.length - len(row.tokens)
+    rest = f"\n... {numbers.plural(more, 'token')} more" if more else ""
+    trained = numbers.plural(sum(token.trained and not token.cut for token in row.tokens), "token")
+    return f"Row {row.number:,}: {numbers.plural(row.length, 'token')}, {trained} with loss\n{text}{rest}"
+
+
+def _colored(token: ShownToken) -> str:
+    style = (_GREEN if token.trained else _DIM) + (_BOLD if token.special else "") + (_STRUCK if token.cut else "")
+    return f"{style}{printable(token.text)}{_PLAIN}"
+
+
+def _marked(row: ShownRow) -> str:
+    """The text with [[ ]] around runs of tokens with loss; it ends at the maximum length."""
+    parts: list[str] = []
+    inside = False
+    for token in row.tokens:
+        if token.cut:
+            parts.append("]]" if inside else "")
+            return "".join([*parts, " ... truncated"])
+        if token.trained is not inside:
+            parts.append("[[" if token.trained else "]]")
+            inside = token.trained
+        parts.append(printable(token.text))
+    return "".join([*parts, "]]" if inside else ""])

@@ -6,6 +6,7 @@ from os.path import commonprefix
 from typing import Any
 
 from app.format import numbers
+from app.format.numbers import coarse, plural
 from training.config.choices import Method
 from training.config.fields import settings
 from training.run_folder.model_card import quality_loss
@@ -117,8 +118,8 @@ def scores(answers: dict[str, Any] | None) -> list[tuple[str, str, str]]:
 
 def change(answers: dict[str, Any] | None, name: str) -> str:
     """Whether a score of the held-out answers is better after training: "better by 5.0 points (...)"; "" of older runs."""
-    found = ((answers or {}).get("changes") or {}).get(name)
-    return in_words(Paired.read(found)) if found else ""
+    comparison = ((answers or {}).get("changes") or {}).get(name)
+    return in_words(Paired.read(comparison)) if comparison else ""
 
 
 def _before_and_after(answers: dict[str, Any], name: str) -> str:
@@ -154,8 +155,33 @@ def logits(form: dict[str, Any]) -> str:
 
 def difference(form: dict[str, Any]) -> str:
     """The first row that differs; empty if none does."""
-    found = form.get("first_difference")
-    if not found:
+    first = form.get("first_difference")
+    if not first:
         return ""
-    place = f"Row {found['row']}, {found['what']}, token {found['token']}"
-    return f"{place}: {found['trained']!r} in training, {found['here']!r} here."
+    position = f"Row {first['row']}, {first['what']}, token {first['token']}"
+    return f"{position}: {first['trained']!r} in training, {first['here']!r} here."
+
+
+def starts(run: dict[str, Any], queue: dict[str, Any]) -> str:
+    """When a waiting run starts: "in about 40 min", "held", "as soon as a device is free"."""
+    if run["at_rung"] is not None:
+        return f"paused at step {run['at_rung']:,} by its sweep"
+    if run["held"]:
+        return "held"
+    if queue["paused_at"]:
+        return "paused"
+    if run["starts_in"] is None:
+        return run["quota"] or NONE
+    if run["starts_in"] >= 1:
+        return f"in about {coarse(run['starts_in'])}"
+    return "as soon as a device is free" + _evaluations(queue["evaluated"])
+
+
+def _evaluations(names: list[str]) -> str:
+    if not names:
+        return ""
+    return (
+        f": an evaluation of {names[0]} uses one"
+        if len(names) == 1
+        else f": {plural(len(names), 'evaluation')} use some"
+    )

@@ -125,10 +125,10 @@ def progress(sweep: dict[str, Any]) -> str:
 
 def saved(sweep: dict[str, Any]) -> str:
     """What early stopping saved: "4 runs stopped early, 1,840 of 3,200 steps saved"; empty if nothing."""
-    found = sweep["saved"]
-    if not found["runs"]:
+    steps = sweep["saved"]
+    if not steps["runs"]:
         return ""
-    return f"{numbers.plural(found['runs'], 'run')} stopped early, {found['steps']:,} of {found['of']:,} steps saved"
+    return f"{numbers.plural(steps['runs'], 'run')} stopped early, {steps['steps']:,} of {steps['of']:,} steps saved"
 
 
 def best(sweep: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from app.format import numbers
 from training.units import NONE, byte_size
-from worker.disk.offers import Freeable
+from worker.disk.freeing import Freeable
 from worker.disk.usage import Kind
 
 KINDS = {

@@ -81,9 +81,9 @@ def _refused(settings: Settings, error: OSError) -> CannotStart:
 def address_of(host: str, port: int) -> str:
     """The address to open in a browser on this machine."""
     try:
-        found = ip_address(host)
+        ip = ip_address(host)
     except ValueError:
         return f"http://{host}:{port}"
-    if found.is_unspecified:
+    if ip.is_unspecified:
         return f"http://127.0.0.1:{port}"
-    return f"http://[{host}]:{port}" if found.version == 6 else f"http://{host}:{port}"
+    return f"http://[{host}]:{port}" if ip.version == 6 else f"http://{host}:{port}"

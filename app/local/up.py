@@ -110,8 +110,10 @@ class Everything:
             self._stopping.wait(0.1)
 
     def _answers(self) -> bool:
-        place = urlsplit(self._address)
-        with contextlib.closing(http.client.HTTPConnection(place.hostname or "", place.port, timeout=2)) as connection:
+        address = urlsplit(self._address)
+        with contextlib.closing(
+            http.client.HTTPConnection(address.hostname or "", address.port, timeout=2)
+        ) as connection:
             try:
                 connection.request("GET", "/healthz")
                 return connection.getresponse().status == http.client.OK

@@ -5,9 +5,24 @@ from starlette.datastructures import QueryParams
 from app.access import callers, notify, users
 from app.documents import settings as documents
 from app.documents.settings import Channel
-from app.format import settings as words
 from app.pages.common.view import Context, View
 from worker.settings import get_settings
+
+EVENTS = {"finished": "Finished", "failed": "Failed", "stopped": "Stopped", "diverged": "Loss not finite"}
+USUAL_EVENTS = ("finished", "failed", "diverged")
+FORMATS = {
+    "": "by the host",
+    "json": "JSON",
+    "slack": "Slack, Mattermost: text",
+    "discord": "Discord: content",
+    "ntfy": "ntfy: plain text",
+}
+CHANNELS = {"json": "Webhook, JSON", "slack": "Webhook, text", "discord": "Webhook, Discord", "ntfy": "Webhook, ntfy"}
+ROLES = {
+    "runs the server": "the user who runs the server: may change everything",
+    "admin": "admin: may change all runs and data sets, and manages users",
+    "user": "user: changes own runs and data sets",
+}
 
 
 def settings(_: QueryParams) -> Context:
@@ -30,7 +45,11 @@ def settings(_: QueryParams) -> Context:
             "Folders": documents.folders(here, admin=admin),
             "For notifications": documents.services(here, admin=admin),
         },
-        "words": words,
+        "EVENTS": EVENTS,
+        "USUAL_EVENTS": USUAL_EVENTS,
+        "FORMATS": FORMATS,
+        "CHANNELS": CHANNELS,
+        "ROLES": ROLES,
     }
 
 

@@ -10,7 +10,7 @@ from app.documents.system import MachineAnswer, Services
 from app.format import system as words
 from app.pages.common.cache import TimedCache
 from app.pages.common.view import Context, View
-from worker.disk.offers import Freeable
+from worker.disk.freeing import Freeable
 from worker.store.machines import SERVING
 
 _SECONDS, _WORKING_SECONDS = 5.0, 1.0

@@ -18,9 +18,9 @@ from worker.disk_quota import UNLIMITED, DiskQuota
 
 MOST_FILES, MOST_ENTRIES = 1000, 10_000
 _LARGEST_STATE = 2**20  # bytes of state.json
-_ABOUT_DATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
+ABOUT_DATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
 _SPLITS = {"valid": "validation", "val": "validation", "dev": "validation", "eval": "validation"}
-_SPLIT_WORDS = {"train", "test", "validation", *_SPLITS}
+SPLIT_WORDS = {"train", "test", "validation", *_SPLITS}
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.\w+)*")
 
 
@@ -64,34 +64,34 @@ def _data_files(folder: Path, name: str, kind: str) -> list[Path]:
     entries = list(islice(folder.rglob("*"), MOST_ENTRIES + 1))
     if len(entries) > MOST_ENTRIES:
         raise DataError(f"contains more than {MOST_ENTRIES:,} files.", "Give the folder of the data.", file=name)
-    found = sorted(file for file in entries if _is_data(file, folder))
-    if not found:
+    files = sorted(file for file in entries if _is_data(file, folder))
+    if not files:
         raise DataError(f"is a {kind} without data files.", GIVE, file=name)
-    if len(found) > MOST_FILES:
-        raise DataError(f"contains {len(found):,} data files.", f"Join them to at most {MOST_FILES:,}.", file=name)
-    splits = {split for file in found for split in _splits_of(file.relative_to(folder))}
+    if len(files) > MOST_FILES:
+        raise DataError(f"contains {len(files):,} data files.", f"Join them to at most {MOST_FILES:,}.", file=name)
+    splits = {split for file in files for split in _splits_of(file.relative_to(folder))}
     if len(splits) > 1:
         message = f"contains the splits {' and '.join(sorted(splits))}."
         raise DataError(message, "Give the folder or the file of one split.", file=name)
-    _check_shards(folder, found, name)
-    return found
+    _check_shards(folder, files, name)
+    return files
 
 
 def _is_data(file: Path, folder: Path) -> bool:
     """True for a data file that is not hidden, and is in the folder itself: a link may lead to files that a user may not read."""
-    named = file.name.lower().endswith(ENDINGS) and file.name not in _ABOUT_DATA
+    named = file.name.lower().endswith(ENDINGS) and file.name not in ABOUT_DATA
     hidden = any(part.startswith((".", "__")) for part in file.relative_to(folder).parts)
     return named and not hidden and file.is_file() and file.resolve().is_relative_to(folder.resolve())
 
 
 def _splits_of(path: Path) -> set[str]:
-    words = set(re.split(r"[^a-z]+", path.as_posix().lower())) & _SPLIT_WORDS
+    words = set(re.split(r"[^a-z]+", path.as_posix().lower())) & SPLIT_WORDS
     return {_SPLITS.get(word, word) for word in words}
 
 
-def _check_shards(folder: Path, found: list[Path], name: str) -> None:
+def _check_shards(folder: Path, files: list[Path], name: str) -> None:
     """Checks that no shard is missing: of those that state.json names, or that the names of the others count."""
-    expected = {file.parent / shard for file in found if (shards := _shards(file)) for shard in shards}
+    expected = {file.parent / shard for file in files if (shards := _shards(file)) for shard in shards}
     expected |= {state.parent / shard for state in folder.rglob("state.json") for shard in _named_shards(state)}
     missing = sorted(str(file.relative_to(folder)) for file in expected if not file.is_file())
     if missing:

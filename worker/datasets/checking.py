@@ -1,18 +1,18 @@
-"""Reads uploaded files in a process with limits: a file may be malicious."""
+"""Reads uploaded files and stored data sets in a process with limits: a file may be malicious."""
 
 import json
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from training.data.files.readers import REFUSED
 from training.data.inspection import Inspection
 from training.data.survey import Issue
 from training.errors import DataError
 from worker.machine import programs
-from worker.machine.programs import Limits, Result
+from worker.machine.programs import Limits, ProgramError, Result
 
 MEMORY_BYTES = 2 * 2**30  # of the reader, plus the file's size
 SECONDS = 10  # of CPU time, plus one for each BYTES_PER_SECOND of the file
@@ -82,3 +82,16 @@ def crash_error(limits: Limits, result: Result) -> DataError:
         message = f"crashed its reader ({signal.Signals(-result.code).name}): it is damaged or nested too deeply."
         return DataError(message, "Save it again with one flat object per row.")
     return DataError(f"cannot be checked ({result.last_line}).", "Save it again as JSONL in UTF-8.")
+
+
+def first_rows(path: Path, count: int, columns: str | None = None) -> list[dict[str, Any]]:
+    """The first `count` rows as `training.data.inspection` prints them; if it fails, one row with the problem."""
+    limits = Limits(MEMORY_BYTES + path.stat().st_size, SECONDS)
+    mapping = ["--columns", columns] if columns else []
+    try:
+        arguments = [str(path.absolute()), "--first", str(count), *mapping]
+        rows: list[dict[str, Any]] = programs.run_for_json(programs.INSPECTION, arguments, limits)
+    except ProgramError:
+        fix = "Check the file: lathe dataset check FILE"
+        return [{"number": 1, "problem": "The first rows could not be read.", "fix": fix}]
+    return rows

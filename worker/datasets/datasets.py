@@ -16,7 +16,7 @@ from training.data.row_formats import UNKNOWN
 from training.data.survey import Issue
 from training.data.usual_columns import unused_columns
 from training.errors import Conflict, DataError, NotFound
-from worker.datasets import bundles, incoming, row_pages, token_cache
+from worker.datasets import bundles, incoming, row_pages, token_stores
 from worker.datasets.checking import check_file
 from worker.datasets.incoming import plain_name
 from worker.disk_quota import DiskQuota, measured
@@ -39,10 +39,10 @@ class DatasetInUse(Conflict):
 class Refused(DataError):  # noqa: N818
     """A file that cannot be used for training: the first error, with all as `issues`."""
 
-    def __init__(self, found: Inspection) -> None:
-        error = found.error() or DataError("cannot be used for training.", "Give other rows.")
+    def __init__(self, inspection: Inspection) -> None:
+        error = inspection.error() or DataError("cannot be used for training.", "Give other rows.")
         super().__init__(error.message, error.fix, file=error.file, line=error.line, field=error.field)
-        self.issues: list[Issue] = found.problems
+        self.issues: list[Issue] = inspection.problems
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,8 @@ def add(*, path: Path, name: str, move: bool = False, columns: str | None = None
     try:
         quota = measured(owner)
         with bundles.as_file(path, name, quota) as file, incoming.copied(file, name, quota) as (copy, digest):
-            return _take(
-                copy, digest, name, quota, columns, file_format=file_format(file, file.name) if file != path else None
-            )
+            known_format = file_format(file, file.name) if file != path else None
+            return _take(copy, digest, name, quota, columns, known_format)
     finally:
         if move:
             path.unlink(missing_ok=True)
@@ -104,12 +103,12 @@ def save_mapping(dataset_id: str, text: str | None) -> Dataset:
     """
     with database.read() as session:
         dataset = get(session=session, dataset_id=dataset_id)
-    found = check_file(path_of(dataset), dataset.name, text, dataset.format)
-    if not found.trainable and not (text is None and found.mappable):
-        raise Refused(found)
+    inspection = check_file(path_of(dataset), dataset.name, text, dataset.format)
+    if not inspection.trainable and not (text is None and inspection.mappable):
+        raise Refused(inspection)
     with database.write() as session:
         dataset = get(session=session, dataset_id=dataset_id)
-        for key, value in _facts(found).items():
+        for key, value in _facts(inspection).items():
             setattr(dataset, key, value)
         dataset.columns_map = text
         session.add(dataset)
@@ -123,9 +122,9 @@ def check_mapping(dataset: Dataset, columns: str | None) -> None:
         DataError: it cannot be used; with the place and the reason.
     """
     if columns != dataset.columns_map:
-        found = check_file(path_of(dataset), dataset.name, columns, dataset.format)
-        if not found.trainable:
-            raise Refused(found)
+        inspection = check_file(path_of(dataset), dataset.name, columns, dataset.format)
+        if not inspection.trainable:
+            raise Refused(inspection)
 
 
 def listing(*, session: Session) -> list[Dataset]:
@@ -139,15 +138,15 @@ def get(*, session: Session, dataset_id: str) -> Dataset:
     Raises:
         DatasetNotFound: there is none.
     """
-    found = session.get(Dataset, dataset_id)
-    if found is None:
+    dataset = session.get(Dataset, dataset_id)
+    if dataset is None:
         raise DatasetNotFound("dataset", dataset_id, "does not exist.", "The page Data sets lists all data sets.")
-    return found
+    return dataset
 
 
 def unused(dataset: Dataset) -> list[str]:
     """The columns that a run without a mapping of its own does not use; none for a data set of unknown format."""
-    known = dataset.columns_map or dataset.shape != UNKNOWN
+    known = dataset.columns_map or dataset.row_format != UNKNOWN
     return unused_columns(dataset.columns, dataset.counts, dataset.columns_map) if known else []
 
 
@@ -173,10 +172,8 @@ def remove(*, session: Session, dataset_id: str, user: str) -> None:
         DatasetNotFound: there is none.
         DatasetInUse: a queued or running run uses it.
     """
-    dataset, uploaders = (
-        get(session=session, dataset_id=dataset_id),
-        uploaded_by(session=session, dataset_id=dataset_id),
-    )
+    dataset = get(session=session, dataset_id=dataset_id)
+    uploaders = uploaded_by(session=session, dataset_id=dataset_id)
     if dataset.owner == user and uploaders:
         dataset.owner = uploaders[0]
         session.add(dataset)
@@ -208,17 +205,21 @@ def delete(*, session: Session, dataset_id: str) -> None:
         shares.remove(session=session, kind=kind, object_ids=[dataset.id])
     session.delete(dataset)
     path, sha256 = path_of(dataset), dataset.sha256
-    database.after_commit(session, lambda: path.unlink(missing_ok=True))
-    database.after_commit(session, lambda: dataset_files.forget(path))
-    database.after_commit(session, lambda: row_pages.drop(path))
-    database.after_commit(session, lambda: token_cache.drop(sha256))
+    database.after_commit(session, lambda: _delete_files(path, sha256))
+
+
+def _delete_files(path: Path, sha256: str) -> None:
+    path.unlink(missing_ok=True)
+    dataset_files.forget(path)
+    row_pages.drop(path)
+    token_stores.drop(sha256)
 
 
 def clear_tokens() -> None:
     """Removes the tokens of deleted data sets, and leftovers of killed processes."""
     with database.read_everything() as session:
         known = set(session.exec(select(Dataset.sha256)))
-    token_cache.keep_only(known)
+    token_stores.keep_only(known)
 
 
 def _uses(dataset_id: str) -> ColumnElement[bool]:
@@ -235,19 +236,15 @@ def _known(digest: str) -> Dataset | None:
 def _take(
     copy: Path, digest: str, name: str, quota: DiskQuota, columns: str | None = None, file_format: str | None = None
 ) -> Added:
-    known, owner = _known(digest), quota.owner
-    if known is not None and dataset_files.present(path_of(known), digest):
-        return Added(_seen_by(owner, known), new=False)
-    found = check_file(copy, name, columns, file_format)
-    _refuse_unfit(found)
-    values = _facts(found) | {
-        "format": found.file_format,
-        "columns_map": columns,
-        "owner": owner,
-        "created_at": time.time(),
-    }
-    new = Dataset(id=digest[:ID_LENGTH], sha256=digest, name=name, bytes=copy.stat().st_size, **values)
-    return Added(_seen_by(owner, _store(copy, new, quota)), new=known is None)
+    stored, owner = _known(digest), quota.owner
+    if stored is not None and dataset_files.present(path_of(stored), digest):
+        return Added(_seen_by(owner, stored), new=False)
+    inspection = check_file(copy, name, columns, file_format)
+    _refuse_unfit(inspection)
+    values = _facts(inspection) | {"format": inspection.file_format, "columns_map": columns, "owner": owner}
+    size, now = copy.stat().st_size, time.time()
+    new = Dataset(id=digest[:ID_LENGTH], sha256=digest, name=name, bytes=size, created_at=now, **values)
+    return Added(_seen_by(owner, _store(copy, new, quota)), new=stored is None)
 
 
 def _seen_by(user: str, dataset: Dataset) -> Dataset:
@@ -258,17 +255,20 @@ def _seen_by(user: str, dataset: Dataset) -> Dataset:
     return dataset
 
 
-def _refuse_unfit(found: Inspection) -> None:
-    if not found.trainable and not found.mappable:
-        raise Refused(found)
+def _refuse_unfit(inspection: Inspection) -> None:
+    if not inspection.trainable and not inspection.mappable:
+        raise Refused(inspection)
 
 
-def _facts(found: Inspection) -> dict[str, Any]:
-    same = {key: getattr(found, key) for key in ("rows", "columns", "sample", "counts")}
-    reason = "".join(
-        letter if letter.isprintable() else "\ufffd" for letter in found.reason
-    )  # it may contain column names
-    return same | {"shape": found.format, "reason": reason, "warnings": [asdict(issue) for issue in found.problems]}
+def _facts(inspection: Inspection) -> dict[str, Any]:
+    same = {key: getattr(inspection, key) for key in ("rows", "columns", "sample", "counts")}
+    # The reason may contain names of columns.
+    reason = "".join(letter if letter.isprintable() else "\ufffd" for letter in inspection.reason)
+    return same | {
+        "row_format": inspection.format,
+        "reason": reason,
+        "warnings": [asdict(issue) for issue in inspection.problems],
+    }
 
 
 def _store(copy: Path, new: Dataset, quota: DiskQuota) -> Dataset:

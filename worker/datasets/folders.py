@@ -9,6 +9,7 @@ from pathlib import Path
 
 from training.data.files.formats import ENDINGS
 from training.errors import DataError
+from worker.allowed_paths import folders_in
 from worker.settings import get_settings
 
 MOST_FILES = 1000
@@ -34,9 +35,7 @@ def resolve(name: str) -> Path:
 
 def _roots() -> dict[str, Path]:
     """The allowed folders by label: their last part, or the full path if two have the same."""
-    paths = [
-        Path(part).expanduser().absolute() for part in get_settings().data_folders.split(os.pathsep) if part.strip()
-    ]
+    paths = list(folders_in(get_settings().data_folders))
     same = Counter(path.name for path in paths)
     return {path.name if same[path.name] == 1 and path.name else str(path): path for path in paths}
 

@@ -16,29 +16,17 @@ from typing import Any
 from training.data.files.formats import ENDINGS
 from training.errors import DataError
 from worker.datasets import incoming
+from worker.datasets.bundles import ABOUT_DATA, SPLIT_WORDS
 from worker.disk_quota import measured
 from worker.settings import get_settings
 from worker.store.tables import LOCAL
 
 CONVERTED = "refs/convert/parquet"  # the hub's own Parquet copy of other formats
-_PREFERRED = (
-    ".parquet",
-    ".jsonl",
-    ".jsonl.gz",
-    ".json",
-    ".json.gz",
-    ".csv",
-    ".csv.gz",
-    ".tsv",
-    ".tsv.gz",
-    ".txt",
-    ".txt.gz",
-    ".arrow",
-)
-_NO_DATA = ("dataset_infos.json", "dataset_dict.json", "state.json")
+_TEXT = (".jsonl", ".json", ".csv", ".tsv", ".txt")
+_PREFERRED = (".parquet", *(ending + packed for ending in _TEXT for packed in ("", ".gz")), ".arrow")
 _FOLDER_FIX = "Download the file yourself and upload it, or put it into a folder of LATHE_DATA_FOLDERS."
 _ANSWER_SECONDS = 15
-_SPLIT_WORDS = ("train", "test", "validation", "valid", "val", "dev", "eval")
+_HTTP_LIBRARIES = ("httpx", "httpx2", "httpcore", "requests")
 
 
 @dataclass(frozen=True)
@@ -66,10 +54,10 @@ def fetch(
     """
     quota = measured(owner)
     with _hub_errors(dataset_id), _room() as folder:
-        found, revision = _find(dataset_id, split, config, revision)
-        incoming.refuse_length(sum(file.size for file in found), dataset_id, quota)
-        paths = [_download(dataset_id, file.path, revision, folder) for file in found]
-        target = get_settings().uploads_dir / f"{folder.name}{_ending(found[0].path) if len(found) == 1 else '.jsonl'}"
+        files, revision = _find(dataset_id, split, config, revision)
+        incoming.refuse_length(sum(file.size for file in files), dataset_id, quota)
+        paths = [_download(dataset_id, file.path, revision, folder) for file in files]
+        target = get_settings().uploads_dir / f"{folder.name}{_ending(files[0].path) if len(files) == 1 else '.jsonl'}"
         if len(paths) == 1:
             paths[0].replace(target)
         else:
@@ -86,13 +74,13 @@ def pick(files: list[RemoteFile], split: str, config: str | None) -> list[Remote
     Raises:
         DataError: several configurations have that split.
     """
-    data = [file for file in files if _ending(file.path) and PurePosixPath(file.path).name not in _NO_DATA]
+    data = [file for file in files if _ending(file.path) and PurePosixPath(file.path).name not in ABOUT_DATA]
     if config:
         data = [file for file in data if config in file.path.split("/")] or [
             file for file in data if config.lower() in file.words
         ]
     named = [file for file in data if split.lower() in file.words]
-    if not named and split == "train" and not any(file.words & set(_SPLIT_WORDS) for file in data):
+    if not named and split == "train" and not any(file.words & SPLIT_WORDS for file in data):
         named = data
     ending = next((end for end in _PREFERRED if any(_ending(file.path) == end for file in named)), "")
     chosen = sorted((file for file in named if _ending(file.path) == ending), key=lambda file: file.path)
@@ -104,21 +92,21 @@ def pick(files: list[RemoteFile], split: str, config: str | None) -> list[Remote
 
 def _find(dataset_id: str, split: str, config: str | None, revision: str | None) -> tuple[list[RemoteFile], str | None]:
     files = _listing(dataset_id, revision)
-    found = pick(files, split, config)
-    if not found and not revision and not any(_ending(file.path) for file in files):
+    chosen = pick(files, split, config)
+    if not chosen and not revision and not any(_ending(file.path) for file in files):
         revision = CONVERTED
-        found = pick(_listing(dataset_id, revision), split, config)
-    if not found:
+        chosen = pick(_listing(dataset_id, revision), split, config)
+    if not chosen:
         there = ", ".join(file.path for file in files[:8]) or "nothing"
         what = f"has no data file of the split {split!r}" + (f" and the configuration {config!r}." if config else ".")
         raise DataError(what, f"It contains {there}.", field="split")
-    return found, revision
+    return chosen, revision
 
 
 def _listing(dataset_id: str, revision: str | None) -> list[RemoteFile]:
     # Unlike listing the tree, this is not retried for 20 s if the hub does not answer.
-    found = _api().dataset_info(dataset_id, revision=revision, files_metadata=True, timeout=_ANSWER_SECONDS)
-    return [RemoteFile(file.rfilename, file.size or 0) for file in found.siblings or []]
+    info = _api().dataset_info(dataset_id, revision=revision, files_metadata=True, timeout=_ANSWER_SECONDS)
+    return [RemoteFile(file.rfilename, file.size or 0) for file in info.siblings or []]
 
 
 def _download(dataset_id: str, path: str, revision: str | None, folder: Path) -> Path:
@@ -146,34 +134,27 @@ def _hub_errors(dataset_id: str) -> Iterator[None]:
     """Turns errors of the hub's client into DataError."""
     from huggingface_hub import errors
 
+    refusals: dict[
+        type[Exception], tuple[str, str]
+    ] = {  # a gated repository is of the class of those that are not found
+        errors.GatedRepoError: ("is gated: its owner must grant access.", _FOLDER_FIX),
+        errors.RevisionNotFoundError: ("has no such revision.", "Leave the revision empty for the main branch."),
+        errors.RepositoryNotFoundError: ("is not a public data set on the hub.", "Check its owner and name."),
+        errors.HFValidationError: ("is not a valid data set name.", "Write owner/name."),
+    }
     try:
         yield
     except DataError as error:
-        raise DataError(
-            error.message, error.fix, file=error.file or dataset_id, line=error.line, field=error.field
-        ) from None
-    except errors.GatedRepoError:
-        raise DataError("is gated: its owner must grant access.", _FOLDER_FIX, file=dataset_id) from None
-    except errors.RevisionNotFoundError:
-        raise DataError(
-            "has no such revision.", "Leave the revision empty for the main branch.", file=dataset_id
-        ) from None
-    except errors.RepositoryNotFoundError:
-        raise DataError("is not a public data set on the hub.", "Check its owner and name.", file=dataset_id) from None
-    except errors.HFValidationError:
-        raise DataError("is not a valid data set name.", "Write owner/name.", file=dataset_id) from None
+        file = error.file or dataset_id
+        raise DataError(error.message, error.fix, file=file, line=error.line, field=error.field) from None
     except Exception as error:  # of the client and of its HTTP library, which differ by version
-        if not isinstance(error, OSError) and type(error).__module__.split(".")[0] not in (
-            "httpx",
-            "httpx2",
-            "httpcore",
-            "requests",
-        ):
+        if known := next((words for kind, words in refusals.items() if isinstance(error, kind)), None):
+            raise DataError(*known, file=dataset_id) from None
+        if not isinstance(error, OSError) and type(error).__module__.split(".")[0] not in _HTTP_LIBRARIES:
             raise
         where = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-        raise DataError(
-            f"cannot be downloaded: {where} does not answer ({type(error).__name__}).", _FOLDER_FIX, file=dataset_id
-        ) from None
+        message = f"cannot be downloaded: {where} does not answer ({type(error).__name__})."
+        raise DataError(message, _FOLDER_FIX, file=dataset_id) from None
 
 
 def _ending(path: str) -> str:

@@ -32,7 +32,7 @@ def copied(path: Path, name: str, quota: DiskQuota) -> Iterator[tuple[Path, str]
     Raises:
         DataError: it cannot be read, is too large, or does not fit on the disk or into the quota.
     """
-    with _place() as copy:
+    with _partial_copy() as copy:
         refuse_unfit([path], name, quota)
         with _disk_errors(name), path.open("rb") as reader:
             digest = _write(reader, copy, name, quota)
@@ -43,7 +43,7 @@ def copied(path: Path, name: str, quota: DiskQuota) -> Iterator[tuple[Path, str]
 def copied_together(paths: Sequence[Path], names: Sequence[str], quota: DiskQuota) -> Iterator[tuple[Path, str]]:
     """As `copied`, for the rows of several checked files, joined as JSONL."""
     name = " + ".join(names)
-    with _place() as copy:
+    with _partial_copy() as copy:
         with _disk_errors(name), joined(paths, names) as reader:
             digest = _write(reader, copy, name, quota)
         yield copy, digest
@@ -99,7 +99,7 @@ def remove_leftovers() -> None:
 
 
 @contextmanager
-def _place() -> Iterator[Path]:
+def _partial_copy() -> Iterator[Path]:
     folder = get_settings().datasets_dir
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     copy = folder / f"{_PREFIX}{secrets.token_hex(8)}"
@@ -121,15 +121,15 @@ def _disk_errors(name: str) -> Iterator[None]:
 
 def _length(path: Path, name: str) -> int:
     try:
-        found = path.stat()
+        facts = path.stat()
     except OSError as error:
         raise DataError(
             f"cannot be read: {error.strerror}.", "Check the path and its permissions.", file=name
         ) from None
-    if not stat.S_ISREG(found.st_mode):
-        what = "a folder" if stat.S_ISDIR(found.st_mode) else "not a regular file"
+    if not stat.S_ISREG(facts.st_mode):
+        what = "a folder" if stat.S_ISDIR(facts.st_mode) else "not a regular file"
         raise DataError(f"is {what}.", GIVE, file=name)
-    return found.st_size
+    return facts.st_size
 
 
 def _write(reader: IO[bytes], target: Path, name: str, quota: DiskQuota) -> str:

@@ -115,9 +115,9 @@ def plain(text: str) -> str:
 
 
 def _make_room() -> None:
-    running = [one for one in _searches.values() if one.state == "running"]
-    for one in running[: max(len(running) - RUNNING, 0)]:
-        one.unwatched = True
-        one.stop()
+    running = [search for search in _searches.values() if search.state == "running"]
+    for search in running[: max(len(running) - RUNNING, 0)]:
+        search.unwatched = True
+        search.stop()
     while len(_searches) > _KEPT:
         _searches.popitem(last=False)[1].stop()

@@ -4,7 +4,8 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from training.config import data_sets
@@ -13,6 +14,7 @@ from training.config.data_sets import Source
 from training.config.fields import ConfigError
 from training.config.run_config import Changes, RunConfig
 from training.data.example import ONE_CLASS, ONE_CLASS_FIX, check_classes
+from training.data.inspection import Inspection
 from training.data.mapping import format_of, parse_mapping
 from training.data.row_formats import UNKNOWN, UNKNOWN_FIX
 from training.data.rows import reader
@@ -20,12 +22,17 @@ from training.data.suggested_mapping import suggest
 from training.errors import DataError, Problem
 from training.tokens.parts import misfit, tasks_of
 from training.tokens.selection import held_out_count, sliced_rows
-from worker.datasets import datasets, named_files
+from worker.datasets import datasets
+from worker.datasets.bundles import is_bundle
+from worker.datasets.checking import check_file
+from worker.datasets.datasets import Refused
 from worker.store import database, sight
+from worker.store.submissions import Repeated
 from worker.store.tables import LOCAL, Dataset
 
 FIELDS = data_sets.FIELDS
 DATASET_ID = re.compile(r"[0-9a-f]{16}")
+_MOST_READ_BYTES = 20 * 2**20  # read while a form is filled in; a larger file is checked at Start
 
 
 @dataclass(frozen=True)
@@ -62,13 +69,13 @@ class RunData:
     @property
     def title(self) -> str:
         """The names of the training data sets."""
-        return " + ".join(one.dataset.name for one in self.sets if one.field == "data")
+        return " + ".join(member.dataset.name for member in self.sets if member.field == "data")
 
     @property
     def settings(self) -> Changes:
         """The run's settings that name its data, with ids in the place of paths."""
-        named = {field: [self._stored(one) for one in self.sets if one.field == field] for field in FIELDS}
-        values = {field: data_sets.written(found) if found else None for field, found in named.items()}
+        named = {field: [self._stored(member) for member in self.sets if member.field == field] for field in FIELDS}
+        values = {field: data_sets.written(sources) if sources else None for field, sources in named.items()}
         return values | {"columns": self.columns}
 
     @property
@@ -83,12 +90,12 @@ class RunData:
             }
         return digests
 
-    def _stored(self, one: RunSet) -> Source:
+    def _stored(self, member: RunSet) -> Source:
         """The source with the data set's id, its mapping if that is not the run's, and where it is one of several its name."""
-        several = len([other for other in self.sets if other.field == one.field]) > 1
-        name = one.source.name or (one.dataset.name if several else "")
-        columns = one.columns if one.columns != self.columns else None
-        return replace(one.source, path=one.dataset.id, name=name, columns=columns)
+        several = len([other for other in self.sets if other.field == member.field]) > 1
+        name = member.source.name or (member.dataset.name if several else "")
+        columns = member.columns if member.columns != self.columns else None
+        return replace(member.source, path=member.dataset.id, name=name, columns=columns)
 
 
 @contextmanager
@@ -118,16 +125,15 @@ def imported_data(
                 new += [added.dataset.id] if added.new else []
             assert isinstance(dataset, Dataset)
             if field == "data" and len(config.sources) == 1:
-                common = (
-                    common or dataset.columns_map
-                )  # validation data without a mapping has that of the training data
-            stored.append(
-                RunSet(field, source, dataset, source.columns or config.columns or dataset.columns_map or common)
-            )
+                common = common or dataset.columns_map  # also that of validation data without a mapping
+            columns = source.columns or config.columns or dataset.columns_map or common
+            stored.append(RunSet(field, source, dataset, columns))
         data = RunData(tuple(stored), common)
         if problems := [*_misfits(data, config.task), *_twice(data), *_nothing_left(config, data)]:
             raise ConfigError(problems)
         yield data
+    except Repeated:  # the run that was queued first uses the data too
+        raise
     except BaseException:
         for dataset_id in new:
             with suppress(datasets.DatasetInUse, datasets.DatasetNotFound), database.write() as session:
@@ -171,7 +177,7 @@ def _unfit(field: str, source: Dataset | Path, columns: str | None, task: Task) 
     """The problem of a data set, or of a file that is small enough to be read now, if it cannot train the task."""
     item: Dataset | None = None
     try:
-        item = named_files.as_dataset(source, columns) if isinstance(source, Path) else source
+        item = as_dataset(source, columns) if isinstance(source, Path) else source
         if item is not None:
             _check_format(item, columns or item.columns_map, task)
     except DataError as error:
@@ -180,23 +186,22 @@ def _unfit(field: str, source: Dataset | Path, columns: str | None, task: Task) 
 
 def _misfits(data: RunData, task: Task) -> Iterator[Problem]:
     """One problem for each data set that cannot train the task under the run's mapping."""
-    for one in data.sets:
+    for member in data.sets:
         try:
-            datasets.check_mapping(one.dataset, one.columns)
-            _check_format(one.dataset, one.columns, task)
+            datasets.check_mapping(member.dataset, member.columns)
+            _check_format(member.dataset, member.columns, task)
         except DataError as error:
-            yield _problem(one.field, one.dataset, error)
+            yield _problem(member.field, member.dataset, error)
 
 
 def _twice(data: RunData) -> Iterator[Problem]:
     """A problem for two training files with the same content: one data set in the store."""
     seen: set[tuple[str, str | None]] = set()
-    for one in data.sets:
-        key = one.dataset.id, one.columns
-        if one.field == "data" and key in seen:
-            yield Problem(
-                "data", one.source.path, "has the same content as another data set of the run.", "Remove one."
-            )
+    for member in data.sets:
+        key = member.dataset.id, member.columns
+        if member.field == "data" and key in seen:
+            message = "has the same content as another data set of the run."
+            yield Problem("data", member.source.path, message, "Remove one.")
         seen.add(key)
 
 
@@ -206,12 +211,12 @@ def _nothing_left(config: RunConfig, data: RunData) -> Iterator[Problem]:
         return
     rows = sum(
         min(
-            sliced_rows(config.data_slice, one.dataset.rows),
-            config.max_samples or one.dataset.rows,
-            one.source.max_rows or one.dataset.rows,
+            sliced_rows(config.data_slice, member.dataset.rows),
+            config.max_samples or member.dataset.rows,
+            member.source.max_rows or member.dataset.rows,
         )
-        for one in data.sets
-        if one.field == "data"
+        for member in data.sets
+        if member.field == "data"
     )
     try:
         held_out_count(config.eval_split, rows)
@@ -220,9 +225,9 @@ def _nothing_left(config: RunConfig, data: RunData) -> Iterator[Problem]:
 
 
 def _check_format(item: Dataset, columns: str | None, task: Task) -> None:
-    if not columns and item.shape == UNKNOWN:
+    if not columns and item.row_format == UNKNOWN:
         raise DataError(f"has columns of no known format: {', '.join(item.columns)}.", UNKNOWN_FIX)
-    row_format = format_of(parse_mapping(columns)) if columns else item.shape
+    row_format = format_of(parse_mapping(columns)) if columns else item.row_format
     if message := misfit(task, row_format):
         fitting = ", ".join(fit.value for fit in tasks_of(row_format))
         raise DataError(message, f"Choose another data set, or a task that it fits: {fitting}.")
@@ -253,10 +258,34 @@ def unseen(config: RunConfig) -> Iterator[Problem]:
 
 def _problem(field: str, data: Dataset | Path, error: DataError) -> Problem:
     """The error as a problem of a setting; for unknown columns with a mapping that fits."""
-    place = ", ".join(part for part in (f"row {error.line}" if error.line else "", error.field) if part)
-    message = f"{place} {error.message}".strip()
+    position = ", ".join(part for part in (f"row {error.line}" if error.line else "", error.field) if part)
+    message = f"{position} {error.message}".strip()
     if isinstance(data, Path):
         return Problem(field, str(data), message, error.fix)
     if error.fix == UNKNOWN_FIX and (mapping := suggest(data.sample)):
         return Problem(field, data.name, message, f"Set the column mapping to {mapping}.", {"columns": mapping})
     return Problem(field, data.name, message, error.fix)
+
+
+def as_dataset(path: Path, columns: str | None) -> Dataset | None:
+    """The file as a data set that is not stored; None if it is too large, a folder or a zip archive.
+
+    Raises:
+        Refused: a run could not train on it.
+    """
+    facts = path.stat()
+    if is_bundle(path) or not path.is_file() or facts.st_size > _MOST_READ_BYTES:
+        return None
+    inspection = _inspected(path, facts.st_mtime_ns, facts.st_size, columns)
+    if not inspection.trainable and (columns or not inspection.mappable):
+        raise Refused(inspection)
+    return Dataset(
+        id="", sha256="", name=path.name, bytes=facts.st_size, created_at=0, rows=inspection.rows, format=inspection.file_format,
+        row_format=inspection.format, columns=inspection.columns, sample=inspection.sample, counts=inspection.counts,
+        warnings=[asdict(issue) for issue in inspection.problems],
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def _inspected(path: Path, _changed: int, _bytes: int, columns: str | None) -> Inspection:
+    return check_file(path, path.name, columns)

@@ -2,7 +2,6 @@
 
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from training.errors import DataError
 from training.tokens import lengths as numbers
 from training.tokens.order import worst_batches
 from training.tokens.selection import Selection, select
-from training.tokens.store import TokenStore, open_store
+from training.tokens.store import TokenStore
 
 LONGEST_SHOWN = 20_000  # tokens of a row that are rendered
 
@@ -29,7 +28,7 @@ class Token:
 
 
 def report(
-    store: Path | TokenStore,
+    store: TokenStore,
     *,
     max_length: int,
     micro_batch: int,
@@ -37,38 +36,25 @@ def report(
     world: int = 1,
     seed: int = 42,
     epochs: float = 3.0,
-    max_steps: int | None = None,
     eval_split: float = 0.0,
-    data_slice: str | None = None,
-    max_samples: int | None = None,
-    strata: Any = None,
-    train_on_prompt: bool = False,
-    pads: bool = False,
 ) -> dict[str, Any]:
     """The statistics of a data set for these settings. Row numbers count from 1.
 
-    Batches are flat as in a run by default, or padded to the longest row with `pads`. The position of a batch is exact for a run
-    with the same settings, `eval_split` included.
+    Batches are flat, as in a run by default. Their position is exact for a run with the same settings, `eval_split` included.
     """
-    opened = open_store(store) if isinstance(store, Path) else store
-    lengths = opened.lengths
-    first = opened.first_trained_with(train_on_prompt=train_on_prompt)
-    chosen, problem = _chosen(
-        opened, first, max_length, seed, eval_split, data_slice=data_slice, max_samples=max_samples, strata=strata
-    )
+    lengths, first = store.lengths, store.first_trained
+    chosen: Selection | None = None
+    problem = ""
+    try:
+        chosen = select(lengths, first, max_length=max_length, seed=seed, eval_split=eval_split)
+    except DataError as error:
+        problem = f"{error.message} {error.fix}"
     rows = chosen.train if chosen else np.empty(0, np.int64)
     cut = np.minimum(lengths[rows], max_length)
     batches = worst_batches(
-        cut,
-        micro_batch=micro_batch,
-        accumulation=accumulation,
-        world=world,
-        seed=seed,
-        epochs=epochs,
-        max_steps=max_steps,
-        pads=pads,
+        cut, micro_batch=micro_batch, accumulation=accumulation, world=world, seed=seed, epochs=epochs, pads=False
     )
-    return _facts(opened.facts) | {
+    return _facts(store.facts) | {
         "truncated_rows": numbers.truncated(lengths, max_length),
         "lost_tokens": numbers.lost_tokens(lengths, max_length),
         "untrained_rows": numbers.untrained(first, lengths, max_length),
@@ -101,26 +87,16 @@ def _facts(facts: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def rendered_row(store: Path | TokenStore, row: int, max_length: int, *, train_on_prompt: bool = False) -> list[Token]:
+def rendered_row(store: TokenStore, row: int, max_length: int) -> list[Token]:
     """A row (from 0) as tokens; those beyond `max_length` have `cut` set."""
-    opened = open_store(store) if isinstance(store, Path) else store
-    ids, trained = opened.row(row)
-    special = set(opened.facts["special_ids"])
+    ids, trained = store.row(row)
+    special = set(store.facts["special_ids"])
     shown = ids[:LONGEST_SHOWN].tolist()
-    texts = _texts(str(opened.folder / "tokenizer.json"), shown)
+    texts = _texts(str(store.folder / "tokenizer.json"), shown)
     return [
-        Token(token, text, train_on_prompt or bool(trained[index]), index >= max_length, token in special)
+        Token(token, text, bool(trained[index]), index >= max_length, token in special)
         for index, (token, text) in enumerate(zip(shown, texts, strict=True))
     ]
-
-
-def _chosen(
-    opened: TokenStore, first: Any, limit: int, seed: int, split: float, **more: Any
-) -> tuple[Selection | None, str]:
-    try:
-        return select(opened.lengths, first, max_length=limit, seed=seed, eval_split=split, **more), ""
-    except DataError as error:
-        return None, f"{error.message} {error.fix}"
 
 
 def _texts(file: str, ids: list[int]) -> list[str]:

@@ -7,8 +7,8 @@ from enum import IntEnum
 from typing import Any
 
 from training.model_info.config_json import Dimensions
-from worker.diagnosis.log import Log
-from worker.diagnosis.log_text import Line
+from worker.diagnosis.parsing.lines import Line
+from worker.diagnosis.timeline import Log
 
 
 class Kind(IntEnum):
@@ -28,15 +28,15 @@ When = Callable[[Log, int], bool]
 class Sign:
     """A pattern that shows a cause, with a confidence from 0 to 1. It is matched in each line; its groups fill `Cause.explanation`.
 
-    `inside` must match a frame of the traceback that ends in the pattern, and `when` must hold. `notice` is true if a program
-    prints it as a warning although it ends. `lasting` is true for values that are a failure if they last to the log's end.
+    `inside` must match a frame of the traceback that ends in the pattern, and all of `when` must hold. `notice` is true if a
+    program prints it as a warning although it ends. `lasting` is true for values that are a failure if they last to the log's end.
     """
 
     pattern: re.Pattern[str]
     confidence: float = 0.95
     kind: Kind = Kind.ERROR
     inside: re.Pattern[str] | None = None
-    when: When | None = None
+    when: tuple[When, ...] = ()
     notice: bool = False
     lasting: bool = False
 

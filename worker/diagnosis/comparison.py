@@ -30,14 +30,14 @@ def new_lines(failed: Iterable[str], finished: Iterable[str]) -> list[str]:
     Progress bars and metrics are left out.
     """
     seen = {template(line) for line in finished}
-    found: list[str] = []
+    new: list[str] = []
     for line in failed:
-        if len(found) == MOST_LINES:
+        if len(new) == MOST_LINES:
             break
         if not _NOISE.search(line) and (mask := template(line)) not in seen:
             seen.add(mask)
-            found.append(line.strip())
-    return found
+            new.append(line.strip())
+    return new
 
 
 def different_settings(failed: dict[str, Any], finished: dict[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -4,26 +4,39 @@ The log may come from any training program. The launcher's own traceback is neve
 (a lost connection, a collective that timed out) count only if nothing else is found.
 """
 
-from collections import defaultdict
+import math
+import re
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Any
 
 from training.model_info.config_json import Dimensions
 from training.redaction import redact_all
-from worker.diagnosis.cause import Detail, Kind, Known
+from worker.diagnosis.cause import Cause, Detail, Kind, Known
 from worker.diagnosis.causes import CAUSES
-from worker.diagnosis.log import Log
 from worker.diagnosis.log_file import Excerpt
-from worker.diagnosis.log_text import Line
 from worker.diagnosis.matches import Match, ending, explaining_matches, is_of_root
-from worker.diagnosis.nearest import nearest
+from worker.diagnosis.parsing.lines import Line
 from worker.diagnosis.parsing.tracebacks import Traceback
+from worker.diagnosis.timeline import Log
 
 UNKNOWN = "unknown"
 NO_FAILURE = "no_failure"
 _MOST_EVIDENCE = 8
 _MUCH = 0.15  # a sign whose confidence is lower by this much makes another one no less sure
+_ASK = (
+    "Provide more of the log: the output of every rank, from start to end (torchrun --tee 3, or the run's output.log)."
+)
+_READ = "Read the error and the frames above it in the log; start with the last frame in your own code."
+_WORD = re.compile(r"[A-Za-z][a-z]{2,}|[A-Z]{3,}")
+_SYNTAX = re.compile(r"\(\?P<\w+>|\(\?[:=!<]+|\\[A-Za-z]")
+_COMMON = frozenset(
+    re.findall(r"\w+", "error runtime value type attribute key import object name has not the and with for was file")
+)
+_LEAST_WORDS = 2
+_LEAST_SHARE = 0.4  # of the error's rare words
 
 
 @dataclass(frozen=True)
@@ -87,15 +100,15 @@ def _known(log: Log, matches: list[Match], known: Known) -> Diagnosis:
     best = matches[0]
     cause = best.cause
     own = [match for match in matches if match.cause is cause]
-    detail = cause.analyze(log, best.place, known) if cause.analyze else Detail()
+    detail = cause.analyze(log, best.index, known) if cause.analyze else Detail()
     words = {name: word for match in reversed(own) for name, word in match.words.items()}
     more = detail.explanation or _filled(cause.explanation, words)
     changes = cause.changes if detail.changes is None else detail.changes
     ranks = (
         detail.rank,
-        log.lines[best.place].rank,
+        log.lines[best.index].rank,
         log.timeline.root_rank,
-        *(log.lines[match.place].rank for match in own),
+        *(log.lines[match.index].rank for match in own),
     )
     rank = next((rank for rank in ranks if rank is not None), None)
     return Diagnosis(
@@ -124,7 +137,7 @@ def _confidence(log: Log, best: Match, matches: list[Match]) -> float:
     others = [match for match in alike if match.cause is not best.cause and match.sign.confidence > sure - _MUCH]
     rivals = bool(others) and best.kind is Kind.ERROR
     first = any(
-        one.handled and one.contains(best.place) and best.place < one.links[-1].first for one in log.timeline.endings
+        one.handled and one.contains(best.index) and best.index < one.links[-1].first for one in log.timeline.endings
     )
     return round(sure * (0.6 if best.continued else 1.0) * (0.9 if rivals else 1.0) * (0.9 if first else 1.0), 2)
 
@@ -132,15 +145,9 @@ def _confidence(log: Log, best: Match, matches: list[Match]) -> float:
 def _evidence(log: Log, own: list[Match], more: tuple[Line, ...]) -> tuple[Line, ...]:
     """The lines that show the cause, in the log's order; of equal lines the first."""
     seen: dict[str, Line] = {}
-    for line in [log.lines[own[0].place], *more, *(log.lines[match.place] for match in own)]:
+    for line in [log.lines[own[0].index], *more, *(log.lines[match.index] for match in own)]:
         seen.setdefault(line.shown.strip(), line)
     return tuple(sorted(list(seen.values())[:_MOST_EVIDENCE], key=lambda line: line.number))
-
-
-_ASK = (
-    "Provide more of the log: the output of every rank, from start to end (torchrun --tee 3, or the run's output.log)."
-)
-_READ = "Read the error and the frames above it in the log; start with the last frame in your own code."
 
 
 def _unnamed(log: Log) -> Diagnosis:
@@ -158,19 +165,14 @@ def _unnamed(log: Log) -> Diagnosis:
 def _no_failure(log: Log) -> Diagnosis:
     last = next(line for line in reversed(log.lines) if line.text.strip())
     title = "This log shows no failure."
-    return Diagnosis(
-        NO_FAILURE,
-        title,
-        0.0,
-        f"{title} No line mentions an error that ended a run. Its last line is: {last.text.strip()}",
-        fix=(_ASK,),
-    )
+    explanation = f"{title} No line mentions an error that ended a run. Its last line is: {last.text.strip()}"
+    return Diagnosis(NO_FAILURE, title, 0.0, explanation, fix=(_ASK,))
 
 
 def _unknown(log: Log, line: Line, error: Traceback | None, lead: str) -> Diagnosis:
     frame = error.frames[-1] if error and error.frames else None
     where = f" (in {', '.join(filter(None, (frame.function, frame.file.rsplit('/', 1)[-1])))})" if frame else ""
-    like = nearest(line.text)
+    like = _nearest(line.text)
     near = f" The nearest known cause is {like.name}: {like.title}" if like else ""
     return Diagnosis(
         UNKNOWN,
@@ -182,3 +184,34 @@ def _unknown(log: Log, line: Line, error: Traceback | None, lead: str) -> Diagno
         fix=(_READ,) if error else (_ASK,),
         inferred={"nearest": like.name} if like else {},
     )
+
+
+def _nearest(error: str) -> Cause | None:
+    """The cause whose signs contain most of the error's words, weighted by their rarity; None if none has enough of them."""
+    by_cause, rarity = _words()
+    words = _split(error) & rarity.keys()
+    if len(words) < _LEAST_WORDS:
+        return None
+    total = sum(rarity[word] for word in words)
+
+    def shared(cause: Cause) -> float:
+        common = words & by_cause[cause.name]
+        return sum(rarity[word] for word in common) / total if len(common) >= _LEAST_WORDS else 0.0
+
+    best = max(CAUSES, key=shared)
+    return best if shared(best) >= _LEAST_SHARE else None
+
+
+@cache
+def _words() -> tuple[dict[str, set[str]], dict[str, float]]:
+    """The words of each cause's signs, and for each word the logarithm of the share of causes without it."""
+    by_cause = {
+        cause.name: {word for sign in cause.signs for word in _split(_SYNTAX.sub(" ", sign.pattern.pattern))}
+        for cause in CAUSES
+    }
+    counts = Counter(word for words in by_cause.values() for word in words)
+    return by_cause, {word: math.log(len(CAUSES) / count) for word, count in counts.items()}
+
+
+def _split(text: str) -> set[str]:
+    return {word.lower() for word in _WORD.findall(text)} - _COMMON

@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 
 from worker.diagnosis.cause import Detail, Known
-from worker.diagnosis.log import Log
-from worker.diagnosis.log_text import Line
+from worker.diagnosis.parsing.lines import Line
+from worker.diagnosis.timeline import Log
 
 _WAITED = re.compile(
     r"[Rr]ank (\d{1,5})\].*?Watchdog caught collective operation timeout: .*?SeqNum=(\d{1,18}), OpType=(\w+)"
@@ -27,7 +27,7 @@ class _Wait:
     kind: str = ""
 
 
-def analyze_hang(log: Log, place: int, known: Known) -> Detail:
+def analyze_hang(log: Log, index: int, known: Known) -> Detail:
     """Finds the rank that the others waited for: the one that reports no wait, or that queued the fewest collectives."""
     if barrier := _BARRIER.search(log.text):
         rank = int(barrier[1])
@@ -51,9 +51,9 @@ def _waits(log: Log) -> list[_Wait]:
     found = []
     for match in _WAITED.finditer(log.text):
         rank, number, kind, milliseconds = match.groups()
-        found.append(_Wait(log.lines[log.place(match.start())], int(rank), int(milliseconds), int(number), kind))
+        found.append(_Wait(log.lines[log.index_of(match.start())], int(rank), int(milliseconds), int(number), kind))
     for match in _GLOO.finditer(log.text):
-        line = log.lines[log.place(match.start())]
+        line = log.lines[log.index_of(match.start())]
         found.append(_Wait(line, line.rank, int(match[1])))
     return found
 

@@ -36,9 +36,10 @@ def read_log(stream: BinaryIO) -> list[Excerpt]:
             if len(tail) > TAIL_CHUNKS:
                 _pass(tail.popleft(), between)
         line += chunk.count(b"\n")
-    wide = _wide(head[0]) if head else ""
+    by_powershell = bool(head) and head[0].startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    encoding = "utf-16" if by_powershell else "utf-8"
     parts = _joined([(1, b"".join(head)), *between, *tail])
-    return [Excerpt(number, _text(part, wide)) for number, part in parts]
+    return [Excerpt(number, part.decode(encoding, "replace")) for number, part in parts]
 
 
 def _pass(part: tuple[int, bytes], between: list[tuple[int, bytes]]) -> None:
@@ -56,12 +57,3 @@ def _joined(parts: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         else:
             joined.append((number, part))
     return joined
-
-
-def _wide(start: bytes) -> str:
-    """ "utf-16" if the log starts with its byte order mark, as PowerShell writes it; else empty."""
-    return "utf-16" if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else ""
-
-
-def _text(part: bytes, wide: str) -> str:
-    return part.decode(wide or "utf-8", "replace")

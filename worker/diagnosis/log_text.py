@@ -7,14 +7,13 @@ output of several ranks.
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from training.redaction import ESCAPES
 from worker.diagnosis.log_file import Excerpt
 from worker.diagnosis.parsing import prefixes
+from worker.diagnosis.parsing.lines import NOTICE_LEVELS, Line, Role, Source, roles
 from worker.diagnosis.parsing.needles import Haystack
-from worker.diagnosis.parsing.roles import NOTICE_LEVELS, Role, roles
 from worker.diagnosis.parsing.tracebacks import Traceback, tracebacks, wrapped_messages
 
 LONGEST_LINE = 4000  # characters
@@ -29,29 +28,6 @@ _WORLD = re.compile(r"(?:world[_ ]size|nproc[_-]per[_-]node|num_processes)[\s=:'
 _LISTED = re.compile(r"^\s*rank\s*: (\d{1,5}) \(local_rank", re.M)
 _VALUE = re.compile(r"\b(\w*[Ll]oss|grad[_ ]norm)['\"]?\s*[:= ]\s*['\"]?(?:tensor\()?((?i:nan|inf)|-?[\d.]+)")
 
-Source = tuple[int | None, int | None]
-"""A node and a rank."""
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line of a log: `number` from 1, `rank` and `node` if they are marked, `text` without prefixes, `shown` with them.
-
-    `level` is that of a logger whose prefix was removed.
-    """
-
-    number: int
-    rank: int | None
-    text: str
-    shown: str
-    node: int | None = None
-    level: str = ""
-
-    @property
-    def source(self) -> Source:
-        """The node and the rank that printed it: lines of one source belong together."""
-        return self.node, self.rank
-
 
 class LogText:
     """The lines of a log. `text` is its lines without the marks of ranks; of lines that repeat very often, most are empty there."""
@@ -65,13 +41,13 @@ class LogText:
         for text in searched:
             self._starts.append(self._starts[-1] + len(text) + 1)
 
-    def place(self, offset: int) -> int:
+    def index_of(self, offset: int) -> int:
         """The index in `lines` of a character of `text`."""
         return min(bisect_right(self._starts, offset) - 1, len(self.lines) - 1)
 
-    def following(self, place: int, count: int) -> str:
+    def following(self, index: int, count: int) -> str:
         """The line at an index joined with the next lines of the same rank, `count` in all."""
-        own = [line for line in self.lines[place : place + 4 * count] if line.source == self.lines[place].source]
+        own = [line for line in self.lines[index : index + 4 * count] if line.source == self.lines[index].source]
         return " ".join(line.text for line in own[:count])
 
     @cached_property
@@ -82,49 +58,51 @@ class LogText:
             values.setdefault(name, []).append(value.lower() not in ("nan", "inf"))
         return any(not any(finite[-2:]) or all(finite[:-1]) > finite[-1] for finite in values.values())
 
-    def traceback_at(self, place: int) -> Traceback | None:
+    def traceback_at(self, index: int) -> Traceback | None:
         """The traceback that contains the line, or that the same rank printed just before it."""
         near = [
-            one
-            for one in self.tracebacks
-            if one.first <= place <= max(one.end, one.last + 3) and self._same_source(one, place)
+            trace
+            for trace in self.tracebacks
+            if trace.first <= index <= max(trace.end, trace.last + 3) and self._same_source(trace, index)
         ]
         return near[-1] if near else None
 
-    def raised_inside(self, place: int, code: re.Pattern[str]) -> bool:
+    def raised_inside(self, index: int, code: re.Pattern[str]) -> bool:
         """True if the line is of an exception with a frame in a file or function that matches."""
-        trace = self.traceback_at(place)
-        return trace is not None and any(code.search(f"{one.file} {one.function} {one.code}") for one in trace.frames)
+        trace = self.traceback_at(index)
+        return trace is not None and any(
+            code.search(f"{frame.file} {frame.function} {frame.code}") for frame in trace.frames
+        )
 
-    def _same_source(self, one: Traceback, place: int) -> bool:
-        return self.lines[one.first].source == self.lines[place].source
+    def _same_source(self, trace: Traceback, index: int) -> bool:
+        return self.lines[trace.first].source == self.lines[index].source
 
     @cached_property
     def tracebacks(self) -> list[Traceback]:
         """The tracebacks of the ranks in order, without the launcher's own, which only report that a rank failed."""
-        return [one for one in self._all_tracebacks if not self._of_launcher(one)]
+        return [trace for trace in self._all_tracebacks if not self._of_launcher(trace)]
 
     @cached_property
     def of_launcher(self) -> list[Traceback]:
         """The launcher's own tracebacks, which only report that a rank failed."""
-        return [one for one in self._all_tracebacks if self._of_launcher(one)]
+        return [trace for trace in self._all_tracebacks if self._of_launcher(trace)]
 
     @cached_property
     def roles(self) -> list[Role]:
         """The role of each line."""
-        found = [(one, self._of_launcher(one)) for one in self._all_tracebacks]
-        return roles(self.lines, found)
+        traces = [(trace, self._of_launcher(trace)) for trace in self._all_tracebacks]
+        return roles(self.lines, traces)
 
     @cached_property
     def wrapped_messages(self) -> tuple[str, list[int]]:
         """Exceptions whose message takes several lines, each joined into one line, and the index of the first line of each."""
         texts = [line.text for line in self.lines]
-        found: list[tuple[int, str]] = []
-        for places in self.places_by_source.values():
-            for first, lines in wrapped_messages(texts, places):
+        messages: list[tuple[int, str]] = []
+        for indices in self.indices_by_source.values():
+            for first, lines in wrapped_messages(texts, indices):
                 if self.roles[first] is Role.ERROR:
-                    found += [(first, " ".join(lines)), (first, "".join(lines))]
-        searched = [*found[:_WRAPPED], *found[_WRAPPED:][-_WRAPPED:]]
+                    messages += [(first, " ".join(lines)), (first, "".join(lines))]
+        searched = [*messages[:_WRAPPED], *messages[_WRAPPED:][-_WRAPPED:]]
         return "\n".join(text for _, text in searched), [first for first, _ in searched]
 
     @cached_property
@@ -135,25 +113,25 @@ class LogText:
     @cached_property
     def _all_tracebacks(self) -> list[Traceback]:
         texts = [line.text for line in self.lines]
-        found = [one for places in self.places_by_source.values() for one in tracebacks(texts, places)]
-        return sorted((one for one in found if not self._is_notice(one)), key=lambda one: one.first)
+        traces = [trace for indices in self.indices_by_source.values() for trace in tracebacks(texts, indices)]
+        return sorted((trace for trace in traces if not self._is_notice(trace)), key=lambda trace: trace.first)
 
     @cached_property
-    def places_by_source(self) -> dict[Source, list[int]]:
+    def indices_by_source(self) -> dict[Source, list[int]]:
         """The indices of the lines of each source."""
         by_source: dict[Source, list[int]] = {}
-        for place, line in enumerate(self.lines):
-            by_source.setdefault(line.source, []).append(place)
+        for index, line in enumerate(self.lines):
+            by_source.setdefault(line.source, []).append(index)
         return by_source
 
-    def _is_notice(self, one: Traceback) -> bool:
+    def _is_notice(self, trace: Traceback) -> bool:
         """True if a logger printed it as a warning: the program went on."""
-        return self.lines[one.first].level in NOTICE_LEVELS
+        return self.lines[trace.first].level in NOTICE_LEVELS
 
-    def _of_launcher(self, one: Traceback) -> bool:
+    def _of_launcher(self, trace: Traceback) -> bool:
         """True if the launcher raised it, which only means that a rank failed."""
-        raised_in = one.frames[-1].file if one.frames else ""
-        return any(word in self.lines[one.last].text for word in _WRAPPERS) or bool(_LAUNCHERS.search(raised_in))
+        raised_in = trace.frames[-1].file if trace.frames else ""
+        return any(word in self.lines[trace.last].text for word in _WRAPPERS) or bool(_LAUNCHERS.search(raised_in))
 
     @cached_property
     def ranks(self) -> int:
@@ -170,18 +148,18 @@ def _without_repeats(texts: list[str]) -> list[str]:
     A long training prints one line of metrics a step. To search them all would take longer than everything else.
     """
     by_kind: dict[str, list[int]] = {}
-    for place, text in enumerate(texts):
-        by_kind.setdefault(_DIGITS.sub("", text), []).append(place)
-    repeated = {place for places in by_kind.values() for place in places[_REPEATS:-_REPEATS]}
-    return ["" if place in repeated else text for place, text in enumerate(texts)]
+    for index, text in enumerate(texts):
+        by_kind.setdefault(_DIGITS.sub("", text), []).append(index)
+    repeated = {index for indices in by_kind.values() for index in indices[_REPEATS:-_REPEATS]}
+    return ["" if index in repeated else text for index, text in enumerate(texts)]
 
 
 def _lines(source: Sequence[Excerpt]) -> list[Line]:
     printed = [line for part in source for line in _printed(part)]
     return [
-        Line(number, one.rank, _shortened(one.text).rstrip(), _shortened(shown).rstrip(), one.node, one.level)
-        for one in prefixes.without([text for _, text in printed])
-        for number, shown in printed[one.first : one.first + 1]
+        Line(number, read.rank, _shortened(read.text).rstrip(), _shortened(shown).rstrip(), read.node, read.level)
+        for read in prefixes.without([text for _, text in printed])
+        for number, shown in printed[read.first : read.first + 1]
     ]
 
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from worker.diagnosis.cause import Cause, Kind, Sign
-from worker.diagnosis.log import Log
-from worker.diagnosis.parsing.chains import Chain
-from worker.diagnosis.parsing.frames import raised_by_package
-from worker.diagnosis.parsing.roles import Role, is_conditional
+from worker.diagnosis.parsing.lines import Role, is_conditional
+from worker.diagnosis.parsing.tracebacks import Chain, raised_by_package
+from worker.diagnosis.timeline import Log
 
 _PER_SIGN = 200  # matches of one sign; a warning may be printed a million times
 _REPORT = re.compile(
@@ -27,12 +26,12 @@ _BY_USER = re.compile("KeyboardInterrupt")
 
 @dataclass(frozen=True)
 class Match:
-    """A sign found in the log, at the index `place` of its lines."""
+    """A sign found in the log, at an `index` of its lines."""
 
     cause: Cause
     sign: Sign
     kind: Kind
-    place: int
+    index: int
     words: dict[str, str]
     role: Role
     continued: bool
@@ -44,15 +43,8 @@ class Match:
 
     @property
     def order(self) -> tuple[bool, int, bool, bool, int, int, float]:
-        return (
-            self.continued,
-            self.kind,
-            self.elsewhere,
-            not self.decides,
-            self.role,
-            self.place,
-            -self.sign.confidence,
-        )
+        surest = -self.sign.confidence
+        return self.continued, self.kind, self.elsewhere, not self.decides, self.role, self.index, surest
 
 
 def explaining_matches(log: Log, causes: Iterable[Cause]) -> list[Match]:
@@ -63,13 +55,17 @@ def explaining_matches(log: Log, causes: Iterable[Cause]) -> list[Match]:
 
 def is_of_root(log: Log) -> bool:
     """True if the rank that failed first, according to the launcher, printed an exception that ended it."""
-    return any(log.lines[one.links[0].first].rank == log.timeline.root_rank is not None for one in log.timeline.endings)
+    return any(
+        log.lines[chain.links[0].first].rank == log.timeline.root_rank is not None for chain in log.timeline.endings
+    )
 
 
 def ending(log: Log) -> Chain | None:
     """The exception that ended the rank that failed first; of any rank if that has none."""
-    of_root = [one for one in log.timeline.endings if log.lines[one.links[0].first].rank == log.timeline.root_rank]
-    return min(of_root or log.timeline.endings, key=lambda one: one.links[0].first, default=None)
+    of_root = [
+        chain for chain in log.timeline.endings if log.lines[chain.links[0].first].rank == log.timeline.root_rank
+    ]
+    return min(of_root or log.timeline.endings, key=lambda chain: chain.links[0].first, default=None)
 
 
 def _with_deciding(log: Log, matches: list[Match]) -> list[Match]:
@@ -78,15 +74,15 @@ def _with_deciding(log: Log, matches: list[Match]) -> list[Match]:
     for chain in log.timeline.endings:
         for link in reversed(chain.links):
             own = {
-                match.cause.name: match.place
+                match.cause.name: match.index
                 for match in matches
-                if match.kind is Kind.ERROR and link.last <= match.place <= link.end
+                if match.kind is Kind.ERROR and link.last <= match.index <= link.end
             }
             if own:  # an earlier exception of the same cause in the chain is where it began
-                deciding |= {one.place for one in matches if one.cause.name in own and chain.raised_at(one.place)}
+                deciding |= {one.index for one in matches if one.cause.name in own and chain.raised_at(one.index)}
                 deciding |= set(own.values())
                 break
-    return [replace(match, decides=match.kind is Kind.ERROR and match.place in deciding) for match in matches]
+    return [replace(match, decides=match.kind is Kind.ERROR and match.index in deciding) for match in matches]
 
 
 def _explaining(log: Log, matches: list[Match]) -> list[Match]:
@@ -96,16 +92,16 @@ def _explaining(log: Log, matches: list[Match]) -> list[Match]:
     """
     ended = ending(log)
     if ended is None:
-        return [one for one in matches if _ends_without_exception(one, log)]
+        return [match for match in matches if _ends_without_exception(match, log)]
     final = log.lines[ended.links[-1].last].text
     reports = not _BY_USER.match(final) and (bool(_REPORT.match(final)) or _is_consequence(matches, log))
     return [
-        one
-        for one in matches
+        match
+        for match in matches
         if (
-            ended.contains(one.place)
-            if one.kind is Kind.SYMPTOM
-            else (reports and one.role is Role.ERROR) or _is_of_ending(one, log)
+            ended.contains(match.index)
+            if match.kind is Kind.SYMPTOM
+            else (reports and match.role is Role.ERROR) or _is_of_ending(match, log)
         )
     ]
 
@@ -116,18 +112,18 @@ def _ends_without_exception(match: Match, log: Log) -> bool:
         return True
     if match.kind is Kind.SYMPTOM:
         return match.sign.lasting and log.ends_not_finite
-    return log.timeline.is_last(match.place)
+    return log.timeline.is_last(match.index)
 
 
 def _is_of_ending(match: Match, log: Log) -> bool:
     """True if the match is in an exception that ended a rank or in one of its causes, or was printed afterwards."""
     for chain in log.timeline.endings:
-        if chain.contains(match.place):
-            earlier = match.place < chain.links[-1].first
+        if chain.contains(match.index):
+            earlier = match.index < chain.links[-1].first
             return not (
-                earlier and chain.handled and (_LOOKED_UP.match(log.lines[match.place].text) or _is_mistake(chain, log))
+                earlier and chain.handled and (_LOOKED_UP.match(log.lines[match.index].text) or _is_mistake(chain, log))
             )
-        if match.place > chain.links[-1].end and not _BY_USER.match(log.lines[chain.links[-1].last].text):
+        if match.index > chain.links[-1].end and not _BY_USER.match(log.lines[chain.links[-1].last].text):
             return True
     return False
 
@@ -140,24 +136,24 @@ def _is_mistake(chain: Chain, log: Log) -> bool:
 
 def _is_consequence(matches: list[Match], log: Log) -> bool:
     """True if an exception that ended a rank is known as one that follows another rank's or device's failure."""
-    places = [match.place for match in matches if match.kind is Kind.CONSEQUENCE]
-    return any(chain.contains(place) for chain in log.timeline.endings for place in places)
+    indices = [match.index for match in matches if match.kind is Kind.CONSEQUENCE]
+    return any(chain.contains(index) for chain in log.timeline.endings for index in indices)
 
 
 def _matches(cause: Cause, log: Log) -> list[Match]:
     return [
-        _match(cause, one, log, place, match)
-        for one in cause.signs
-        for place, match in _occurrences(one.pattern, log)
-        if (one.inside is None or log.raised_inside(place, one.inside))
-        and (one.when is None or one.when(log, place))
-        and not _is_advice(log, place, match)
+        _match(cause, sign, log, index, match)
+        for sign in cause.signs
+        for index, match in _occurrences(sign.pattern, log)
+        if (sign.inside is None or log.raised_inside(index, sign.inside))
+        and all(holds(log, index) for holds in sign.when)
+        and not _is_advice(log, index, match)
     ]
 
 
-def _is_advice(log: Log, place: int, match: re.Match[str]) -> bool:
+def _is_advice(log: Log, index: int, match: re.Match[str]) -> bool:
     """True for a text that says what to do if the error occurs, outside of exceptions and errors."""
-    if log.roles[place] is Role.ERROR:
+    if log.roles[index] is Role.ERROR:
         return False
     return is_conditional(match.string[match.string.rfind("\n", 0, match.start()) + 1 : match.start()])
 
@@ -168,22 +164,22 @@ def _occurrences(pattern: re.Pattern[str], log: Log) -> Iterator[tuple[int, re.M
         return
     found = set()
     for match in islice(pattern.finditer(log.text), _PER_SIGN):
-        place = log.place(max(match.start(), match.end() - 1))  # of several lines the last, which is the error
-        found.add(place)
-        if log.roles[place] is not Role.CODE:
-            yield place, match
-    text, places = log.wrapped_messages
+        index = log.index_of(max(match.start(), match.end() - 1))  # of several lines the last, which is the error
+        found.add(index)
+        if log.roles[index] is not Role.CODE:
+            yield index, match
+    text, indices = log.wrapped_messages
     for match in islice(pattern.finditer(text), _PER_SIGN):
-        place = places[text.count("\n", 0, match.start())]
-        if place not in found:
-            yield place, match
+        index = indices[text.count("\n", 0, match.start())]
+        if index not in found:
+            yield index, match
 
 
-def _match(cause: Cause, one: Sign, log: Log, place: int, match: re.Match[str]) -> Match:
-    role = log.roles[place]
+def _match(cause: Cause, sign: Sign, log: Log, index: int, match: re.Match[str]) -> Match:
+    role = log.roles[index]
     words = {name: word for name, word in match.groupdict().items() if word}
-    kind = Kind.SYMPTOM if role is Role.NOTICE and not one.notice else one.kind
+    kind = Kind.SYMPTOM if role is Role.NOTICE and not sign.notice else sign.kind
     survived = kind is not Kind.SYMPTOM and (
-        log.timeline.continued_after(place) or (role is Role.TEXT and log.timeline.trained_after(place))
+        log.timeline.continued_after(index) or (role is Role.TEXT and log.timeline.trained_after(index))
     )
-    return Match(cause, one, kind, place, words, role, survived, log.timeline.is_elsewhere(place))
+    return Match(cause, sign, kind, index, words, role, survived, log.timeline.is_elsewhere(index))

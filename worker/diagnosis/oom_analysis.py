@@ -10,10 +10,19 @@ from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.units import byte_size
 from worker.diagnosis.cause import Detail, Known
-from worker.diagnosis.log import Log
-from worker.diagnosis.oom_numbers import Numbers, read_numbers
+from worker.diagnosis.oom_numbers import (
+    ACTIVATION,
+    ATTENTION,
+    KINDS,
+    LOGITS,
+    Guess,
+    Numbers,
+    exact,
+    guess,
+    read_numbers,
+)
 from worker.diagnosis.parsing.tracebacks import Traceback
-from worker.diagnosis.tensor_guess import ACTIVATION, ATTENTION, KINDS, LOGITS, Guess, exact, guess
+from worker.diagnosis.timeline import Log
 
 _BATCH = re.compile(
     r"(?:micro_batch_size(?:_per_gpu)?|per_device_train_batch_size|train_batch_size|(?<![a-z_-])batch[_-]size"
@@ -53,10 +62,10 @@ _FITS = (
 )
 
 
-def analyze_memory(log: Log, place: int, known: Known) -> Detail:
+def analyze_memory(log: Log, index: int, known: Known) -> Detail:
     """Analyzes the failed allocation from the message, the traceback, the model and the settings."""
-    message = log.following(place, 3)
-    numbers, trace = read_numbers(message), log.traceback_at(place)
+    message = log.following(index, 3)
+    numbers, trace = read_numbers(message), log.traceback_at(index)
     code = _code(trace)
     phase = next((name for name, pattern in _PHASES if re.search(pattern, code)), None)
     batch = known.micro_batch or known.config.get("micro_batch_size") or _logged_batch(log)
@@ -81,7 +90,7 @@ def _code(trace: Traceback | None) -> str:
 
 def _guesses(log: Log, numbers: Numbers, trace: Traceback | None, known: Known, batch: int | None) -> list[Guess]:
     lines = log.lines[trace.first : trace.last + 1] if trace else log.lines
-    shapes = [tuple(map(int, found.split(","))) for line in lines for found in _SHAPE.findall(line.text)]
+    shapes = [tuple(map(int, shape.split(","))) for line in lines for shape in _SHAPE.findall(line.text)]
     if settled := exact(numbers.least, numbers.most, shapes):
         return [settled]
     if known.dimensions is None or (numbers.requested or 0) < 32 * 2**20:  # smaller ones fit hundreds of shapes
@@ -112,8 +121,8 @@ def _widths(log: Log, trace: Traceback | None) -> tuple[int, ...]:
 
 
 def _logged_batch(log: Log) -> int | None:
-    found = {int(number) for number in _BATCH.findall(log.text)} - {0}
-    return min(found) if found else None  # the log may also name the global batch
+    sizes = {int(number) for number in _BATCH.findall(log.text)} - {0}
+    return min(sizes) if sizes else None  # the log may also name the global batch
 
 
 def _request(numbers: Numbers, phase: str | None) -> str:
@@ -142,13 +151,13 @@ def _reasoning(numbers: Numbers, guesses: list[Guess], batch: int | None) -> str
     message += f", sequence length {best.sequence_length:,}."
     if not others:
         return message
-    also = "; ".join(f"{one.tensor} {one.words}" for one in others[:3])
+    also = "; ".join(f"{other.tensor} {other.words}" for other in others[:3])
     advice = "" if batch else " Give the micro batch (--micro-batch) to tell them apart."
     return f"{message} Other tensors of this size: {also}.{advice}"
 
 
 def _inferred(numbers: Numbers, phase: str | None, guesses: list[Guess]) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "bytes_requested": numbers.requested,
         "gpu": numbers.gpu,
         "phase": phase,
@@ -156,9 +165,9 @@ def _inferred(numbers: Numbers, phase: str | None, guesses: list[Guess]) -> dict
     }
     if guesses:
         shown = [{**vars(one), "shape": list(one.shape), "bytes": one.bytes} for one in guesses]
-        found |= shown[0] | {"candidates": shown}
-        found.pop("bytes")
-    return {name: value for name, value in found.items() if value is not None}
+        values |= shown[0] | {"candidates": shown}
+        values.pop("bytes")
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _fixes(
@@ -208,12 +217,12 @@ def _changes(config: dict[str, Any], batch: int | None, phase: str | None) -> di
 
     try:
         sizes = config or ({"micro_batch_size": batch} if batch else {})
-        asked = RunConfig.model_validate({"model": "unknown", "data": "unknown"} | sizes)
+        run = RunConfig.model_validate({"model": "unknown", "data": "unknown"} | sizes)
     except ValidationError:  # settings of another program
         return {}
-    gpus = asked.num_processes
+    gpus = run.num_processes
     machine = Machine("cuda", gpus, ["GPU"] * gpus, [_UNKNOWN_MEMORY] * gpus)
     part = LOADING if phase == "loading" else phase or "forward"
-    changes = dict(first_step(asked, machine, part=part) or {})
+    changes = dict(first_step(run, machine, part=part) or {})
     unknown = () if config else _SIZES if batch is None else _SIZES[1:]
     return {name: value for name, value in changes.items() if name not in unknown}

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cached_property
 
-from worker.diagnosis.log_text import Line, LogText, Source
-from worker.diagnosis.parsing.chains import Chain, chains
-from worker.diagnosis.parsing.roles import Role, is_conditional
+from worker.diagnosis.log_text import LogText
+from worker.diagnosis.parsing.lines import Line, Role, Source, is_conditional
+from worker.diagnosis.parsing.tracebacks import Chain, chains
 
 _LAST = 30  # lines that may follow the one that says why a program ended
 _STEPS = 3  # logged after an error, they show that training continued
@@ -60,13 +60,13 @@ _ERRORS = (EventKind.EXCEPTION, EventKind.EXIT, EventKind.REPORT)
 
 @dataclass(frozen=True)
 class Event:
-    """An event at the index `place` of a log's lines: for an exception, that of the last one's message.
+    """An event at an `index` of a log's lines: for an exception, that of the last one's message.
 
     `chain` are the exceptions; `rank` is that of the process that exited, if the launcher names it.
     """
 
     kind: EventKind
-    place: int
+    index: int
     chain: Chain | None = None
     rank: int | None = None
 
@@ -79,25 +79,25 @@ class Timeline:
         steps = list(_steps(log))
         raised = [one for one in _exceptions(log) if not (one.chain and one.chain.ignored and steps)]
         found = [*_starts(log), *steps, *raised, *_exits(log), *_reports(log)]
-        self.events = sorted(found, key=lambda event: event.place)
+        self.events = sorted(found, key=lambda event: event.index)
         self._written = [
-            place for place, role in enumerate(log.roles) if role in _OTHER and log.lines[place].text.strip()
+            index for index, role in enumerate(log.roles) if role in _OTHER and log.lines[index].text.strip()
         ]
-        self._steps = [event.place for event in self.events if event.kind is EventKind.STEP]
-        self._last_start = max((event.place for event in self.events if event.kind is EventKind.START), default=-1)
+        self._steps = [event.index for event in self.events if event.kind is EventKind.STEP]
+        self._last_start = max((event.index for event in self.events if event.kind is EventKind.START), default=-1)
 
     @property
     def shows_training(self) -> bool:
         """True if the loss of a step was logged."""
         return bool(self._steps)
 
-    def trained_after(self, place: int) -> bool:
+    def trained_after(self, index: int) -> bool:
         """True if a loss was logged after the line."""
-        return bool(self._steps) and self._steps[-1] > place
+        return bool(self._steps) and self._steps[-1] > index
 
-    def continued_after(self, place: int) -> bool:
+    def continued_after(self, index: int) -> bool:
         """True if at least three losses were logged after the line, or training began or ended after it."""
-        return self._last_start > place or len(self._steps) - bisect_right(self._steps, place) >= _STEPS
+        return self._last_start > index or len(self._steps) - bisect_right(self._steps, index) >= _STEPS
 
     @property
     def failed(self) -> bool:
@@ -107,27 +107,27 @@ class Timeline:
     @cached_property
     def first_error(self) -> Line | None:
         """The first line with an exception, or near the end with a report, after which training did not continue."""
-        found = (event for event in self.events if event.kind in _ERRORS and not self.continued_after(event.place))
-        places = (one.place for one in found if one.kind is not EventKind.REPORT or self.is_last(one.place))
-        return next((self._log.lines[place] for place in places), None)
+        found = (event for event in self.events if event.kind in _ERRORS and not self.continued_after(event.index))
+        indices = (one.index for one in found if one.kind is not EventKind.REPORT or self.is_last(one.index))
+        return next((self._log.lines[index] for index in indices), None)
 
     @cached_property
     def first_mention(self) -> Line | None:
         """The first line near the end that mentions an error, outside of notices, code and advice."""
-        for place, (line, role) in enumerate(zip(self._log.lines, self._log.roles, strict=True)):
+        for index, (line, role) in enumerate(zip(self._log.lines, self._log.roles, strict=True)):
             printed = role in (Role.ERROR, Role.TEXT) and not _ROW.match(line.text)
             word = _MENTION.search(line.text) if printed else None
-            if word and self._is_end(place) and not is_conditional(line.text[: word.start()]):
+            if word and self._is_end(index) and not is_conditional(line.text[: word.start()]):
                 return line
         return None
 
-    def _is_end(self, place: int) -> bool:
+    def _is_end(self, index: int) -> bool:
         """True if the run may have ended at the line."""
-        return self.is_last(place) and not self.continued_after(place)
+        return self.is_last(index) and not self.continued_after(index)
 
-    def is_last(self, place: int) -> bool:
+    def is_last(self, index: int) -> bool:
         """True if the program printed little else after the line than errors and code."""
-        return len(self._written) - bisect_right(self._written, place) <= _LAST
+        return len(self._written) - bisect_right(self._written, index) <= _LAST
 
     @cached_property
     def endings(self) -> list[Chain]:
@@ -137,16 +137,16 @@ class Timeline:
         """
         by_source: dict[Source, list[Chain]] = {}
         for event in self.events:
-            if event.chain and not self.continued_after(event.place):
-                by_source.setdefault(self._log.lines[event.place].source, []).append(event.chain)
-        found = [one for source, joined in by_source.items() for one in self._fatal(source, joined)]
-        return [one for one in found if not one.beside] or found
+            if event.chain and not self.continued_after(event.index):
+                by_source.setdefault(self._log.lines[event.index].source, []).append(event.chain)
+        fatal = [chain for source, joined in by_source.items() for chain in self._fatal(source, joined)]
+        return [chain for chain in fatal if not chain.beside] or fatal
 
     def _fatal(self, source: Source, joined: Sequence[Chain]) -> list[Chain]:
         """Of the exceptions of one source those that ended a process."""
-        fatal = [one for one in joined if not one.beside] or joined
+        fatal = [chain for chain in joined if not chain.beside] or joined
         unmarked = source[1] is None and (self._log.ranks > 1 or _SEVERAL.search(self._log.text) is not None)
-        return [one for one in fatal if unmarked or one.child or one is fatal[-1]]
+        return [chain for chain in fatal if unmarked or chain.child or chain is fatal[-1]]
 
     @cached_property
     def root_rank(self) -> int | None:
@@ -158,14 +158,14 @@ class Timeline:
     @cached_property
     def root_node(self) -> int | None:
         """The node whose launcher was the first to report a rank that failed."""
-        exits = [event.place for event in self.events if event.rank is not None]
+        exits = [event.index for event in self.events if event.rank is not None]
         summary = _ROOT_CAUSE.search(self._log.text)
-        places = exits or ([self._log.place(summary.start())] if summary else [])
-        return self._log.lines[places[0]].node if places else None
+        indices = exits or ([self._log.index_of(summary.start())] if summary else [])
+        return self._log.lines[indices[0]].node if indices else None
 
-    def is_elsewhere(self, place: int) -> bool:
+    def is_elsewhere(self, index: int) -> bool:
         """True if another rank or node printed the line than the one that failed first, according to the launcher."""
-        line = self._log.lines[place]
+        line = self._log.lines[index]
         return (None not in (self.root_rank, line.rank) and line.rank != self.root_rank) or (
             None not in (self.root_node, line.node) and line.node != self.root_node
         )
@@ -173,44 +173,44 @@ class Timeline:
 
 def _starts(log: LogText) -> Iterator[Event]:
     for found in _STARTED.finditer(log.text):
-        yield Event(EventKind.START, log.place(found.end()))
+        yield Event(EventKind.START, log.index_of(found.end()))
     yield from _restarts(log)
 
 
 def _restarts(log: LogText) -> Iterator[Event]:
     """Where the first line of the log returns right after an error: the program was started again."""
-    first = next((place for place, line in enumerate(log.lines) if line.text.strip()), None)
+    first = next((index for index, line in enumerate(log.lines) if line.text.strip()), None)
     if first is None or log.roles[first] in (Role.ERROR, Role.CODE):
         return
     if len(_words(log, first)) < _SHORTEST_START or "warn" in log.lines[first].text.lower():
         return
     after_error = False
-    for place in range(first + 1, len(log.lines)):
+    for index in range(first + 1, len(log.lines)):
         if (
             after_error
-            and _words(log, place) == _words(log, first)
-            and log.lines[place].source == log.lines[first].source
+            and _words(log, index) == _words(log, first)
+            and log.lines[index].source == log.lines[first].source
         ):
-            yield Event(EventKind.START, place)
-        if log.lines[place].text.strip():
-            after_error = log.roles[place] is Role.ERROR
+            yield Event(EventKind.START, index)
+        if log.lines[index].text.strip():
+            after_error = log.roles[index] is Role.ERROR
 
 
-def _words(log: LogText, place: int) -> str:
-    return _DIGITS.sub("", log.lines[place].text)
+def _words(log: LogText, index: int) -> str:
+    return _DIGITS.sub("", log.lines[index].text)
 
 
 def _steps(log: LogText) -> Iterator[Event]:
-    for place, text in enumerate(log.searched):
+    for index, text in enumerate(log.searched):
         if "oss" in text and (_LOSS.search(text) or (_LOSS_OF_STEP.search(text) and _OF_STEP.search(text))):
-            yield Event(EventKind.STEP, place)
+            yield Event(EventKind.STEP, index)
 
 
 def _exceptions(log: LogText) -> Iterator[Event]:
     texts = [line.text for line in log.lines]
-    for source, places in log.places_by_source.items():
+    for source, indices in log.indices_by_source.items():
         own = [one for one in log.tracebacks if log.lines[one.first].source == source]
-        for chain in chains(texts, places, own):
+        for chain in chains(texts, indices, own):
             yield Event(EventKind.EXCEPTION, chain.links[-1].last, chain=chain)
 
 
@@ -218,11 +218,20 @@ def _exits(log: LogText) -> Iterator[Event]:
     for one in log.of_launcher:
         yield Event(EventKind.EXIT, one.last)
     for found in _EXIT.finditer(log.text):
-        yield Event(EventKind.EXIT, log.place(found.start()), rank=int(found[1]))
+        yield Event(EventKind.EXIT, log.index_of(found.start()), rank=int(found[1]))
 
 
 def _reports(log: LogText) -> Iterator[Event]:
-    raised = {place for one in log.tracebacks for place in range(one.last, one.end + 1)}
-    for place, role in enumerate(log.roles):
-        if role is Role.ERROR and place not in raised and not _EXIT.search(log.lines[place].text):
-            yield Event(EventKind.REPORT, place)
+    raised = {index for one in log.tracebacks for index in range(one.last, one.end + 1)}
+    for index, role in enumerate(log.roles):
+        if role is Role.ERROR and index not in raised and not _EXIT.search(log.lines[index].text):
+            yield Event(EventKind.REPORT, index)
+
+
+class Log(LogText):
+    """A log with its timeline."""
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """The events of the log, in order."""
+        return Timeline(self)

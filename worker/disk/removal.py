@@ -9,10 +9,13 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from training.units import byte_size
+from worker.file_store import run_files
 from worker.machine.sizes import Size, entries, size_of
 from worker.settings import get_settings
 from worker.store import database, history
 from worker.store.tables import Run
+from worker.store.uses import RunState
 
 _ASIDE = ".freed-"
 
@@ -63,3 +66,22 @@ def _put_back(aside: Path, moved: Sequence[Path]) -> None:
             (aside / path.name).rename(path)
     if aside.is_dir():
         aside.rmdir()
+
+
+def delete_checkpoints(run_id: str, choose: Callable[[RunState], Sequence[Path]], reason: str) -> Size:
+    """Deletes checkpoints of an ended run, here and in the object store, and notes it with the `reason`, a sentence.
+
+    `choose` takes the run's state in the transaction, and returns folders of checkpoints; none if the run needs them all.
+
+    Raises:
+        OSError: they cannot be moved; nothing is lost.
+    """
+
+    def words(chosen: Sequence[Path], size: Size) -> str:
+        number = len(chosen)
+        return f"Deleted {number} checkpoint{'s' if number > 1 else ''} ({byte_size(size.bytes)}). {reason}"
+
+    deleted, size = remove(run_id, lambda run: choose(RunState.of(run)), words)
+    if deleted:
+        run_files.forget(run_id, *(path.name for path in deleted))
+    return size

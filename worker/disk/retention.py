@@ -10,14 +10,20 @@ import fcntl
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from training.run_folder import checkpoints as run_checkpoints
 from training.run_folder.paths import checkpoints_dir, saved_result
-from worker.disk import checkpoints, store_cache
-from worker.machine.sizes import Size, entries
+from training.units import byte_size
+from worker.disk import removal
+from worker.disk.freeing import OLD_SECONDS
+from worker.file_store import object_store, run_files
+from worker.file_store.object_store import ObjectStore
+from worker.machine.process_identity import hostname
+from worker.machine.sizes import Size, entries, size_of
 from worker.settings import Settings, get_settings
 from worker.store import database, runs, uses
 from worker.store.tables import Status
@@ -52,7 +58,7 @@ def due(states: Mapping[str, RunState], now: float) -> list[Due]:
         return []
     folders = (folder for folder in entries(settings.runs_dir) if folder.name in states)
     found = (of_run(states[folder.name], folder, settings, now) for folder in folders)
-    return [one for one in found if one.paths]
+    return [item for item in found if item.paths]
 
 
 def of_run(state: RunState, run_dir: Path, settings: Settings, now: float) -> Due:
@@ -76,17 +82,17 @@ def apply() -> Size:
             runs.archive_ended(session=session, seconds=settings.archive_days * _DAY)
     with database.read_everything() as session:
         states, now = uses.run_states(session=session), database.now(session=session)
-    for one in due(states, now):
-        run_dir = settings.runs_dir / one.run_id
+    for item in due(states, now):
+        run_dir = settings.runs_dir / item.run_id
 
         def chosen(state: RunState, run_dir: Path = run_dir) -> tuple[Path, ...]:
             return of_run(state, run_dir, settings, now).paths
 
         try:
-            freed += checkpoints.delete(one.run_id, chosen, one.reason)
+            freed += removal.delete_checkpoints(item.run_id, chosen, item.reason)
         except OSError as error:
-            log.warning("the checkpoints of run %s cannot be deleted: %s", one.run_id, error)
-    return freed + store_cache.evict()
+            log.warning("the checkpoints of run %s cannot be deleted: %s", item.run_id, error)
+    return freed + evict_copies()
 
 
 def apply_if_due() -> threading.Thread | None:
@@ -120,3 +126,53 @@ def _apply_locked() -> None:
         return
     except Exception:  # a thread of the worker: reported, and tried again in an hour
         log.exception("the retention rules could not be applied")
+
+
+@dataclass(frozen=True)
+class Copy:
+    """The folder of a finished run on this machine, its bytes, and when it was last used (seconds since the epoch)."""
+
+    folder: Path
+    bytes: int
+    used_at: float
+
+
+def evict_copies() -> Size:
+    """Deletes local files, those of the least recently used runs first, until the rest fits. Nothing without a store or a limit.
+
+    Only files are deleted that the store has with the same size, and only of runs that nobody used within a day.
+    """
+    limit, freed = get_settings().store_cache_bytes, Size()
+    store = object_store.configured() if limit is not None else None
+    if limit is None or store is None:
+        return freed
+    copies = sorted(_copies(), key=lambda copy: copy.used_at)
+    over = sum(copy.bytes for copy in copies) - limit
+    for copy in copies:
+        if freed.bytes >= over or time.time() - copy.used_at < OLD_SECONDS:
+            break
+        try:
+            freed += _delete(store, copy.folder, limit)
+        except Exception as error:  # every store has errors of its own
+            log.warning("the files of run %s stay on this machine: %s", copy.folder.name, error)
+    return freed
+
+
+def _copies() -> Iterator[Copy]:
+    with database.read_everything() as session:
+        states = uses.run_states(session=session)
+    for folder in entries(get_settings().runs_dir):
+        state = states.get(folder.name)
+        if state is not None and state.status is Status.FINISHED:
+            with suppress(FileNotFoundError):  # the run is deleted meanwhile
+                yield Copy(folder, size_of(folder).bytes, max(folder.stat().st_mtime, state.finished_at or 0.0))
+
+
+def _delete(store: ObjectStore, folder: Path, limit: int) -> Size:
+    stored = run_files.stored(store, folder)  # not under the lock: a store may be slow
+
+    def words(_: Sequence[Path], size: Size) -> str:
+        reason = f"LATHE_STORE_CACHE_BYTES={limit}: the object store has them."
+        return f"Deleted its files on {hostname()} ({byte_size(size.bytes)}). {reason}"
+
+    return removal.remove(folder.name, lambda run: stored if run.status is Status.FINISHED else [], words)[1]

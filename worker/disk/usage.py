@@ -13,8 +13,8 @@ from sqlmodel import func, select
 
 from training.run_folder.gguf_types import GGUF_FILES
 from training.run_folder.paths import ARCHIVE_FILE, MERGED_FILE, MERGED_FOLDER, checkpoints_dir, tokens_dir
-from worker.disk import offers, retention
-from worker.disk.offers import Freeable
+from worker.disk import freeing, retention
+from worker.disk.freeing import Freeable
 from worker.disk.removal import is_aside
 from worker.machine.sizes import Size, entries, size_of
 from worker.settings import get_settings
@@ -91,7 +91,7 @@ def measure(progress: Callable[[int, int], None]) -> Usage:
     _add(kinds, {Kind.TOKENS: size_of(settings.tokens_dir), Kind.DATASETS: size_of(settings.datasets_dir)})
     _add(kinds, {Kind.UPLOADS: size_of(settings.uploads_dir), Kind.LOGS: _logs(), Kind.MODELS: _models()})
     freeable: dict[tuple[Freeable, str], Size] = {}
-    for offer in offers.offers(states):
+    for offer in freeing.offers(states):
         key = offer.kind, offer.owner
         freeable[key] = freeable.get(key, Size()) + size_of(offer.path)
     planned = retention.due(states, now)
@@ -130,8 +130,8 @@ def _kind(path: Path) -> Kind:
 def _logs() -> Size:
     """The log folders, and the files of the data folder itself: the database, unless it is on a server."""
     folder = get_settings().data_dir
-    places = [folder / name for name in _LOGS] + [path for path in entries(folder) if path.is_file()]
-    return sum(map(size_of, places), Size())
+    paths = [folder / name for name in _LOGS] + [path for path in entries(folder) if path.is_file()]
+    return sum(map(size_of, paths), Size())
 
 
 def _models() -> Size:

@@ -12,7 +12,7 @@ import pynvml
 from training.units import byte_size
 from worker.doctor.finding import Finding, State, judged
 from worker.machine import device_trial, devices
-from worker.machine.gpus import Gpu, driver_problem, handle_of, used_by_others
+from worker.machine.gpus import Gpu, driver_problem, handle_of, nvml, used_by_others
 from worker.settings import SettingsError
 
 _SLOW_FACTOR = 3.0
@@ -32,16 +32,17 @@ def driver() -> Iterator[Finding]:
         )
         return
     try:
-        pynvml.nvmlInit()
+        with nvml():
+            yield _driver_version()
     except pynvml.NVMLError:
         yield Finding("driver", State.OK, "none of NVIDIA's: runs train on the CPU")
-        return
+
+
+def _driver_version() -> Finding:
     try:
-        yield Finding("driver", State.OK, f"NVIDIA {pynvml.nvmlSystemGetDriverVersion()}")
+        return Finding("driver", State.OK, f"NVIDIA {pynvml.nvmlSystemGetDriverVersion()}")
     except pynvml.NVMLError as error:
-        yield Finding("driver", State.WARNING, f"does not tell its version: {error}", "Run nvidia-smi; it says more.")
-    finally:
-        pynvml.nvmlShutdown()
+        return Finding("driver", State.WARNING, f"does not tell its version: {error}", "Run nvidia-smi; it says more.")
 
 
 def gpus() -> Iterator[Finding]:
@@ -71,13 +72,9 @@ def _gpu(gpu: Gpu) -> Finding:
 
 
 def _memory_errors(gpu: Gpu) -> int:
-    with suppress(pynvml.NVMLError):
-        pynvml.nvmlInit()
-        try:
-            kind, counter = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
-            return int(pynvml.nvmlDeviceGetTotalEccErrors(handle_of(gpu), kind, counter))
-        finally:
-            pynvml.nvmlShutdown()
+    with suppress(pynvml.NVMLError), nvml():
+        kind, counter = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
+        return int(pynvml.nvmlDeviceGetTotalEccErrors(handle_of(gpu), kind, counter))
     return 0
 
 

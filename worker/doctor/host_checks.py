@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import requires
 from pathlib import Path
 
 import httpx
@@ -20,6 +20,7 @@ from training.units import byte_size
 from worker.doctor.finding import Finding, State, judged
 from worker.machine import devices, programs
 from worker.machine.gpus import Gpu
+from worker.machine.measurement import version_of
 from worker.services import broker_state, database_facts
 from worker.settings import ROOT, SettingsError, get_settings
 from worker.store import database
@@ -47,16 +48,16 @@ def packages() -> Iterator[Finding]:
         needed = Requirement(text)
         if needed.marker and not needed.marker.evaluate({"extra": "train"}):
             continue
-        found = _version(needed.name)
-        if found is None or not needed.specifier.contains(found, prereleases=True):
-            wrong.append(f"{needed.name} {found or 'is missing'}, needed {needed.specifier or 'in any version'}")
-    said = "; ".join(wrong) or f"complete, Lathe {_version('lathe-workbench')}"
+        installed = version_of(needed.name)
+        if installed is None or not needed.specifier.contains(installed, prereleases=True):
+            wrong.append(f"{needed.name} {installed or 'is missing'}, needed {needed.specifier or 'in any version'}")
+    said = "; ".join(wrong) or f"complete, Lathe {version_of('lathe-workbench')}"
     yield judged("packages", said, failed=bool(wrong), cure="pip install 'lathe-workbench[train]'")
 
 
 def processors() -> Iterator[Finding]:
     """The cores that this process may use."""
-    cores, count = len(os.sched_getaffinity(0)), len(_usable())
+    cores, count = devices.cores(), len(_usable())
     cure = "Tokenizing and loading rows need a core or more for each GPU."
     yield judged("cores", f"{cores} for {count} GPUs" if count else str(cores), warned=cores < count, cure=cure)
 
@@ -65,9 +66,9 @@ def optional_packages() -> Iterator[Finding]:
     """Packages that runs use if they are installed, and whether they fit the cards."""
     least = min((gpu.capability for gpu in _usable()), default=_FLASH_CAPABILITY)
     for name in _OPTIONAL:
-        if found := _version(name):
+        if version := version_of(name):
             misfit = name == "flash_attn" and least < _FLASH_CAPABILITY
-            said = f"{found} needs compute capability 8.0, a card has {least[0]}.{least[1]}" if misfit else found
+            said = f"{version} needs compute capability 8.0, a card has {least[0]}.{least[1]}" if misfit else version
             cure = "Leave attention at auto: it uses another kernel there."
             yield judged(name.replace("_", "-"), said, warned=misfit, cure=cure)
 
@@ -96,11 +97,11 @@ def vllm() -> Iterator[Finding]:
 
 def memory() -> Iterator[Finding]:
     """Free host memory, beside that of the GPUs, which loading and saving pass through it."""
-    found = psutil.virtual_memory()
+    host = psutil.virtual_memory()
     largest = max((gpu.memory_bytes for gpu in _usable()), default=0)
     cure = "A full fine-tuning that fills a GPU needs as much host memory to load and save; use LoRA, or add memory."
-    said = f"{byte_size(found.available)} of {byte_size(found.total)} free"
-    yield judged("memory", said, warned=found.available < max(largest, 2 * _GIB), cure=cure)
+    said = f"{byte_size(host.available)} of {byte_size(host.total)} free"
+    yield judged("memory", said, warned=host.available < max(largest, 2 * _GIB), cure=cure)
 
 
 def shared_memory() -> Iterator[Finding]:
@@ -152,9 +153,9 @@ def _seconds_to_write(folder: Path) -> float:
 
 def compiler() -> Iterator[Finding]:
     """A C++ compiler, with which DeepSpeed builds operators on GPUs."""
-    found = shutil.which("g++") or shutil.which("c++")
+    path = shutil.which("g++") or shutil.which("c++")
     cure = "On Debian: sudo apt-get install -y g++. ZeRO with CPU offload on GPUs needs it."
-    yield judged("C++ compiler", found or "none", warned=found is None and bool(_usable()), cure=cure)
+    yield judged("C++ compiler", path or "none", warned=path is None and bool(_usable()), cure=cure)
 
 
 def services() -> Iterator[Finding]:
@@ -205,10 +206,3 @@ def _usable() -> list[Gpu]:
         return devices.usable_gpus()
     except SettingsError:
         return []
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None

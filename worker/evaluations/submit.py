@@ -15,12 +15,12 @@ from training.data.row_formats import UNKNOWN, UNKNOWN_FIX
 from training.errors import Problem
 from training.run_folder.paths import saved_result
 from training.scoring.request import ACCURACY, DEFAULT_METRICS, JUDGE, RESULT, EvaluationRequest, evaluation_dir
+from worker import celery_app
 from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.datasets import datasets, run_data
 from worker.evaluations import scoring
 from worker.runs import fetching
-from worker.runs.admission import admitted, as_both_see
-from worker.runs.requests import notify
+from worker.runs.requests import admitted, as_both_see
 from worker.runs.settle import find_data
 from worker.settings import get_settings
 from worker.store import database, evaluations, runs
@@ -63,7 +63,7 @@ def submit(
     with database.write() as session:
         document = request.model_dump(mode="json")
         item = evaluations.create(session=session, run_id=run.id, request=document, owner=owner)
-    notify(run.id)
+    celery_app.notify(run.id)
     return item
 
 
@@ -175,7 +175,7 @@ def _with_data(request: EvaluationRequest, run: Run, data: str, allowed: Allowed
     if isinstance(dataset, Path):
         dataset = run_data.add("data", dataset, request.columns, owner).dataset
     columns = request.columns or dataset.columns_map
-    if not columns and dataset.shape == UNKNOWN:
+    if not columns and dataset.row_format == UNKNOWN:
         columns = run.config.get("columns")
     _check_format(dataset, columns)
     path = str(datasets.path_of(dataset).absolute())
@@ -183,7 +183,7 @@ def _with_data(request: EvaluationRequest, run: Run, data: str, allowed: Allowed
 
 
 def _check_format(found: Dataset, columns: str | None) -> None:
-    if columns or found.shape != UNKNOWN:
+    if columns or found.row_format != UNKNOWN:
         return
     message = f"has columns of no known format: {', '.join(found.columns)}."
     raise ConfigError([Problem("data", found.name, message, UNKNOWN_FIX)])

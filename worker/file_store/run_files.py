@@ -20,8 +20,7 @@ from training.run_folder.paths import (
     checkpoints_dir,
 )
 from worker.file_store import object_store
-from worker.file_store.folders import Journal, pull_folder, push_file, push_folder
-from worker.file_store.object_store import ObjectStore
+from worker.file_store.object_store import Journal, ObjectStore, pull_folder, push_file, push_folder
 
 log = logging.getLogger(__name__)
 _FOLDERS = ("initial_adapter", "adapter", "model", MERGED_FOLDER, PARITY_FOLDER)

@@ -8,7 +8,7 @@ from training.config.run_config import RunConfig
 from training.tokens.order import Integers
 from training.tokens.selection import SetRows
 from training.tokens.store import TokenStore, joined, open_store
-from worker.datasets import run_data, token_counts
+from worker.datasets import run_data, token_stores
 from worker.store import database
 from worker.store.tables import Dataset
 
@@ -46,7 +46,7 @@ def _store(config: RunConfig, source: Source) -> tuple[TokenStore, str] | None:
         item = session.get(Dataset, source.path)
     if item is None:
         return None
-    state = token_counts.state(
+    state = token_stores.state(
         item.sha256,
         config.model,
         source.columns or config.columns or item.columns_map,

@@ -1,6 +1,8 @@
 """The GPUs of this machine as NVML lists them, the faulty ones too: using CUDA here would allocate GPU memory."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -63,6 +65,20 @@ def driver_problem() -> str:
     return _listed(int(time.monotonic() / _SECONDS)).problem
 
 
+@contextmanager
+def nvml() -> Iterator[None]:
+    """NVML, initialized.
+
+    Raises:
+        NVMLError: there is no driver, or it does not answer.
+    """
+    pynvml.nvmlInit()
+    try:
+        yield
+    finally:
+        pynvml.nvmlShutdown()
+
+
 @lru_cache(maxsize=1)
 def _listed(_period: int) -> _Listed:
     try:
@@ -82,21 +98,13 @@ def used_by_others(gpu: Gpu) -> str:
 
     That is a process of somebody else, or a run that was killed and whose memory the driver has not freed yet.
     """
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return ""
-    try:
+    with suppress(pynvml.NVMLError), nvml():
         handle = handle_of(gpu)
         used = int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
-        if used < _BUSY_SHARE * gpu.memory_bytes:
-            return ""
-        users = [_process(one.pid) for one in _processes(handle)]
-        return f"{byte_size(used)} of its memory are in use by {', '.join(users) or 'processes that this user cannot see'}."
-    except pynvml.NVMLError:
-        return ""
-    finally:
-        pynvml.nvmlShutdown()
+        if used >= _BUSY_SHARE * gpu.memory_bytes:
+            users = ", ".join(map(_process, _process_ids(handle))) or "processes that this user cannot see"
+            return f"{byte_size(used)} of its memory are in use by {users}."
+    return ""
 
 
 def handle_of(gpu: Gpu) -> Any:
@@ -109,9 +117,9 @@ def handle_of(gpu: Gpu) -> Any:
     return handle if gpu.instance is None else pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, gpu.instance)
 
 
-def _processes(handle: Any) -> list[Any]:
+def _process_ids(handle: Any) -> list[int]:
     try:
-        return list(pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
+        return [process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
     except pynvml.NVMLError:
         return []
 
@@ -129,19 +137,19 @@ def _process(pid: int) -> str:
 
 def _gpus(index: int) -> list[Gpu]:
     """The GPU of this index, or its instances."""
-    known: dict[str, Any] = {"uuid": "", "name": "", "memory_bytes": 0, "capability": (0, 0)}
+    values: dict[str, Any] = {"uuid": "", "name": "", "memory_bytes": 0, "capability": (0, 0)}
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        known["name"] = str(pynvml.nvmlDeviceGetName(handle))
-        known["uuid"] = str(pynvml.nvmlDeviceGetUUID(handle))
+        values["name"] = str(pynvml.nvmlDeviceGetName(handle))
+        values["uuid"] = str(pynvml.nvmlDeviceGetUUID(handle))
         major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
-        known["capability"] = int(major), int(minor)
+        values["capability"] = int(major), int(minor)
         if _in_mig_mode(handle):
-            return _instances(index, handle, known)
-        known["memory_bytes"] = _memory_bytes(handle)
+            return _instances(index, handle, values)
+        values["memory_bytes"] = _memory_bytes(handle)
     except pynvml.NVMLError as error:
-        return [Gpu(index, **known, problem=_reason(error, index))]
-    return [Gpu(index, **known)]
+        return [Gpu(index, **values, problem=_reason(error, index))]
+    return [Gpu(index, **values)]
 
 
 def _in_mig_mode(handle: Any) -> bool:
@@ -151,7 +159,7 @@ def _in_mig_mode(handle: Any) -> bool:
         return False
 
 
-def _instances(index: int, parent: Any, known: dict[str, Any]) -> list[Gpu]:
+def _instances(index: int, parent: Any, parent_values: dict[str, Any]) -> list[Gpu]:
     found = []
     for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(parent)):
         try:
@@ -159,10 +167,10 @@ def _instances(index: int, parent: Any, known: dict[str, Any]) -> list[Gpu]:
         except pynvml.NVMLError_NotFound:
             continue
         uuid, name = str(pynvml.nvmlDeviceGetUUID(handle)), str(pynvml.nvmlDeviceGetName(handle))
-        values = known | {"uuid": uuid, "name": name, "memory_bytes": _memory_bytes(handle)}
+        values = parent_values | {"uuid": uuid, "name": name, "memory_bytes": _memory_bytes(handle)}
         found.append(Gpu(index, **values, instance=number))
     missing = f"is in MIG mode and has no instances. Create some (nvidia-smi mig -i {index} -cgi PROFILE -C)."
-    return found or [Gpu(index, **known, problem=missing)]
+    return found or [Gpu(index, **parent_values, problem=missing)]
 
 
 def _memory_bytes(handle: Any) -> int:

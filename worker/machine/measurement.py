@@ -14,7 +14,7 @@ import pynvml
 
 from worker.machine import devices, overload
 from worker.machine.devices import CPU
-from worker.machine.gpus import Gpu, handle_of, used_by_others
+from worker.machine.gpus import Gpu, handle_of, nvml, used_by_others
 from worker.machine.process_identity import hostname, me
 from worker.settings import get_settings
 from worker.store.tables import Machine
@@ -55,7 +55,7 @@ def measure() -> Machine:
         worker=str(me()),
         overload=overload.here(),
         versions=versions(),
-        cores=_cores(),
+        cores=devices.cores(),
         load=os.getloadavg()[0],
         memory_bytes=memory.total,
         memory_used_bytes=memory.total - memory.available,
@@ -79,18 +79,15 @@ def measured_devices() -> list[Device]:
         used, busy = memory.total - memory.available, psutil.cpu_percent() / 100
         return [Device(name, _processor(), memory.total, used, utilization=busy) for name in devices.own_devices()]
     try:
-        pynvml.nvmlInit()
+        with nvml():
+            return [_measured(gpu) for gpu in gpus]
     except pynvml.NVMLError:  # the driver was unloaded or updated since the worker started
         return [_unmeasured(gpu) for gpu in gpus]
-    try:
-        return [_measured(gpu) for gpu in gpus]
-    finally:
-        pynvml.nvmlShutdown()
 
 
 def versions() -> dict[str, str]:
     """The installed versions of Lathe and the training packages; those that are not installed are missing."""
-    return {package: found for package in PACKAGES if (found := _version(package))}
+    return {package: found for package in PACKAGES if (found := version_of(package))}
 
 
 def _unmeasured(gpu: Gpu) -> Device:
@@ -130,15 +127,12 @@ def _answer(read: Callable[[object], T], handle: object) -> T | None:
 
 
 @cache
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """The installed version of a package; None without one."""
     try:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @cache
@@ -148,5 +142,5 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return CPU.upper()
-    found = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(found, CPU.upper())
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, CPU.upper())

@@ -81,8 +81,7 @@ def devices_problem() -> str:
 
 def load_per_core() -> float:
     """Load average of the last minute per core that this process may use."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return os.getloadavg()[0] / cores
+    return os.getloadavg()[0] / devices.cores()
 
 
 def here() -> str:

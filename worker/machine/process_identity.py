@@ -35,7 +35,7 @@ class Identity:
         Raises:
             psutil.NoSuchProcess: there is none.
         """
-        return cls(hostname(), pid, f"{_place()}{_start(pid)}")
+        return cls(hostname(), pid, f"{_boot_and_namespace()}{_start(pid)}")
 
     @classmethod
     def parse(cls, text: str | None) -> Self | None:
@@ -47,7 +47,7 @@ class Identity:
     @property
     def here(self) -> bool:
         """True if it belongs to this host, boot and container."""
-        return self.host == hostname() and self.start.startswith(_place())
+        return self.host == hostname() and self.start.startswith(_boot_and_namespace())
 
     @property
     def alive(self) -> bool:
@@ -67,7 +67,7 @@ class Identity:
         """
         if self.here:
             return not self.alive
-        rebooted = self.start.split(".")[0] != _place().split(".")[0]
+        rebooted = self.start.split(".")[0] != _boot_and_namespace().split(".")[0]
         return only_machine and self.host == hostname() and rebooted
 
 
@@ -91,7 +91,7 @@ def boot() -> str:
 
 
 @cache
-def _place() -> str:
+def _boot_and_namespace() -> str:
     """Boot and pid namespace, each followed by a dot; empty if only the start time is known."""
     if not LINUX:
         return ""

@@ -13,7 +13,7 @@ from sqlmodel import Session
 
 from training.config.choices import EngineName
 from worker.disk import retention
-from worker.doctor.checks import wrong_at_start
+from worker.doctor import wrong_at_start
 from worker.engines.local import starting
 from worker.engines.registry import engine_of, engines
 from worker.evaluations import starting as evaluations
@@ -30,7 +30,7 @@ from worker.supervision.holders import Holder
 from worker.supervision.lease import steady
 from worker.supervision.outcome import Verdict
 from worker.supervision.report_reader import AttemptProgress
-from worker.sweeps import advance, delete
+from worker.sweeps import advance, lifecycle
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ def run_round() -> None:
     for run in lost_runs():
         recover(run)
     advance.advance_all()
-    delete.finish_all()
+    lifecycle.finish_all()
     evaluations.recover()
     evaluations.start_waiting()  # before the runs: it takes minutes
     submit_waiting()

@@ -70,7 +70,7 @@ def _unprintable(config: RunConfig) -> Iterator[Problem]:
 def quota_problems(session: Session, settled: Settled, *, more: int) -> Iterator[Problem]:
     """What the owner's quota does not allow, with `more` waiting runs."""
     config, owner = settled.config, settled.owner
-    on_cpu = get_settings().chosen_engine(config.engine) is EngineName.LOCAL and settled.machine.kind == "cpu"
+    on_cpu = settled.engine is EngineName.LOCAL and settled.machine.kind == "cpu"
     devices = quotas.devices_problem(session=session, config=config, owner=owner, on_cpu=on_cpu)
     yield from filter(None, [devices, quotas.waiting_problem(session=session, owner=owner, more=more)])
 
@@ -146,7 +146,7 @@ def _split(targets: str) -> set[str]:
 def _surroundings(settled: Settled) -> Iterator[Problem]:
     """What the run would lack besides its model: time in Slurm's job, a token of the hub, the packages of its trackers."""
     config, settings = settled.config, get_settings()
-    if get_settings().chosen_engine(config.engine) is EngineName.SLURM:
+    if settled.engine is EngineName.SLURM:
         yield from filter(None, [settings.time_problem(config.slurm_options)])
     if settings.broker_url:
         return  # the workers are elsewhere, and each run notes what is missing there

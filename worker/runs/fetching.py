@@ -83,7 +83,7 @@ def fetch(run: Run) -> None:
 
 
 def _note_use(run: Run) -> None:
-    """Sets the time by which worker/disk/store_cache.py knows what was used least recently."""
+    """Sets the time by which worker/disk/retention.py knows what was used least recently."""
     with contextlib.suppress(OSError):
         if get_settings().store_cache_bytes is not None:
             os.utime(get_settings().runs_dir / run.id)

@@ -1,23 +1,25 @@
 """What users ask of a stored run: to stop, or to go on."""
 
+from collections.abc import Iterator
+
 from sqlmodel import Session
 
 from training import rules
 from training.config.choices import Strategy
-from training.config.fields import ConfigError
-from training.config.run_config import Changes, stepped_down
+from training.config.fields import ConfigError, parse
+from training.config.run_config import Changes, RunConfig, stepped_down
 from training.errors import Problem
 from training.run_folder import checkpoints
 from training.run_folder.checkpoint_layout import Layout, check_resume
-from worker import disk_quota
+from worker import allowed_paths, celery_app, disk_quota
 from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.datasets import run_data
-from worker.runs.admission import admitted, as_both_see
+from worker.datasets.run_data import DATASET_ID, sources_of
 from worker.runs.checks import adapter_problems, model_problems, quota_problems
-from worker.runs.settle import Settled, machine_of, resolve, settle
+from worker.runs.settle import FILES, Settled, is_text, machine_of, resolve, settle
 from worker.settings import get_settings
-from worker.store import database, runs
-from worker.store.tables import Run
+from worker.store import accounts, database, runs, sight
+from worker.store.tables import LOCAL, Run
 
 
 def stop(run_id: str) -> Run:
@@ -62,7 +64,7 @@ def resume(
         problems += model_problems(settled)
         if problems:
             raise ConfigError(problems)
-    notify(run.id)
+    celery_app.notify(run.id)
     return run
 
 
@@ -104,8 +106,41 @@ def _unseen(settled: Settled) -> list[Problem]:
     return problems
 
 
-def notify(run_id: str) -> None:
-    """Tells the workers that a run may start; they also look by themselves every few seconds."""
-    from worker import celery_app  # Celery takes 0.2 s to import
+_CLONE_FIX = "Clone the run, which checks its settings again."
 
-    celery_app.notify(run_id)
+
+def admitted(run: Run, *, allowed: AllowedPaths = EVERYTHING) -> Settled:
+    """The configuration of a stored run, with its changed settings, if both its owner and the caller may name all that it names.
+
+    `allowed` is what the caller may name.
+
+    Raises:
+        ConfigError: one problem for each setting that is wrong or names what one of them may not name.
+    """
+    config = parse(run.settings)
+    owners = EVERYTHING if run.owner == LOCAL else allowed_paths.allowed()
+    for paths in (owners, allowed):
+        settled = settle(config, paths, run.owner)
+        if problems := [*settled.refused, *(_paths(config) if paths.data is not None else ())]:
+            raise ConfigError(problems)
+    return settled
+
+
+def as_both_see(owner: str) -> Iterator[None]:
+    """Runs the body of a loop once with the caller's view of the database and, if it differs, once with that of a run's owner."""
+    with database.read() as session:
+        views = {sight.user(), accounts.view_of(session=session, name=owner)}
+    for user in views:
+        with sight.seen_by(user):
+            yield
+
+
+def _paths(config: RunConfig) -> Iterator[Problem]:
+    """The paths in place of which a run that was submitted has an id or the content of the file."""
+    for field, source in sources_of(config):
+        if not DATASET_ID.fullmatch(source.path):
+            yield Problem(field, source.path, "is a path; a stored run has the id of a data set.", _CLONE_FIX)
+    for field in FILES:
+        value = getattr(config, field)
+        if value and not is_text(config, field):
+            yield Problem(field, value, "is a path; a stored run has the text.", _CLONE_FIX)

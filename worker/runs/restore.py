@@ -18,17 +18,32 @@ from sqlalchemy.exc import DataError, IntegrityError
 from sqlmodel import Session, SQLModel
 
 from training.config import json_text
+from training.config.choices import Method
 from training.config.fields import ConfigError, parse
+from training.config.run_config import RunConfig
 from training.errors import UserError
+from training.model_info.folder import ADAPTER_CONFIG
 from training.run_folder.events import Finished, encode
 from training.run_folder.lineage import Lineage
 from training.run_folder.paths import CONFIG_FILE, EVENTS_FILE, result_dir
 from training.units import byte_size
 from worker import disk_quota
+from worker.allowed_paths import named_paths
 from worker.disk_quota import DiskQuota
 from worker.machine.sizes import size_of
-from worker.runs import archive, archived_adapter, archived_evaluations
-from worker.runs.run_archive import FILES, LOOSE_FILES, RESULT_ENDINGS, ROW_FILE, RUN_FIELDS, SCHEMA, TABLES
+from worker.runs import archive
+from worker.runs.run_archive import (
+    EVALUATIONS,
+    FILES,
+    LOOSE_FILES,
+    RESULT_ENDINGS,
+    ROW_FILE,
+    RUN_FIELDS,
+    SCHEMA,
+    TABLES,
+    is_answers,
+    restore_evaluations,
+)
 from worker.settings import get_settings
 from worker.store import database, runs
 from worker.store.tables import LOCAL, Dataset, Run, Status
@@ -40,12 +55,25 @@ _UNSUSPECTED_BYTES, _LARGEST_RATIO = 64 * 2**20, 100
 _MOST_ROW_BYTES = 64 * 2**20
 _MOST_LINE_BYTES = 2**20
 _SPARE_BYTES = 256 * 2**20
+_MOST_ADAPTER_BYTES = 2**20
+# Lathe gives PEFT the model, so that nothing loads what the first three name; the others are patterns, which may look like a path.
+_NAME_NO_FILES = {"base_model_name_or_path", "tokenizer_name_or_path", "revision"} | {
+    "target_modules", "exclude_modules", "target_parameters",
+}  # fmt: skip
 _BATCH = 2000
 _FIX = "Make a new archive with `lathe archive RUN FILE`."
 
 
 class BadArchive(UserError):  # noqa: N818
     """A file that is not the archive of a run, or a broken one."""
+
+
+class _Refused(Exception):  # noqa: N818
+    """What is wrong with the archive, and the fix."""
+
+    def __init__(self, message: str, fix: str = _FIX) -> None:
+        super().__init__(message)
+        self.fix = fix
 
 
 def restore(path: Path, *, owner: str = LOCAL) -> Run:
@@ -60,11 +88,13 @@ def restore(path: Path, *, owner: str = LOCAL) -> Run:
     try:
         with ZipFile(path) as source:
             members = _checked_members(path, source, quota)
-            run = _run(path, source, owner)
-            for fault in archived_adapter.faults(source, members, parse(run.config)):
-                raise BadArchive("FILE", str(path), fault, _FIX)
+            run = _run(source, owner)
+            for fault in _adapter_faults(source, members, parse(run.config)):
+                raise _Refused(fault)
             _extract(source, members, part)
-            return _store(path, source, run, part, quota)
+            return _store(source, run, part, quota)
+    except _Refused as error:
+        raise BadArchive("FILE", str(path), str(error), error.fix) from None
     except (BadZipFile, NotImplementedError, EOFError, RuntimeError, zlib.error, struct.error) as error:
         raise BadArchive("FILE", str(path), f"is not a complete ZIP file: {error}.", _FIX) from None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, IntegrityError, DataError) as error:
@@ -82,36 +112,36 @@ def _checked_members(path: Path, source: ZipFile, quota: DiskQuota) -> list[ZipI
     members = source.infolist()
     names = [member.filename for member in members]
     if ROW_FILE not in names:
-        raise BadArchive("FILE", str(path), f"is not the archive of a run: it has no {ROW_FILE}.", _FIX)
+        raise _Refused(f"is not the archive of a run: it has no {ROW_FILE}.")
     if len(members) > _MOST_MEMBERS or len(set(names)) < len(names):
-        raise BadArchive("FILE", str(path), "has too many files, or one twice.", _FIX)
-    files = [member for member in members if member.filename not in (ROW_FILE, archived_evaluations.MEMBER, *TABLES)]
+        raise _Refused("has too many files, or one twice.")
+    files = [member for member in members if member.filename not in (ROW_FILE, EVALUATIONS, *TABLES)]
     for member in files:
         if not _is_expected(member):
-            raise BadArchive("FILE", str(path), f"has a file that no run has: {member.filename[:200]!r}.", _FIX)
+            raise _Refused(f"has a file that no run has: {member.filename[:200]!r}.")
     folders = {str(parent) for member in files for parent in PurePosixPath(member.filename).parents}
     if twice := folders.intersection(names):
-        raise BadArchive("FILE", str(path), f"has a file and a folder of one name: {min(twice)!r}.", _FIX)
+        raise _Refused(f"has a file and a folder of one name: {min(twice)!r}.")
     if any(member.compress_type not in (ZIP_STORED, ZIP_DEFLATED) for member in members):
-        raise BadArchive("FILE", str(path), "is compressed with another method than Deflate.", _FIX)
+        raise _Refused("is compressed with another method than Deflate.")
     size, packed = sum(member.file_size for member in members), sum(member.compress_size for member in members)
     packed = min(packed, path.stat().st_size)  # members may overlap
     if size > _UNSUSPECTED_BYTES and size > _LARGEST_RATIO * packed:
         message = f"would become {size / max(packed, 1):,.0f} times as large ({byte_size(size)})."
-        raise BadArchive("FILE", str(path), message, _FIX)
+        raise _Refused(message)
     # The result is packed for download once more.
     needed = 2 * size + _SPARE_BYTES
     free = shutil.disk_usage(get_settings().runs_dir).free
     if needed > free:
         message = f"needs {byte_size(needed)} of disk space, and {byte_size(free)} are free."
-        raise BadArchive("FILE", str(path), message, "Free disk space, or set LATHE_DATA_DIR to a larger disk.")
-    _refuse_over(quota, size, path)
+        raise _Refused(message, "Free disk space, or set LATHE_DATA_DIR to a larger disk.")
+    _refuse_over(quota, size)
     return files
 
 
-def _refuse_over(quota: DiskQuota, size: int, path: Path) -> None:
+def _refuse_over(quota: DiskQuota, size: int) -> None:
     if message := quota.refusal(size):
-        raise BadArchive("FILE", str(path), message, disk_quota.FIX)
+        raise _Refused(message, disk_quota.FIX)
 
 
 def _is_expected(member: ZipInfo) -> bool:
@@ -122,21 +152,46 @@ def _is_expected(member: ZipInfo) -> bool:
         return False
     if name == member.filename or "\\" in name or ".." in parts or stat.S_ISLNK(member.external_attr >> 16):
         return False
-    if name in LOOSE_FILES or archived_evaluations.is_file(name):
+    if name in LOOSE_FILES or is_answers(name):
         return True
     in_result = len(parts) > 1 and parts[0] in (result_dir(Path(), adapts=adapts).name for adapts in (True, False))
     return in_result and PurePosixPath(name).as_posix() == name and PurePosixPath(name).suffix in RESULT_ENDINGS
 
 
-def _run(path: Path, source: ZipFile, owner: str) -> Run:
+def _adapter_faults(source: ZipFile, members: list[ZipInfo], config: RunConfig) -> Iterator[str]:
+    """A sentence for each adapter that is not one of the run's method in the folder of its result, or names other files.
+
+    PEFT and transformers load the files and modules that adapter_config.json names.
+    """
+    for member in members:
+        if not member.filename.endswith(f"/{ADAPTER_CONFIG}"):
+            continue
+        if member.filename != f"{FILES}adapter/{ADAPTER_CONFIG}" or not config.method.adapts:
+            yield f"has an adapter that no run of the method {config.method.value} has: {member.filename!r}."
+        elif member.file_size > _MOST_ADAPTER_BYTES:
+            yield f"has an {ADAPTER_CONFIG} of {member.file_size:,} bytes."
+        else:
+            yield from _in_values(json_text.load(source.read(member)), config.method)
+
+
+def _in_values(values: dict[str, object], method: Method) -> Iterator[str]:
+    kind = str(values.get("peft_type")).lower()
+    if kind != method.in_peft:
+        yield f"has an adapter of {kind[:50]}, and its run has the method {method.value}."
+    read = {name: value for name, value in values.items() if name not in _NAME_NO_FILES}
+    for name, value in named_paths(read):
+        yield f"has an adapter that names another file: {name[:50]} {str(value)[:100]!r}."
+    if values.get("megatron_config") is not None:  # PEFT then imports the module `megatron_core`
+        yield "has an adapter that names a Python module: megatron_config."
+
+
+def _run(source: ZipFile, owner: str) -> Run:
     if source.getinfo(ROW_FILE).file_size > _MOST_ROW_BYTES:
-        raise BadArchive("FILE", str(path), f"has a {ROW_FILE} above {byte_size(_MOST_ROW_BYTES)}.", _FIX)
+        raise _Refused(f"has a {ROW_FILE} above {byte_size(_MOST_ROW_BYTES)}.")
     document = json_text.load(source.read(ROW_FILE))
     if document["schema"] != SCHEMA:
         message = f"has schema {document['schema']!r}; this Lathe reads schema {SCHEMA}."
-        raise BadArchive(
-            "FILE", str(path), message, "Import it with the version of Lathe that made it, or a newer one."
-        )
+        raise _Refused(message, "Import it with the version of Lathe that made it, or a newer one.")
     try:
         values = {name: document["run"][name] for name in RUN_FIELDS}
         parse(values["config"] | values["stepped_down"])
@@ -144,9 +199,9 @@ def _run(path: Path, source: ZipFile, owner: str) -> Run:
         RunValues.model_validate(values)
         run = Run.model_validate(values | {"owner": owner})
     except ConfigError as error:
-        raise BadArchive("FILE", str(path), f"has a configuration that this Lathe refuses: {error}", _FIX) from None
+        raise _Refused(f"has a configuration that this Lathe refuses: {error}") from None
     if not Status(run.status).ended or not (run.id.isascii() and run.id.isalnum()):
-        raise BadArchive("FILE", str(path), "has a run that has not ended, or without a valid id.", _FIX)
+        raise _Refused("has a run that has not ended, or without a valid id.")
     return run
 
 
@@ -158,7 +213,7 @@ def _extract(source: ZipFile, members: list[ZipInfo], folder: Path) -> None:
             shutil.copyfileobj(packed, stream, 4 * 2**20)
 
 
-def _store(path: Path, source: ZipFile, run: Run, part: Path, quota: DiskQuota) -> Run:
+def _store(source: ZipFile, run: Run, part: Path, quota: DiskQuota) -> Run:
     """Stores the rows, and moves the folder to its place as the last step of the transaction."""
     with database.read_everything() as session:
         if session.get(Run, run.id) or (part.parent / run.id).exists():
@@ -172,11 +227,11 @@ def _store(path: Path, source: ZipFile, run: Run, part: Path, quota: DiskQuota) 
             session.add(run)
             session.flush()
             for name, table in TABLES.items():
-                _insert(path, source, session, name, table, run.id)
-            if archived_evaluations.MEMBER in source.namelist():
-                found = _read_lines(source, archived_evaluations.MEMBER)
-                archived_evaluations.restore(session, found, run.id, run.owner, part)
-            _refuse_over(quota.again(session), size_of(part).bytes, path)
+                _insert(source, session, name, table, run.id)
+            if EVALUATIONS in source.namelist():
+                found = _read_lines(source, EVALUATIONS)
+                restore_evaluations(session, found, run.id, run.owner, part)
+            _refuse_over(quota.again(session), size_of(part).bytes)
             part.replace(target)
     except BaseException:
         if not part.exists():
@@ -196,15 +251,13 @@ def _write_folder(run: Run, folder: Path) -> None:
     archive.pack_results(folder, lambda: None)
 
 
-def _insert(path: Path, source: ZipFile, session: Session, name: str, table: type[SQLModel], run_id: str) -> None:
+def _insert(source: ZipFile, session: Session, name: str, table: type[SQLModel], run_id: str) -> None:
     batch: list[dict[str, Any]] = []
     for number, line in enumerate(_read_lines(source, name), start=1):
         try:
             row = table.model_validate(json_text.load(line) | {"run_id": run_id})
         except (ValidationError, ValueError, TypeError) as error:
-            raise BadArchive(
-                "FILE", str(path), f"has a wrong line {number} in {name}: {_first_line(error)}.", _FIX
-            ) from None
+            raise _Refused(f"has a wrong line {number} in {name}: {_first_line(error)}.") from None
         batch.append(row.model_dump(exclude={"id"}))
         if len(batch) == _BATCH:
             session.exec(insert(table), params=batch)

@@ -1,18 +1,41 @@
 """Sample rows of a run that is not queued yet, as it would train on them, and their faults; for pages, commands and REST."""
 
+import hashlib
+import json
+from collections import OrderedDict
 from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from training import rules
+from training.config.choices import Task, TemplateCheck
 from training.config.fields import ConfigError
 from training.config.run_config import RunConfig
 from training.errors import Problem
-from training.template_check.findings import Report
+from training.model_info.folder import has_tokenizer
+from training.template_check.findings import ERROR, Fault, Finding, Report
+from training.tokens.store import tokenizer_fingerprint
 from worker.allowed_paths import AllowedPaths
-from worker.datasets import template_checking
+from worker.datasets import datasets
+from worker.datasets.run_data import RunData
+from worker.machine import programs
+from worker.machine.programs import Limits, Result
 from worker.runs.settle import A_CLUSTER, settle
+from worker.settings import get_settings
+from worker.store.tables import Dataset
 
+MEMORY_BYTES = 3 * 2**30  # of the program's address space, plus the file's size
+SECONDS = 25  # of CPU time; rendering the rows takes about one
+_KEPT = 64  # reports, for the files of tokenizer and data and the settings: Start needs no second check of what a page has shown
+TASKS = (Task.SFT, Task.DPO, Task.KTO, Task.ORPO)
+_SETTINGS = (
+    "model", "revision", "task", "max_length", "train_on_prompt", "method", "modules_to_save", "target_modules",
+    "trainable_layers", "chat_template", "chat_template_kwargs", "reasoning_history", "loss_on", "loss_field", "weight_field",
+)  # fmt: skip
 _FIELDS = ("chat_template", "chat_template_kwargs", "loss_on", "weight_field")
+_reports: OrderedDict[str, Report] = OrderedDict()
+_lock = Lock()
 
 
 @dataclass(frozen=True)
@@ -33,7 +56,7 @@ def check_rows(config: RunConfig, allowed: AllowedPaths) -> list[CheckedSet]:
     if problems := [*settled.refused, *_invalid(settled.config)]:
         raise ConfigError(problems)
     config = settled.config
-    if not template_checking.checks(config):
+    if not _can_check(config):
         raise ConfigError([_why_not(config)])
     named = [item for item in settled.data if item.field == "data"]
     if missing := [item.data for item in named if isinstance(item.data, Problem)]:
@@ -41,7 +64,7 @@ def check_rows(config: RunConfig, allowed: AllowedPaths) -> list[CheckedSet]:
     return [
         CheckedSet(
             item.source.name or item.data.name,
-            template_checking.report(config, item.data, item.source.columns or config.columns),
+            _report(config, item.data, item.source.columns or config.columns),
         )
         for item in named
         if not isinstance(item.data, Problem)
@@ -50,12 +73,14 @@ def check_rows(config: RunConfig, allowed: AllowedPaths) -> list[CheckedSet]:
 
 def as_document(checked: list[CheckedSet]) -> dict[str, Any]:
     """The reports as a dictionary for JSON."""
-    return {"data_sets": [{"name": one.name, **one.report.as_json()} for one in checked]}
+    return {"data_sets": [{"name": data_set.name, **data_set.report.as_json()} for data_set in checked]}
 
 
 def of_document(document: dict[str, Any]) -> list[CheckedSet]:
     """The reports in such a dictionary."""
-    return [CheckedSet(one.pop("name"), Report.from_json(one)) for one in map(dict, document["data_sets"])]
+    return [
+        CheckedSet(data_set.pop("name"), Report.from_json(data_set)) for data_set in map(dict, document["data_sets"])
+    ]
 
 
 def _invalid(config: RunConfig) -> list[Problem]:
@@ -68,9 +93,113 @@ def _invalid(config: RunConfig) -> list[Problem]:
 
 
 def _why_not(config: RunConfig) -> Problem:
-    if config.task not in template_checking.TASKS:
-        fitting = ", ".join(task.value for task in template_checking.TASKS)
+    if config.task not in TASKS:
+        fitting = ", ".join(task.value for task in TASKS)
         message = "does not train answers of a chat, so its rows are not rendered and checked."
         return Problem("task", config.task.value, message, f"Choose {fitting}.")
     fix = "Give a local folder with tokenizer.json. Rows for a hub model are checked by the run itself."
     return Problem("model", config.model, "has no tokenizer in a folder of this machine.", fix)
+
+
+def _can_check(config: RunConfig) -> bool:
+    """True if rows of this run can be checked here: its task trains answers, and its tokenizer is in a folder of this machine."""
+    return config.task in TASKS and has_tokenizer(Path(config.model).expanduser())
+
+
+def _report(config: RunConfig, data: Dataset | Path, columns: str | None = None) -> Report:
+    """The report on some rows of a data set or file; `config.model` is a folder, and `chat_template` the text of a template.
+
+    Takes about two seconds the first time. A template that exceeds a limit is reported as a fault.
+    """
+    columns = columns or (data.columns_map if isinstance(data, Dataset) else None)
+    key = _key(config, data, columns)
+    with _lock:
+        earlier = _reports.get(key)
+    if earlier is not None:
+        return earlier
+    new = _run(config, datasets.path_of(data) if isinstance(data, Dataset) else data, columns)
+    if new is _BUSY:
+        return new
+    with _lock:
+        _reports[key] = new
+        while len(_reports) > _KEPT:
+            _reports.popitem(last=False)
+    return new
+
+
+def faults(config: RunConfig, data: RunData) -> list[Problem]:
+    """The faults in rows of the training data that prevent the start of the run, as problems of the settings that fix them."""
+    if (
+        not get_settings().check_templates
+        or config.template_check is not TemplateCheck.STRICT
+        or not _can_check(config)
+    ):
+        return []
+    problems = [
+        _problem(finding, item.dataset.name)
+        for item in data.sets
+        if item.field == "data"
+        for finding in _report(config, item.dataset, item.columns).errors
+        if finding.fault is not Fault.NOT_CHECKED
+    ]
+    return list({(problem.field, problem.message): problem for problem in problems}.values())
+
+
+def _problem(finding: Finding, name: str) -> Problem:
+    message = f"{name}: {finding.sentence} ({finding.fault.value})"
+    fix = f"{finding.fix} To start all the same, set template_check to warn."
+    return Problem(finding.setting, None, message, fix, finding.changes)
+
+
+def _key(config: RunConfig, data: Dataset | Path, columns: str | None) -> str:
+    values = config.model_dump(mode="json", include=set(_SETTINGS))
+    folder = Path(config.model).expanduser()
+    content = data.sha256 if isinstance(data, Dataset) else f"{data} {_changed(data)}"
+    files = [(name, _changed(folder / name)) for name in ("config.json", "generation_config.json")]
+    parts = [tokenizer_fingerprint(config.model, config.revision), content, columns, values, files]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _changed(file: Path) -> int:
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _run(config: RunConfig, file: Path, columns: str | None) -> Report:
+    settings = config.model_dump(mode="json", include=set(_SETTINGS))
+    model = str(Path(config.model).expanduser().absolute())
+    asked = {"config": settings | {"model": model, "data": "data"}, "file": str(file.absolute()), "columns": columns}
+    try:
+        limits = Limits(MEMORY_BYTES + file.stat().st_size, SECONDS)
+    except OSError as error:
+        return _failed(f"The data file cannot be read: {error.strerror}.", "Import it again.")
+    result = programs.run_limited(programs.TEMPLATE_CHECK, [], limits, text=json.dumps(asked), variables=programs.HUB)
+    try:
+        values: dict[str, Any] = json.loads(result.output.splitlines()[-1])
+        return Report.from_json(values)
+    except (ValueError, IndexError, KeyError, TypeError):
+        return _crashed(result)
+
+
+def _crashed(result: Result) -> Report:
+    if result.timed_out:
+        return _BUSY
+    if result.too_slow or result.code == -9:
+        message = f"Rendering the first rows takes more than {SECONDS} s of CPU time."
+        return _failed(message, "Check the chat template for an endless loop.", Fault.CANNOT_RENDER)
+    if result.out_of_memory:
+        message = "Rendering the first rows needs too much memory."
+        return _failed(message, "Check the chat template for a loop that repeats text.", Fault.CANNOT_RENDER)
+    return _failed(f"The rows could not be checked ({result.last_line}).", "See docs/templates.md.")
+
+
+def _failed(message: str, fix: str, fault: Fault = Fault.NOT_CHECKED) -> Report:
+    return Report((Finding(fault, ERROR, message, fix),))
+
+
+_BUSY = _failed(
+    f"The rows were not rendered in {3 * SECONDS} s, because the machine is busy.", "Check them again later."
+)
+"""Says nothing about the rows and is not remembered, so that the next check renders them."""

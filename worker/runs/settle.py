@@ -6,7 +6,7 @@ checking, forecasting and resuming a run begin with the `Settled` that only `set
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import InitVar, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,9 @@ from typing import Any, Final
 
 from sqlmodel import Session
 
-from training.config import data_sets
+from training.chat import template
+from training.chat.template import NAMED
+from training.config import data_sets, sharding
 from training.config.choices import EngineName
 from training.config.fields import ConfigError
 from training.config.machine import Machine
@@ -29,7 +31,6 @@ from worker.datasets import datasets
 from worker.datasets.datasets import DatasetNotFound
 from worker.datasets.run_data import DATASET_ID, NamedData, sources_of
 from worker.file_store import dataset_files
-from worker.runs import config_files
 from worker.settings import get_settings
 from worker.store import database
 from worker.store.tables import LOCAL, Dataset, Run
@@ -37,6 +38,22 @@ from worker.store.tables import LOCAL, Dataset, Run
 A_CLUSTER = Machine("cuda", devices=1024, most_machines=1024)
 A_CPU_CLUSTER = Machine(most_machines=1024)
 
+FILES = ("deepspeed_config", "chat_template")
+"""Settings that name a file, whose text takes the place of the path: a run depends on no file of a user."""
+
+_NAMES = ", ".join(NAMED)
+_READERS: dict[str, Callable[[Path], str]] = {
+    "deepspeed_config": sharding.deepspeed_from_file,
+    "chat_template": template.from_file,
+}
+_MISSING = {
+    "deepspeed_config": "is neither JSON nor an existing file.",
+    "chat_template": f"is neither a Jinja template nor an existing file nor one of the names {_NAMES}.",
+}
+_FIXES = {
+    "deepspeed_config": "Give the path of a DeepSpeed JSON file, or its text.",
+    "chat_template": f"Give a name ({_NAMES}), the path of a .jinja file, or the text of a template.",
+}
 _RUN_ID = re.compile(r"[\w-]+")
 _MOST_ADAPTER_BYTES = 2**20
 _DATA_FIX = "Give a JSON, JSONL, CSV, TSV, text or Parquet file, or pick an uploaded data set."
@@ -104,6 +121,11 @@ class Settled:
         named = sources_of(self.config)
         return tuple(NamedData(field, source, find_data(field, source.path, self.allowed)) for field, source in named)
 
+    @property
+    def engine(self) -> EngineName:
+        """The engine that places the run."""
+        return get_settings().chosen_engine(self.config.engine)
+
     @cached_property
     def machine(self) -> Machine:
         """The machine that the run is checked against."""
@@ -115,14 +137,14 @@ def settle(
 ) -> Settled:
     """Finds what the names in a configuration stand for, as far as `allowed` lets its user name them; the run is `owner`'s.
 
-    `files` are the settings whose files are read now: `config_files.FIELDS` before a run is queued, none while a form is filled in.
+    `files` are the settings whose files are read now: `FILES` before a run is queued, none while a form is filled in.
 
     Raises:
         ConfigError: a file cannot be read, or is invalid.
     """
     typed = config
     for field in files:
-        config = config_files.with_text(config, field, allowed.find)
+        config = _with_text(config, field, allowed)
     refused = tuple(allowed.problems(config))
     if refused:
         return Settled(typed, config, allowed, owner, refused, None, _GATE)
@@ -133,6 +155,45 @@ def settle(
     if config.target_modules == "auto" and (targets := target_modules(adapter or {})):
         names["target_modules"] = targets
     return Settled(typed, config.model_copy(update=names), allowed, owner, (), adapter, _GATE)
+
+
+def _with_text(config: RunConfig, field: str, allowed: AllowedPaths) -> RunConfig:
+    """The configuration with the content of the DeepSpeed file or chat template in place of its path or name.
+
+    Raises:
+        ConfigError: there is no such file, or it cannot be read or is invalid.
+    """
+    name = getattr(config, field)
+    if not name or is_text(config, field):
+        return config
+    if field == "chat_template" and (named := NAMED.get(name.strip().lower())):
+        return config.model_copy(update={field: named})
+    path = allowed.find(name.strip())
+    if path is None or not path.is_file():
+        raise ConfigError([Problem(field, name, _MISSING[field], _FIXES[field])])
+    return config.model_copy(update={field: text_of(field, path)})
+
+
+def is_text(config: RunConfig, field: str) -> bool:
+    """True if the setting has the content of a file; False if it is empty, or names one."""
+    value = getattr(config, field)
+    if field == "deepspeed_config":
+        return sharding.own_deepspeed(config) is not None
+    return bool(value) and template.is_source(value)
+
+
+def text_of(field: str, path: Path) -> str:
+    """The content of the file of a setting, checked.
+
+    Raises:
+        ConfigError: the file cannot be read, or is invalid.
+    """
+    try:
+        return _READERS[field](path)
+    except (OSError, ValueError) as error:
+        words = str(error.strerror if isinstance(error, OSError) and error.strerror else error)
+        words = words if words.endswith((".", "?")) else f"{words}."
+        raise ConfigError([Problem(field, str(path), words, _FIXES[field])]) from None
 
 
 def find_data(field: str, value: str, allowed: AllowedPaths) -> Dataset | Path | Problem:

@@ -11,15 +11,15 @@ from sqlmodel import Session
 
 from training.config.fields import ConfigError
 from training.config.run_config import RunConfig
+from worker import celery_app
 from worker.allowed_paths import EVERYTHING, AllowedPaths
-from worker.datasets import run_data, template_checking
+from worker.datasets import run_data
 from worker.datasets.run_data import RunData
-from worker.runs import checks, config_files
-from worker.runs.requests import notify
-from worker.runs.settle import settle
+from worker.runs import checks, rows_check
+from worker.runs.settle import FILES, settle
 from worker.store import database, quotas, runs, submissions
-from worker.store.runs import SweepPlace
-from worker.store.submissions import Repeated, Submission
+from worker.store.runs import SweepTrial
+from worker.store.submissions import Submission
 from worker.store.tables import LOCAL, Run
 
 _GATE: Final = object()
@@ -56,30 +56,22 @@ def submit(
         ConfigError: one problem for each wrong setting.
         KeyReused: the submission's key was sent with another body.
     """
-    if submission and (first := _first(submission)):
-        return first
-    try:
-        run = _queued(config, parent_id, allowed, owner, submission)
-    except (ConfigError, IntegrityError) as error:
-        if submission and (first := _first(submission)):  # stored meanwhile, perhaps in the last place of the quota
-            return first
-        if isinstance(error, ConfigError):
-            raise
-        # Another request with this data was refused meanwhile, and has deleted it.
-        run = _queued(config, parent_id, allowed, owner, submission)
-    notify(run.id)
-    return run
 
+    def queue() -> str:
+        with prepared(config, allowed=allowed, owner=owner) as ready:
+            run_id = _create(ready, parent_id, submission).id
+        celery_app.notify(run_id)
+        return run_id
 
-def _queued(
-    config: RunConfig, parent_id: str | None, allowed: AllowedPaths, owner: str, submission: Submission | None
-) -> Run:
-    with prepared(config, allowed=allowed, owner=owner) as ready:
+    def queue_again() -> str:
         try:
-            return _create(ready, parent_id, submission)
-        except Repeated as repeated:  # caught here, so that the data, which the first run uses too, is kept
-            with database.read() as session:
-                return runs.get(session=session, run_id=repeated.stored_id)
+            return queue()
+        except IntegrityError:  # another request with this data was refused meanwhile, and has deleted it
+            return queue()
+
+    run_id = submissions.once(submission, queue_again)
+    with database.read() as session:
+        return runs.get(session=session, run_id=run_id)
 
 
 @contextmanager
@@ -91,19 +83,13 @@ def prepared(config: RunConfig, *, allowed: AllowedPaths = EVERYTHING, owner: st
     Raises:
         ConfigError: one problem for each wrong setting.
     """
-    settled = settle(config, allowed, owner, files=config_files.FIELDS)
+    settled = settle(config, allowed, owner, files=FILES)
     problems = checks.before_import(settled)
     with run_data.imported_data(settled.data, settled.config, owner, problems) as data:
         config = settled.config.model_copy(update={"model": str(settled.folder or settled.config.model)})
-        if faults := template_checking.faults(config, data):
+        if faults := rows_check.faults(config, data):
             raise ConfigError(faults)
         yield Prepared(config, data, owner, _GATE)
-
-
-def _first(submission: Submission) -> Run | None:
-    with database.read() as session:
-        run_id = submissions.find(session=session, submission=submission)
-        return runs.get(session=session, run_id=run_id) if run_id else None
 
 
 def _create(ready: Prepared, parent_id: str | None, submission: Submission | None) -> Run:
@@ -125,8 +111,8 @@ def refuse_too_many(session: Session, owner: str) -> None:
         raise ConfigError([problem])
 
 
-def stored(session: Session, ready: Prepared, *, parent_id: str | None = None, place: SweepPlace | None = None) -> Run:
-    """Stores a run as queued; `place` is that in a sweep."""
+def stored(session: Session, ready: Prepared, *, parent_id: str | None = None, trial: SweepTrial | None = None) -> Run:
+    """Stores a run as queued; `trial` is that of a sweep."""
     config, data = ready.config, ready.data
     return runs.create(
         session=session,
@@ -136,5 +122,5 @@ def stored(session: Session, ready: Prepared, *, parent_id: str | None = None, p
         parent_id=parent_id,
         owner=ready.owner,
         name=config.name or f"{Path(config.model).name} on {data.title}"[:200],
-        place=place,
+        trial=trial,
     )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from sqlmodel import Session, col, select
 
 from worker import celery_app
-from worker.runs.admission import admitted
+from worker.runs.requests import admitted
 from worker.serving import models
 from worker.settings import get_settings
 from worker.store import database, served_models

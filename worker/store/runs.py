@@ -49,8 +49,8 @@ class BadDescription(UserError):  # noqa: N818
     """The name, the notes or a tag of a run cannot be stored."""
 
 
-class SweepPlace(NamedTuple):
-    """A run's place in a sweep: its id, the number of the configuration, and the step at which the run pauses."""
+class SweepTrial(NamedTuple):
+    """The part of a run in a sweep: the sweep's id, the number of the configuration, and the step at which the run pauses."""
 
     sweep_id: str
     trial: int
@@ -66,9 +66,9 @@ def create(
     parent_id: str | None = None,
     name: str = "",
     owner: str = LOCAL,
-    place: SweepPlace | None = None,
+    trial: SweepTrial | None = None,
 ) -> Run:
-    """Queues a new run. `name` is its display name; if empty, the configuration's title. `place` is that in a sweep."""
+    """Queues a new run. `name` is its display name; if empty, the configuration's title. `trial` is that of a sweep."""
     now = database.now(session=session)
     run = Run(
         id=new_id(now),
@@ -82,8 +82,8 @@ def create(
         queued_at=now,
         position=now,
     )
-    if place:
-        run.sweep_id, run.trial, run.pause_at = place
+    if trial:
+        run.sweep_id, run.trial, run.pause_at = trial
     session.add(run)
     session.flush()
     return run

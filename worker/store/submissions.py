@@ -1,15 +1,17 @@
 """Repeated requests: a client that sends the same key again gets the first run or sweep, not a second one.
 
-Every function takes a session, which the caller commits, as in worker/store/runs.py.
+`add` takes a session, which the caller commits, as in worker/store/runs.py.
 """
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from sqlmodel import Session, col, delete, select
 
+from training.config.fields import ConfigError
 from training.errors import Conflict
 from worker.store import database
 from worker.store.tables import IdempotencyKey
@@ -46,7 +48,34 @@ class Submission:
         return cls(key, owner, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest())
 
 
-def find(*, session: Session, submission: Submission) -> str | None:
+def once(submission: Submission | None, queue: Callable[[], str]) -> str:
+    """The id of the run or sweep that an earlier request with this key has queued, or else that `queue` queues now and returns.
+
+    `queue` calls `add` in the transaction that stores it. Without a submission it is always called.
+
+    Raises:
+        KeyReused: the key was sent with another body.
+    """
+    if submission is None:
+        return queue()
+    if first := _stored(submission):
+        return first
+    try:
+        return queue()
+    except Repeated as repeated:
+        return repeated.stored_id
+    except ConfigError:
+        if first := _stored(submission):  # stored meanwhile, perhaps in the last place of the quota
+            return first
+        raise
+
+
+def _stored(submission: Submission) -> str | None:
+    with database.read() as session:
+        return _find(session, submission)
+
+
+def _find(session: Session, submission: Submission) -> str | None:
     """The id of the run or sweep that this submission has queued within a day, or None.
 
     Raises:
@@ -80,6 +109,6 @@ def add(*, session: Session, submission: Submission, stored_id: str) -> None:
     # On PostgreSQL, this waits for the transaction of another request with the same key.
     insert = database.insert(session, IdempotencyKey).values(**values, run_id=stored_id, created_at=now)
     session.exec(insert.on_conflict_do_nothing())
-    first = find(session=session, submission=submission)
+    first = _find(session, submission)
     if first is not None and first != stored_id:
         raise Repeated(first)

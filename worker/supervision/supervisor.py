@@ -20,7 +20,8 @@ from training.run_folder.events import PAUSED
 from training.run_folder.lineage import Lineage
 from training.run_folder.paths import CONFIG_FILE, LOG_FILE, saved_result
 from training.whole_file import write_whole
-from worker.datasets import token_cache
+from worker import celery_app
+from worker.datasets import token_stores
 from worker.file_store.run_files import RunFiles
 from worker.machine import processes
 from worker.runs import archive
@@ -208,7 +209,7 @@ class Supervisor:
             OSError: the disk is full, or the process cannot be started.
         """
         self._disk.begin()
-        token_cache.make_room()
+        token_stores.make_room()
         write_whole(self._run_dir / CONFIG_FILE, config.model_dump_json(indent=2))
         launch = self._launch(config, self._run_dir, run.devices, os.cpu_count() or 1)
         variables = environment(launch, run.id, self._settings, run.pause_at)
@@ -293,8 +294,6 @@ class Supervisor:
         except UNREACHABLE:
             return
         if next_runs:
-            from worker import celery_app  # Celery takes 0.2 s to import
-
             celery_app.notify(next_runs[0].id)
 
 

@@ -12,7 +12,7 @@ from sqlmodel import Session
 
 from worker.store import database, history, sweeps
 from worker.store.tables import Run, Status, Sweep
-from worker.sweeps.halving import Contender, Decision, State, decide
+from worker.sweeps.ranking import Contender, Decision, State, decide
 from worker.sweeps.spec import SweepSpec
 
 log = logging.getLogger(__name__)
@@ -53,10 +53,10 @@ def advance_all() -> list[str]:
 
 def rungs(spec: SweepSpec) -> list[int]:
     """The steps at which runs pause, as far as a run may train; a run ends at its own last step."""
-    found = [spec.min_steps]
-    while (further := found[-1] * spec.reduction_factor) < _MOST_STEPS:
-        found.append(further)
-    return found
+    steps = [spec.min_steps]
+    while (further := steps[-1] * spec.reduction_factor) < _MOST_STEPS:
+        steps.append(further)
+    return steps
 
 
 def stopped_early(run: Run) -> bool:
@@ -72,11 +72,11 @@ def state_word(run: Run) -> str:
 
 
 def _due(session: Session, sweep: Sweep, spec: SweepSpec) -> Decision | None:
-    found = sweeps.runs_of(session=session, sweep_ids=[sweep.id])
-    for run in found:
+    runs = sweeps.runs_of(session=session, sweep_ids=[sweep.id])
+    for run in runs:
         session.refresh(run)
     decision = decide(
-        list(_contenders(session, spec, sweep.plan["metric"], found)),
+        list(_contenders(session, spec, sweep.plan["metric"], runs)),
         spec.reduction_factor,
         maximize=spec.direction == "maximize",
     )
@@ -103,10 +103,10 @@ def _apply(session: Session, sweep: Sweep, spec: SweepSpec, decision: Decision) 
     return continued
 
 
-def _contenders(session: Session, spec: SweepSpec, metric: str, found: Sequence[Run]) -> Iterator[Contender]:
+def _contenders(session: Session, spec: SweepSpec, metric: str, runs: Sequence[Run]) -> Iterator[Contender]:
     steps = rungs(spec)
-    values = sweeps.at_steps(session=session, run_ids=[run.id for run in found], metric=metric, steps=steps)
-    for number, group in groupby(found, key=lambda run: run.trial or 0):
+    values = sweeps.at_steps(session=session, run_ids=[run.id for run in runs], metric=metric, steps=steps)
+    for number, group in groupby(runs, key=lambda run: run.trial or 0):
         members = list(group)
         live = [run for run in members if not run.status.ended] or members
         reached = [rung for rung in steps if all(_reached(run, rung) for run in live)]
@@ -140,5 +140,5 @@ def _state(run: Run) -> State:
 
 def _mean(values: Sequence[float | None]) -> float | None:
     """The mean over the seeds of a configuration; None if one has no finite value."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(values) else None
+    finite = [value for value in values if value is not None]
+    return sum(finite) / len(finite) if finite and len(finite) == len(values) else None

@@ -22,12 +22,11 @@ from worker.forecasts.calibration import calibrate
 from worker.forecasts.forecast import Setup, estimate_run
 from worker.forecasts.row_lengths import RowLengths, count_rows
 from worker.machine import devices
-from worker.runs import checks, config_files
-from worker.runs.settle import settle
+from worker.runs import checks, pace
+from worker.runs.settle import FILES, settle
 from worker.settings import get_settings
 from worker.store import database, machines
 from worker.store.tables import LOCAL
-from worker.sweeps import pace
 from worker.sweeps.expand import Candidate, candidates
 from worker.sweeps.spec import SweepSpec
 
@@ -66,16 +65,6 @@ class Plan:
         """The runs that start: valid ones that fit, or with `include_unfit` all valid ones."""
         return [run for run in self.runs if run.valid and (run.fits is not False or self.spec.include_unfit)]
 
-    @property
-    def unfit(self) -> int:
-        """The number of valid runs that do not fit."""
-        return sum(run.valid and run.fits is False for run in self.runs)
-
-    @property
-    def refused(self) -> int:
-        """The number of runs that Start would refuse."""
-        return sum(not run.valid for run in self.runs)
-
 
 def make_plan(spec: SweepSpec, allowed: AllowedPaths = EVERYTHING, owner: str = LOCAL) -> Plan:
     """Plans a sweep that `owner` would start; queues and stores nothing.
@@ -83,12 +72,12 @@ def make_plan(spec: SweepSpec, allowed: AllowedPaths = EVERYTHING, owner: str = 
     Raises:
         ConfigError: there are too many runs, or too few configurations for the draws.
     """
-    found = candidates(spec)
+    chosen = candidates(spec)
     with disk_quota.measured_once(), database.read() as session:
         card, count = _card(session), _devices(session)
         look = _Look(session, allowed, owner, card)
-        runs = tuple(look.planned(one) for one in found)
-    first = next((one.config for one in found if one.config), None)
+        runs = tuple(look.planned(candidate) for candidate in chosen)
+    first = next((candidate.config for candidate in chosen if candidate.config), None)
     metric = spec.metric or ("eval_loss" if first is None or first.holds_out else "loss")
     plan = Plan(spec, metric, runs, None, None, count)
     steps, seconds = _expected(plan)
@@ -104,30 +93,19 @@ def as_document(plan: Plan) -> dict[str, Any]:
         "metric": plan.metric,
         "total": len(plan.runs),
         "starting": len(starting),
-        "unfit": plan.unfit,
-        "refused": plan.refused,
+        "unfit": sum(run.valid and run.fits is False for run in plan.runs),
+        "refused": sum(not run.valid for run in plan.runs),
         "steps": plan.steps,
         "seconds": plan.seconds,
         "devices": plan.devices,
-        "runs": [_row(run, starts=any(run is one for one in starting)) for run in plan.runs],
+        "runs": [_row(run, starts=any(run is other for other in starting)) for run in plan.runs],
     }
 
 
 def _row(run: Planned, *, starts: bool) -> dict[str, Any]:
-    one = run.candidate
-    return {
-        "trial": one.trial,
-        "name": one.name,
-        "changes": one.changes,
-        "seed": one.seed,
-        "starts": starts,
-        "fits": run.fits,
-        "peak_bytes": run.peak_bytes,
-        "steps": run.steps,
-        "seconds": run.seconds,
-        "reason": run.reason,
-        "problems": [vars(problem) for problem in run.problems],
-    }
+    values = {name: getattr(run.candidate, name) for name in ("trial", "name", "changes", "seed")} | {"starts": starts}
+    values |= {name: getattr(run, name) for name in ("fits", "peak_bytes", "steps", "seconds", "reason")}
+    return values | {"problems": [vars(problem) for problem in run.problems]}
 
 
 class _Look:
@@ -143,7 +121,7 @@ class _Look:
         if candidate.config is None:
             return _refused(candidate, candidate.problems)
         try:
-            settled = settle(candidate.config, self._allowed, self._owner, files=config_files.FIELDS)
+            settled = settle(candidate.config, self._allowed, self._owner, files=FILES)
         except ConfigError as error:
             return _refused(candidate, error.problems)
         if problems := [*checks.problems(settled), *checks.conflicts(settled)]:
@@ -182,9 +160,12 @@ def _card(session: Session) -> Card | None:
     if card is not None or not get_settings().broker_url:
         return card
     reported = [
-        one for machine in machines.listing(session=session) for one in machine.devices if "/cuda:" in one["name"]
+        device
+        for machine in machines.listing(session=session)
+        for device in machine.devices
+        if "/cuda:" in device["name"]
     ]
-    largest = max(reported, key=lambda one: int(one["memory_bytes"]), default=None)
+    largest = max(reported, key=lambda device: int(device["memory_bytes"]), default=None)
     return gpus.like(str(largest["label"]), int(largest["memory_bytes"])) if largest else None
 
 

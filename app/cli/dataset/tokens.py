@@ -12,9 +12,8 @@ from training.errors import DataError
 from training.tokens.duplicates import shared_rows
 from training.tokens.make_store import failure_file, read_progress
 from training.tokens.store import TokenStore, open_store
-from worker.datasets import token_counts
+from worker.datasets import token_stores
 from worker.machine import programs
-from worker.machine.programs import Limits
 from worker.settings import ROOT
 
 _EXAMPLES = 10
@@ -27,27 +26,13 @@ def tokenized(file: Path, folder: Path, model: str, columns: str | None, rows: i
     Raises:
         DataError: the file cannot be tokenized.
     """
-    size = file.stat().st_size
-    seconds = token_counts.SECONDS + size // token_counts.BYTES_PER_SECOND
-    written = token_counts.SPARE_BYTES + 4 * token_counts.STORE_FACTOR * size
-    limits = Limits(token_counts.MEMORY_BYTES, seconds, file_bytes=written)
-    arguments = [
-        "--model",
-        _model_folder(model),
-        "--into",
-        str(folder.absolute()),
-        "--rows",
-        str(rows),
-        "--name",
-        file.name,
-    ]
-    arguments += ["--columns", columns] if columns else []
+    arguments, limits = token_stores.program(file, folder, _model_folder(model), columns, rows=rows, name=file.name)
     with programs.running_limited(
         programs.MAKE_STORE,
-        [str(file.absolute()), *arguments],
+        arguments,
         limits,
         variables=programs.HUB_WITH_TOKEN,
-        env=token_counts.TOKENIZER_VARIABLES,
+        env=token_stores.TOKENIZER_VARIABLES,
         stdout=subprocess.DEVNULL,
     ) as child:
         stderr = _monitored(child, folder, _Line(file.name, rows))
@@ -74,9 +59,7 @@ def _failure(folder: Path, name: str, stderr: str) -> DataError:
     except (OSError, ValueError):
         last = (stderr.strip().splitlines() or ["the process was killed, probably out of memory"])[-1]
         return DataError(f"cannot be tokenized ({last}).", "Shorten its longest rows, or try again.", file=name)
-    return DataError(
-        failure["message"], failure["fix"], file=failure["file"], line=failure["line"], field=failure["field"]
-    )
+    return DataError(**failure)
 
 
 def leaked(train: TokenStore, held_out: TokenStore) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from training.config.run_config import RunConfig
 from training.config.yaml_file import read_config
 from training.run_folder.paths import result_dir, saved_result
 from training.run_folder.record import read_record
-from worker.runs import alike
+from worker.runs import lineage
 from worker.settings import get_settings
 from worker.store import database
 from worker.store.tables import Status
@@ -75,11 +75,11 @@ def like_result(folder: Path, overrides: dict[str, Any]) -> RunConfig:
     """
     record = read_record(folder)
     if connect().remote:
-        return parse(alike.settings_of(record, None, overrides))
+        return parse(lineage.settings_of(record, None, overrides))
     ready()
     with database.read() as session:
-        config = parse(alike.settings_of(record, session, overrides))
-    for sentence in alike.differences(record, config):
+        config = parse(lineage.settings_of(record, session, overrides))
+    for sentence in lineage.differences(record, config):
         click.echo(sentence, err=True)
     return config
 

@@ -178,5 +178,5 @@ def _chats(dataset: Dataset | None, config: RunConfig) -> bool:
             if columns:
                 mapping = parse_mapping(columns)
                 return to_example(apply(mapping, row), format_of(mapping)).messages is not None
-            return to_example(row, dataset.shape).messages is not None
+            return to_example(row, dataset.row_format).messages is not None
     return True

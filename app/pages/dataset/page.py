@@ -147,7 +147,7 @@ def _columns(view: ViewState, item: Dataset) -> Context:
 
 def _measured(view: ViewState, item: Dataset) -> Context:
     """A tab that needs the data set tokenized: starts it, and waits for it."""
-    if item.shape == UNKNOWN and not item.columns_map:
+    if item.row_format == UNKNOWN and not item.columns_map:
         return {"tokenized": None}
     count = snapshot.tokenized(item, view)
     if count.store is None:

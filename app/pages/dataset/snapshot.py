@@ -13,9 +13,9 @@ from training.data.row_formats import UNKNOWN
 from training.data.suggested_mapping import suggest
 from training.tokens.lengths import usual_limits
 from training.tokens.store import TokenStore
-from worker.datasets import datasets, previewing, row_pages, row_search, token_counts, token_report
+from worker.datasets import checking, datasets, row_pages, row_search, token_report, token_stores
 from worker.datasets.row_search import Search
-from worker.datasets.token_counts import TokenCount
+from worker.datasets.token_stores import TokenCount
 from worker.settings import ROOT
 from worker.store import database, run_list
 from worker.store.tables import Dataset, Run
@@ -53,14 +53,14 @@ def mapping_of(view: ViewState, item: Dataset) -> dict[str, str]:
         return partial(view.columns)
     if item.columns_map:
         return partial(item.columns_map)
-    if item.shape != UNKNOWN:
-        return for_kind({}, kind_of({}, item.shape), item.columns)
+    if item.row_format != UNKNOWN:
+        return for_kind({}, kind_of({}, item.row_format), item.columns)
     return partial(suggest(item.sample) or "")
 
 
 def kind_shown(view: ViewState, item: Dataset) -> str:
     """The kind of rows on the tab Columns."""
-    return view.kind if view.kind in KINDS else kind_of(mapping_of(view, item), item.shape)
+    return view.kind if view.kind in KINDS else kind_of(mapping_of(view, item), item.row_format)
 
 
 def preview(item: Dataset, mapping: dict[str, str], kind: str) -> list[Row]:
@@ -68,7 +68,7 @@ def preview(item: Dataset, mapping: dict[str, str], kind: str) -> list[Row]:
     if missing_roles(mapping, kind):
         return []
     line = write_mapping(mapping)
-    return _previews.get((item.id, line), lambda: previewing.first_rows(datasets.path_of(item), _SAMPLE_ROWS, line))
+    return _previews.get((item.id, line), lambda: checking.first_rows(datasets.path_of(item), _SAMPLE_ROWS, line))
 
 
 def rows(item: Dataset, view: ViewState) -> list[Row]:
@@ -100,7 +100,7 @@ def matches(item: Dataset, view: ViewState, search: Search) -> list[Row]:
 def tokenized(item: Dataset, view: ViewState) -> TokenCount:
     """How far the data set is tokenized for the view's model; starts it if nobody has."""
     path, model = datasets.path_of(item), local_model(view.model)
-    return token_counts.measure(path, item.sha256, model, item.columns_map, rows=item.rows, name=item.name)
+    return token_stores.measure(path, item.sha256, model, item.columns_map, rows=item.rows, name=item.name)
 
 
 def report(store: TokenStore, view: ViewState) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from training.model_info.folder import has_tokenizer
 from training.tokens.duplicates import count_shared
 from training.tokens.lengths import truncated, untrained
 from training.tokens.store import open_store
-from worker.datasets import datasets, token_counts
-from worker.datasets.token_counts import TokenCount
+from worker.datasets import datasets, token_stores
+from worker.datasets.token_stores import TokenCount
 from worker.store.tables import Dataset
 
 _states: TimedCache[tuple[str, str, str | None], TokenCount] = TimedCache(seconds=1.0)
@@ -31,12 +31,12 @@ def tokens_of(item: Dataset, model: str, columns: str) -> TokenCount:
     mapping, local = columns or item.columns_map, local_model(model)
 
     def look() -> TokenCount:
-        found = token_counts.state(item.sha256, local, mapping)
-        settled = mapping == item.columns_map and (mapping or item.shape != UNKNOWN)
+        found = token_stores.state(item.sha256, local, mapping)
+        settled = mapping == item.columns_map and (mapping or item.row_format != UNKNOWN)
         if found.status != "absent" or not settled or not has_tokenizer(Path(local)):
             return found
         path = datasets.path_of(item)
-        return token_counts.measure(path, item.sha256, local, mapping, rows=item.rows, name=item.name)
+        return token_stores.measure(path, item.sha256, local, mapping, rows=item.rows, name=item.name)
 
     return _states.get((item.sha256, local, mapping), look)
 

@@ -90,7 +90,7 @@ def _row(index: int, entry: Mapping[str, Any], stored: Sets, share: float | None
         '<input type="number" min="0" step="{}" data-set="{}" data-key="{}" value="{}" aria-label="{} of {}" placeholder="{}">'
     )
     cells = [
-        Markup('<td class="clip" title="{}">{}</td><td>{}</td>').format(name, link, item.shape if item else NONE),
+        Markup('<td class="clip" title="{}">{}</td><td>{}</td>').format(name, link, item.row_format if item else NONE),
         Markup('<td class="number">{}</td>').format(numbers.count(item.rows if item else None)),
         Markup('<td class="number">{}</td>').format(
             field.format("any", index, "weight", _shown(entry.get("weight")), "Weight", name, "1" if weighted else "")

@@ -7,7 +7,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from app.access import callers
-from app.format.templates import heading
+from app.format.rows import heading
 from app.pages.common import form
 from app.pages.common.html import HTML, UNQUEUED, each, html, note_html
 from app.web.templating import filled

@@ -8,7 +8,7 @@ from starlette.datastructures import QueryParams
 
 from app.access import callers
 from app.documents import queue
-from app.format import queue as queue_words
+from app.format import runs as queue_words
 from app.format import runs as words
 from app.format.datasets import data_names
 from app.pages.common.view import Context, View

@@ -10,7 +10,7 @@ from app.documents import system as documents
 from app.documents.system import RemovedMachine, RunSizes, System, UsedMachine
 from app.web.rest.routing import BodyForm, JsonRouter, Reading
 from worker.disk import background
-from worker.disk.offers import Freeable
+from worker.disk.freeing import Freeable
 from worker.machine.sizes import size_of
 from worker.settings import get_settings
 from worker.store import runs

@@ -11,8 +11,8 @@ from app.web.rest.routing import MOST, JsonRouter
 from training.config.fields import ConfigError
 from training.errors import Problem
 from training.tokens.store import TokenStore, open_store
-from worker.datasets import datasets, token_counts, token_report
-from worker.datasets.token_counts import TokenCount
+from worker.datasets import datasets, token_report, token_stores
+from worker.datasets.token_stores import TokenCount
 from worker.runs.settle import find_model
 from worker.store import database
 from worker.store.tables import Dataset
@@ -42,7 +42,7 @@ def show_tokens(
     """
     found = _state(_item(dataset_id), _folder(model), retry=retry)
     report = found.store and token_report.report(
-        found.store,
+        open_store(found.store),
         max_length=max_length,
         micro_batch=micro_batch_size,
         accumulation=gradient_accumulation_steps,
@@ -68,7 +68,7 @@ def show_row_tokens(
         ConfigError: it is not tokenized, or has no such row; answered with 422.
     """
     item, folder = _item(dataset_id), _folder(model)
-    found = token_counts.state(item.sha256, folder, item.columns_map)
+    found = token_stores.state(item.sha256, folder, item.columns_map)
     if found.store is None:
         fix = f"Ask for /api/datasets/{item.id}/tokens with the same model until its status is done."
         raise ConfigError([Problem("model", model, "the data set is not tokenized for it yet.", fix)])
@@ -89,7 +89,7 @@ def _folder(model: str) -> str:
 
 def _state(item: Dataset, model: str, *, retry: bool) -> TokenCount:
     path = datasets.path_of(item)
-    return token_counts.measure(path, item.sha256, model, item.columns_map, rows=item.rows, name=item.name, retry=retry)
+    return token_stores.measure(path, item.sha256, model, item.columns_map, rows=item.rows, name=item.name, retry=retry)
 
 
 def _index(store: TokenStore, row: int) -> int:

@@ -36,7 +36,7 @@ def warm_python(monkeypatch: pytest.MonkeyPatch) -> None:
     warm.use_python(monkeypatch)
 
 
-def finished(data: str, shape: str, **settings: Any) -> list[Snippet]:
+def finished(data: str, row_format: str, **settings: Any) -> list[Snippet]:
     """The snippets of a real run that is stored as finished."""
     recipe = Recipe("llama", data, SHORT | settings)
     model, file = recipe.inputs
@@ -46,7 +46,7 @@ def finished(data: str, shape: str, **settings: Any) -> list[Snippet]:
     sample = [json.loads(line) for line in file.read_text().splitlines()[:3]]
     with database.write() as session:
         facts = {"name": file.name, "format": "jsonl", "rows": 40, "bytes": 1, "created_at": 0.0}
-        session.add(Dataset(id=played.id, sha256=played.id, shape=shape, sample=sample, **facts))
+        session.add(Dataset(id=played.id, sha256=played.id, row_format=row_format, sample=sample, **facts))
         runs.get(session=session, run_id=played.id).dataset_id = played.id
     with database.read() as session:
         used = used_by_snippets(session, runs.get(session=session, run_id=played.id))

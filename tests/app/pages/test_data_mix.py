@@ -64,13 +64,13 @@ def test_shares_are_those_of_the_rows_or_of_the_weights(stored):
 @pytest.mark.slow
 def test_equal_rows_are_counted_when_the_sets_are_tokenized(stored):
     from app.pages.new_run import data_cost
-    from worker.datasets import token_counts
+    from worker.datasets import token_stores
 
     value = json.dumps([{"path": item.id} for item in stored])
     model = "static/starter"
     assert data_chooser.describe(value, model, "64")[1]  # starts to tokenize both
     for item in stored:
-        token_counts.wait(lambda item=item: data_cost.tokens_of(item, model, ""))
+        token_stores.wait(lambda item=item: data_cost.tokens_of(item, model, ""))
     data_cost._states.clear()
     description, waits = data_chooser.describe(value, model, "64")
     assert not waits and "2 rows of short.jsonl are also in long.jsonl." in description

@@ -21,7 +21,7 @@ from app.pages.dataset.state import TABS, ViewState
 from app.pages.new_run import data_chooser, data_cost
 from training.errors import DataError
 from worker.datasets import datasets as store
-from worker.datasets import token_counts
+from worker.datasets import token_stores
 from worker.settings import get_settings
 
 MODEL = "static/starter"
@@ -249,6 +249,6 @@ def test_rest_lists_data_sets_and_shows_one(item):
 
 def test_a_tokenized_data_set_refuses_an_invalid_mapping(item):
     tokenized(item.id, "lengths")
-    assert token_counts.state(item.sha256, form.local_model(MODEL), None).status == "done"
+    assert token_stores.state(item.sha256, form.local_model(MODEL), None).status == "done"
     with pytest.raises(DataError):
         store.save_mapping(item.id, "prompt=nothing, completion=there")

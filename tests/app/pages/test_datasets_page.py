@@ -48,7 +48,7 @@ def text(query=""):
 def test_the_list_counts_runs_and_names_warnings_and_what_needs_a_mapping(home, tmp_path):
     item, odd = stored(tmp_path), stored(tmp_path, "odd.jsonl")
     change(item, name=SCRIPT, warnings=[{"message": "odd"}])
-    change(odd, shape="unknown")
+    change(odd, row_format="unknown")
     use(item)
     html = text()
     assert SCRIPT not in html and "&lt;script&gt;" in html

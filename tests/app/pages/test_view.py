@@ -23,7 +23,7 @@ from app.web.templating import TEMPLATES
 from worker.settings import get_settings
 from worker.store import database
 from worker.store.tables import Run, Sweep
-from worker.sweeps import start
+from worker.sweeps import lifecycle
 from worker.sweeps.spec import parse_sweep
 
 NOTHING = QueryParams()
@@ -32,7 +32,7 @@ GONE = OperationalError("SELECT", {}, Exception("gone"))
 
 def new_sweep() -> Sweep:
     config = {"model": str(STARTER), "data": str(STARTER / "train.jsonl"), "max_steps": 4}
-    return start.start(parse_sweep({"config": config, "space": {"lora_r": [4, 8]}}))
+    return lifecycle.start(parse_sweep({"config": config, "space": {"lora_r": [4, 8]}}))
 
 
 def messages(view: View, sent: str, count: int) -> list[dict[str, Any]]:

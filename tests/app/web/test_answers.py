@@ -13,7 +13,7 @@ from web import client
 from app.documents.before_run import ConfigCheck, ForecastAnswer, Translation
 from app.documents.errors import ErrorAnswer
 from app.web.rest.openapi import operations
-from worker.datasets import datasets, token_counts
+from worker.datasets import datasets, token_stores
 from worker.disk import background, usage
 from worker.settings import get_settings
 from worker.store import database
@@ -61,8 +61,8 @@ def installation(api, prepared, tmp_path, monkeypatch):
     assert started.status_code == 202, started.text
     with database.read() as session:
         item = datasets.get(session=session, dataset_id=prepared.dataset)
-    token_counts.wait(
-        lambda: token_counts.measure(datasets.path_of(item), item.sha256, str(STARTER), rows=item.rows, retry=True)
+    token_stores.wait(
+        lambda: token_stores.measure(datasets.path_of(item), item.sha256, str(STARTER), rows=item.rows, retry=True)
     )
     return {
         "run": run,

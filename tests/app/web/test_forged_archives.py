@@ -10,7 +10,7 @@ import pytest
 from played_run import PlayedRun, model_folder
 from web import account, client
 
-from worker.runs import admission, run_archive
+from worker.runs import requests, run_archive
 from worker.store import database, runs
 from worker.store.tables import Status
 
@@ -82,8 +82,8 @@ def test_what_an_account_may_not_name_is_refused_when_a_restored_run_is_used(
     with database.read() as session:
         run = runs.get(session=session, run_id=run_id)
     assert run.status is Status.STOPPED
-    with pytest.raises(admission.ConfigError):
-        admission.admitted(run)
+    with pytest.raises(requests.ConfigError):
+        requests.admitted(run)
     served = api.post("/v1/chat/completions", headers=alice, json={"model": f"{run_id}:base", "messages": []})
     assert served.status_code == 404, served.text
     evaluated = api.post(f"/api/runs/{run_id}/evaluations", headers=alice, json={"data": "none", "metrics": ["f1"]})

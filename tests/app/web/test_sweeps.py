@@ -9,7 +9,7 @@ from web import client
 from training.run_folder.events import Metrics
 from worker import celery_app
 from worker.store import database, run_list, runs, sweeps
-from worker.sweeps import delete
+from worker.sweeps import lifecycle
 
 
 @pytest.fixture
@@ -97,12 +97,12 @@ def test_a_worker_finishes_an_interrupted_deletion(api, body, monkeypatch):
     delete_run = runs.delete
     with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
         killed.setattr(runs, "delete", delete_two)
-        delete.delete(sweep)
+        lifecycle.delete(sweep)
     left = {run["id"] for run in api.get("/api/runs").json()["runs"]}
     assert left == set(kept) - set(deleted)
     assert api.get("/api/sweeps").json() == {"sweeps": []}  # it is no longer offered
     api.post(f"/api/runs/{sorted(left)[0]}/resume")
-    delete.finish_all()
+    lifecycle.finish_all()
     [resumed] = api.get("/api/runs").json()["runs"]
     assert resumed["id"] == sorted(left)[0]
     with database.read() as session:

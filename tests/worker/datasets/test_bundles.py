@@ -65,7 +65,12 @@ def test_a_damaged_arrow_file_is_refused(tmp_path: Path, end: int) -> None:
 
 def test_a_folder_that_datasets_saved_becomes_a_data_set(home: Path, tmp_path: Path) -> None:
     dataset = stored(saved_to_disk(tmp_path / "saved"))
-    assert (dataset.name, dataset.rows, dataset.shape, dataset.format) == ("saved", 700, "prompt/completion", "jsonl")
+    assert (dataset.name, dataset.rows, dataset.row_format, dataset.format) == (
+        "saved",
+        700,
+        "prompt/completion",
+        "jsonl",
+    )
     assert dataset.sample[0]["more"] == {"list": [0, None]}
 
 

@@ -53,7 +53,12 @@ def refused(path, name=None, **values):
 
 def test_a_file_is_stored_under_a_generated_name_with_its_properties(database, rows):
     added = datasets.add_file(path=rows, name="My rows.jsonl")
-    assert (added.name, added.format, added.shape, added.rows) == ("My rows.jsonl", "jsonl", "prompt/completion", 20)
+    assert (added.name, added.format, added.row_format, added.rows) == (
+        "My rows.jsonl",
+        "jsonl",
+        "prompt/completion",
+        20,
+    )
     assert (added.columns, added.bytes) == (["prompt", "completion"], len(ROWS))
     assert added.sample[0] == {"prompt": "question 0", "completion": "answer 0"}
     assert stored_files() == [f"{added.id}.jsonl"]

@@ -65,7 +65,7 @@ def test_a_split_is_downloaded_and_stored_like_an_upload(hub_of):
     )
     path = hub.fetch("owner/set", "train")
     dataset = datasets.add_file(path=path, name="owner-set-train.parquet", move=True)
-    assert (dataset.format, dataset.shape, dataset.rows) == ("parquet", "prompt/completion", 4)
+    assert (dataset.format, dataset.row_format, dataset.rows) == ("parquet", "prompt/completion", 4)
     assert left() == []
 
 

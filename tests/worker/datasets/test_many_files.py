@@ -42,7 +42,7 @@ def left_behind():
 
 def test_joined_files_keep_their_order_of_rows(database, files):
     added = add(files)
-    assert (added.name, added.format, added.shape, added.rows) == (
+    assert (added.name, added.format, added.row_format, added.rows) == (
         "a.jsonl + b.parquet + c.csv.gz",
         "jsonl",
         "prompt/completion",

@@ -8,7 +8,7 @@ import pytest
 from training.config.data_sets import sources
 from training.config.fields import ConfigError, parse
 from training.config.run_config import RunConfig
-from worker.datasets import datasets, named_files, run_data
+from worker.datasets import datasets, run_data
 from worker.datasets.datasets import DatasetInUse
 from worker.runs import requests, submit
 from worker.runs.lineage import lineage_of
@@ -161,7 +161,7 @@ def test_a_changed_file_is_read_again(database: str, tmp_path: Path) -> None:
 
 
 def test_a_large_file_is_left_for_start(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(named_files, "MOST_BYTES", 10)
+    monkeypatch.setattr(run_data, "MOST_BYTES", 10)
     (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "completion": 5}\n')
     config = parse({"model": MODEL, "data": str(tmp_path / "rows.jsonl"), "eval_split": 0})
     assert list(run_data.problems(settle(config).data, config)) == []

@@ -1,8 +1,7 @@
 """The timeline holds everything that a log reports, in the order in which it happened."""
 
-from worker.diagnosis.log import Log
 from worker.diagnosis.log_file import Excerpt
-from worker.diagnosis.timeline import EventKind
+from worker.diagnosis.timeline import EventKind, Log
 
 LOG = """\
 $ torchrun train.py

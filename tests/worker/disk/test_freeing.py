@@ -9,9 +9,8 @@ from held_runs import claim, finish, resume, told_of
 from run_files import checkpoint, result, steps_of
 
 from training.tokens import store
-from worker.disk import freeing, offers
-from worker.disk.freeing import Progress
-from worker.disk.offers import Freeable
+from worker.disk import freeing
+from worker.disk.freeing import Freeable, Progress
 from worker.settings import get_settings
 from worker.store import database as db
 from worker.store import uses
@@ -39,7 +38,7 @@ def free(*kinds, may_change=lambda _: True):
 
 def offered():
     with db.read() as session:
-        return {offer.kind for offer in offers.offers(uses.run_states(session=session))}
+        return {offer.kind for offer in freeing.offers(uses.run_states(session=session))}
 
 
 def dataset(digit, new_run=None):
@@ -47,7 +46,7 @@ def dataset(digit, new_run=None):
     sha = digit * 64
     with db.write() as session:
         session.add(
-            Dataset(id=sha[:16], sha256=sha, name="x", format="csv", shape="text", rows=1, bytes=1, created_at=0)
+            Dataset(id=sha[:16], sha256=sha, name="x", format="csv", row_format="text", rows=1, bytes=1, created_at=0)
         )
     folder = get_settings().tokens_dir / f"{sha[:16]}-model"
     folder.mkdir(parents=True)
@@ -58,7 +57,7 @@ def dataset(digit, new_run=None):
 
 
 def old(path):
-    then = time.time() - offers.OLD_SECONDS - 60
+    then = time.time() - freeing.OLD_SECONDS - 60
     os.utime(path, (then, then))
 
 
@@ -101,14 +100,14 @@ def test_files_of_running_and_queued_runs_are_never_freed(database, new_run):
 
 def test_a_run_resumed_after_it_was_offered_keeps_its_checkpoints(database, new_run, monkeypatch):
     run = ended(new_run, Status.STOPPED)
-    usual = offers.offers
+    usual = freeing.offers
 
     def then_resumed(states):
         found = list(usual(states))
         resume(run)
         return found
 
-    monkeypatch.setattr(offers, "offers", then_resumed)
+    monkeypatch.setattr(freeing, "offers", then_resumed)
     progress = free(Freeable.RESUMABLE_CHECKPOINTS)
     assert (steps_of(run.id), progress.done, progress.freed.bytes) == ([10, 20], 1, 0)
 

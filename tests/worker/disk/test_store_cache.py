@@ -9,7 +9,7 @@ from held_runs import claim, finish, now_of, told_of
 from run_files import checkpoint, folder_of, result, steps_of
 from sqlmodel import update
 
-from worker.disk import retention, store_cache
+from worker.disk import retention
 from worker.file_store import object_store
 from worker.file_store.run_files import RunFiles
 from worker.machine.process_identity import hostname
@@ -72,7 +72,7 @@ def test_the_least_recently_used_run_is_deleted_here_and_downloaded_again(limite
 def test_use_of_a_result_makes_its_run_the_most_recent(limited, new_run):
     old, newer = uploaded(new_run, days_ago=9), uploaded(new_run, days_ago=5)
     results.find(now_of(old))
-    store_cache.evict()
+    retention.evict_copies()
     assert "adapter" in names(old) and "adapter" not in names(newer)
 
 
@@ -82,7 +82,7 @@ def test_what_was_used_within_a_day_or_can_be_resumed_stays(limited, new_run):
         uploaded(new_run, Status.STOPPED, days_ago=9),
         uploaded(new_run, Status.FAILED, days_ago=9),
     ]
-    assert store_cache.evict().bytes == 0
+    assert retention.evict_copies().bytes == 0
     assert all(steps_of(run.id) == [10] for run in kept)
 
 
@@ -90,7 +90,7 @@ def test_what_was_used_within_a_day_or_can_be_resumed_stays(limited, new_run):
 def test_what_the_store_lacks_stays(limited, new_run, tmp_path, lost):
     old, _ = uploaded(new_run, days_ago=9), uploaded(new_run, days_ago=5)
     (tmp_path / "store" / "runs" / old.id / lost).unlink()
-    store_cache.evict()
+    retention.evict_copies()
     assert {"adapter", "adapter.zip"} <= set(names(old))
 
 
@@ -99,7 +99,7 @@ def test_without_a_limit_or_below_it_nothing_is_deleted(limited, new_run, monkey
     for limit in (str(10 * LIMIT), None):
         monkeypatch.setenv("LATHE_STORE_CACHE_BYTES", limit) if limit else monkeypatch.delenv("LATHE_STORE_CACHE_BYTES")
         get_settings.cache_clear()
-        assert store_cache.evict().bytes == 0
+        assert retention.evict_copies().bytes == 0
     assert steps_of(old.id) == steps_of(newer.id) == [10]
 
 

@@ -6,7 +6,7 @@ from run_files import checkpoint, folder_of, result
 
 from training.run_folder.paths import MANIFEST_FILE
 from worker.disk import background, usage
-from worker.disk.offers import Freeable
+from worker.disk.freeing import Freeable
 from worker.disk.usage import Kind
 from worker.machine.sizes import Size, size_of
 from worker.settings import get_settings

@@ -10,7 +10,7 @@ from worker.settings import get_settings
 from worker.store import accounts, run_list
 from worker.store import database as db
 from worker.store.submissions import Submission
-from worker.sweeps import plan, start
+from worker.sweeps import lifecycle, plan
 from worker.sweeps.spec import parse_sweep
 
 
@@ -65,7 +65,7 @@ def test_a_request_gets_what_its_key_queued_in_the_last_place_while_it_was_check
     first = []
 
     def ask():
-        queue = submit.submit if kind == "run" else start.start
+        queue = submit.submit if kind == "run" else lifecycle.start
         return queue(config() if kind == "run" else spec, owner="alice", submission=key).id
 
     def check_later(module, name):
@@ -80,18 +80,18 @@ def test_a_request_gets_what_its_key_queued_in_the_last_place_while_it_was_check
 
         monkeypatch.setattr(module, name, late)
 
-    check_later(*((submit, "settle") if kind == "run" else (start, "make_plan")))
+    check_later(*((submit, "settle") if kind == "run" else (lifecycle, "make_plan")))
     assert [ask()] == first
     assert stored()[0] == 2
 
 
 def test_a_sweep_is_queued_whole_or_not_at_all(alice, config):
     spec = {"config": config().model_dump(mode="json"), "include_unfit": True}
-    problem = problem_of(lambda: start.start(parse_sweep(spec | {"space": {"lora_r": [2, 4, 8]}}), owner="alice"))
+    problem = problem_of(lambda: lifecycle.start(parse_sweep(spec | {"space": {"lora_r": [2, 4, 8]}}), owner="alice"))
     assert problem.message == "may have 2 waiting runs at once, and would have 3."
     assert stored() == (0, 0)
     two = parse_sweep(spec | {"space": {"lora_r": [2, 4]}})
-    start.start(two, owner="alice")
+    lifecycle.start(two, owner="alice")
     assert stored() == (2, 1)
     planned = plan.make_plan(two, owner="alice")
     assert planned.starting == [] and "would have 3" in planned.runs[0].reason

@@ -18,7 +18,7 @@ CALLERS = {
     ("worker/runs/submit.py", "stored"): "Prepared",
     ("worker/runs/requests.py", "resume"): "admitted",
     ("worker/runs/submit.py", "_create"): "Prepared",
-    ("worker/sweeps/start.py", "_store"): "Prepared",
+    ("worker/sweeps/lifecycle.py", "_store"): "Prepared",
     ("worker/evaluations/submit.py", "submit"): "admitted",
     ("worker/serving/requests.py", "ask"): "_admit",
 }

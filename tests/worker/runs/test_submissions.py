@@ -61,7 +61,7 @@ def test_requests_at_once_with_one_key_queue_one_run(values):
 
 def test_a_request_that_another_one_passed_gives_the_first_run_and_keeps_its_data(values, monkeypatch):
     first = queued(values)
-    monkeypatch.setattr(submit, "_first", lambda submission: None)  # it looked before the first one was stored
+    monkeypatch.setattr(submissions, "_stored", lambda submission: None)  # it looked before the first one was stored
     assert queued(values) == first
     assert all_ids() == [first]
 

@@ -163,7 +163,7 @@ def test_data_sets_of_the_first_release_keep_their_properties_under_the_new_name
     db.migrate()
     with db.read() as session:
         rows = session.exec(select(Dataset).order_by(col(Dataset.id))).all()
-    assert [(row.shape, row.counts, row.warnings, row.columns_map) for row in rows] == [
+    assert [(row.row_format, row.counts, row.warnings, row.columns_map) for row in rows] == [
         ("alpaca", {"alpaca": 7}, [], None),
         ("text", {"text": 5}, [], None),
     ]
@@ -174,7 +174,7 @@ def test_a_failed_transaction_stores_nothing(database):
     def fail() -> None:
         with db.write() as session:
             session.add(
-                Dataset(id="1", sha256="1", name="x", format="csv", shape="text", rows=1, bytes=1, created_at=0)
+                Dataset(id="1", sha256="1", name="x", format="csv", row_format="text", rows=1, bytes=1, created_at=0)
             )
             session.flush()
             raise RuntimeError("no")

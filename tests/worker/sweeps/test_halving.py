@@ -9,10 +9,10 @@ from training.config.run_config import RunConfig
 from training.run_folder.events import Metrics
 from worker.store import claims, runs, sweeps
 from worker.store import database as db
-from worker.store.runs import SweepPlace
+from worker.store.runs import SweepTrial
 from worker.store.tables import Run, Status
 from worker.sweeps.advance import advance, advance_all
-from worker.sweeps.halving import Contender, Decision, State, decide
+from worker.sweeps.ranking import Contender, Decision, State, decide
 from worker.sweeps.results import results
 
 R = State.RUNNING, State.PAUSED, State.ENDED, State.WAITING, State.HELD
@@ -79,8 +79,8 @@ class Played:
             for trial in range(1, count + 1):
                 for seed in range(seeds):
                     config = RunConfig(model="models/tiny", data="rows.jsonl", lora_r=trial, seed=seed)
-                    place = SweepPlace(self.id, trial, 10)
-                    runs.create(session=session, config=config, dataset_id=None, place=place)
+                    place = SweepTrial(self.id, trial, 10)
+                    runs.create(session=session, config=config, dataset_id=None, trial=place)
 
     @property
     def runs(self) -> list[Run]:

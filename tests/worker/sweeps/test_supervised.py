@@ -7,7 +7,7 @@ from supervised import get, supervise
 
 from training.config.run_config import RunConfig
 from worker.store import database, runs, sweeps
-from worker.store.runs import SweepPlace
+from worker.store.runs import SweepTrial
 from worker.store.tables import Attempt, Run, Status
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("home")]
@@ -21,9 +21,9 @@ def pair() -> list[str]:
     with database.write() as session:
         sweep = sweeps.create(session=session, name="s", owner="local", spec=spec, plan={"metric": "loss"})
         configs = [RunConfig(model=json.dumps(BEHAVIOUR), data="none", lora_r=rank) for rank in (1, 2)]
-        places = [SweepPlace(sweep.id, trial, 2) for trial in (1, 2)]
+        places = [SweepTrial(sweep.id, trial, 2) for trial in (1, 2)]
         return [
-            runs.create(session=session, config=config, dataset_id=None, place=place).id
+            runs.create(session=session, config=config, dataset_id=None, trial=place).id
             for config, place in zip(configs, places, strict=True)
         ]
 

@@ -9,6 +9,7 @@ in fragments.toml.
 import re
 import tomllib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +58,11 @@ def _cause(name: str, *, signs: list[dict[str, Any]], fix: list[str], analyze: s
 
 
 def _sign(*, pattern: str, kind: str = "error", inside: str = "", when: str = "", **fields: Any) -> Sign:
-    given = [_CONDITIONS[when]] if when else []
-    given += [conditions.OF_PATTERN[name](fields.pop(name)) for name in fields.keys() & conditions.OF_PATTERN.keys()]
+    holds = [_CONDITIONS[when]] if when else []
+    for name in fields.keys() & conditions.OF_PATTERN.keys():
+        holds.append(partial(conditions.OF_PATTERN[name], pattern=re.compile(fields.pop(name))))
     frame = re.compile(inside) if inside else None
-    return Sign(
-        re.compile(pattern, re.M), kind=Kind[kind.upper()], inside=frame, when=conditions.all_of(given), **fields
-    )
+    return Sign(re.compile(pattern, re.M), kind=Kind[kind.upper()], inside=frame, when=tuple(holds), **fields)
 
 
 _SUBJECTS = {

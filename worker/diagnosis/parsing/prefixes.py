@@ -1,12 +1,11 @@
 """Separates a log line's text from what launchers, schedulers, log collectors and loggers put before it."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from worker.diagnosis.parsing.roles import NOTICE_LEVELS
-from worker.diagnosis.parsing.wrapping import joined
+from worker.diagnosis.parsing.lines import NOTICE_LEVELS
 
 # What launchers put before each line: torch's own hook, torchrun --tee, Lightning, mpirun (SageMaker's too).
 _RANK = re.compile(
@@ -96,21 +95,23 @@ def without(lines: Sequence[str]) -> list[Read]:
     before: list[Read] = []
     while read != before:
         before = read
-        read = _without_loggers([replace(read[index], text=text) for index, text in joined([one.text for one in read])])
-        read = [_without_mark(one) for one in _without_collectors(read)]
-    return [_named(one) for one in read]
+        read = _without_loggers(
+            [replace(read[index], text=text) for index, text in joined([line.text for line in read])]
+        )
+        read = [_without_mark(line) for line in _without_collectors(read)]
+    return [_named(line) for line in read]
 
 
 def _without_collectors(read: list[Read]) -> list[Read]:
     """The lines without what nearly all of them begin with."""
     for prefix in _EVERY_LINE:
-        if _mostly(prefix, [one.text for one in read], 1 if prefix in _DISTINCT else _SEVERAL):
-            read = [_cut(one, prefix) for one in read]
-    texts = [one.text for one in read]
-    if not _mostly(_SRUN, texts) or any(one.rank is not None for one in read):
+        if _mostly(prefix, [line.text for line in read], 1 if prefix in _DISTINCT else _SEVERAL):
+            read = [_cut(line, prefix) for line in read]
+    texts = [line.text for line in read]
+    if not _mostly(_SRUN, texts) or any(line.rank is not None for line in read):
         return read
     of_nodes = any(_LAUNCHER.search(text) for text in texts)
-    return [_numbered(one, of_nodes=of_nodes) for one in read]
+    return [_numbered(line, of_nodes=of_nodes) for line in read]
 
 
 def _cut(line: Read, prefix: re.Pattern[str]) -> Read:
@@ -161,13 +162,13 @@ def _named(line: Read) -> Read:
 
 def _without_loggers(read: list[Read]) -> list[Read]:
     """The lines without the prefixes of a logger, if it printed them before every line of a traceback or of the log."""
-    leveled = [bool(_LEVELED.search(one.text[:_LONGEST])) for one in read]
+    leveled = [bool(_LEVELED.search(line.text[:_LONGEST])) for line in read]
     for prefix in _LOGGER:
-        found = [prefix.match(one.text) if may else None for one, may in zip(read, leveled, strict=True)]
+        found = [prefix.match(line.text) if may else None for line, may in zip(read, leveled, strict=True)]
         if not any(found):
             continue
         levels = Counter(match["level"] for match in found if match)
-        every = _mostly(prefix, [one.text for one in read], 1)
+        every = _mostly(prefix, [line.text for line in read], 1)
         same = every and _is_collectors(levels, raised=bool(_of_tracebacks(read, found)))
         for index in range(len(read)) if every else _of_tracebacks(read, found):
             if match := found[index]:
@@ -198,3 +199,54 @@ def _of_tracebacks(read: list[Read], found: Sequence[re.Match[str] | None]) -> l
         if any((match := found[one]) and _OF_TRACEBACK.match(read[one].text[match.end() :]) for one in run)
         for index in run
     ]
+
+
+_NARROWEST = 60  # characters
+_USUAL = (80, 100, 120, 128, 132, 140, 150, 160, 180, 200, 240)
+_STARTS = re.compile(
+    r"\s*$|\s+(?:File \"|\^+|~+\^|\.\.\.|raise |return |self\.)|Traceback \(|\[?(?:rank|default)\d+\]|\[rank: ?\d"
+    r"|\[\d+,[\w:,-]+\]<std"
+    r"|\[?\d{4}-\d\d-\d\d|\[?\d\d:\d\d:\d\d|\(\w[\w.:]* pid=|\[?[EWIF]\d{3,4} |[│╭╰|]|={5}|-{5}|\*{5}"
+    r"|[A-Za-z_.]+(?:Error|Exception): "
+    r"|(?:DEBUG|INFO|WARNING|ERROR)\b|wandb:|> |[\w.-]+ +\| |During handling|The above exception|\S+@\S+[:$#]|\$ |#"
+)
+"""What begins a line of its own: it continues no other."""
+_ENDS = re.compile(r".*[│╮╯]\s*$|.*\d+%\||\s*[-=*#^~_ ]+$|(\S)\1{30}|.*[-=*#^~_]{30}$")
+"""A box, a progress bar or a rule: it is as wide as the terminal by itself."""
+_DIGITS = re.compile(r"\d+")
+_MOST_COMPARED = 100  # lines of one length
+_FRAME = re.compile(r'\s*File "[^"]+", line \d+, in [\w<>.]+$')
+
+
+def joined(texts: Sequence[str]) -> list[tuple[int, str]]:
+    """The lines with the parts of broken ones joined: the index of the first part, and the text."""
+    width = _width(texts)
+    found: list[tuple[int, str]] = []
+    broken = False
+    for index, text in enumerate(texts):
+        if broken and not _starts(text, found[-1][1]):
+            found[-1] = (found[-1][0], found[-1][1] + text)
+        else:
+            found.append((index, text))
+        broken = len(text) == width and not _ENDS.match(text)
+    return found
+
+
+def _starts(text: str, before: str) -> bool:
+    return bool(_STARTS.match(text)) or (text.startswith("  ") and bool(_FRAME.match(before)))
+
+
+def _width(texts: Sequence[str]) -> int:
+    """The terminal's width in characters; 0 if it broke no line."""
+    by_length: dict[int, list[str]] = defaultdict(list)
+    for text in texts:
+        if len(text) >= _NARROWEST and not _ENDS.match(text):
+            by_length[len(text)].append(text)
+    longer = 0
+    for length in sorted(by_length, reverse=True):
+        alike = by_length[length]
+        different = len({_DIGITS.sub("", text) for text in alike[:_MOST_COMPARED]})
+        if len(alike) > longer and (different > 2 or length in _USUAL):
+            return length
+        longer += len(alike)
+    return 0

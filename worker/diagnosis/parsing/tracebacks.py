@@ -1,11 +1,12 @@
-"""Finds tracebacks among the lines of one rank: Python's, rich's, notebooks', and those with their first or last lines cut off."""
+"""Finds tracebacks among the lines of one rank: Python's, rich's, notebooks', and those with their first or last lines cut off.
+
+Tracebacks that belong together are joined to chains: an exception, and those that were raised because of it or while handling it.
+"""
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-
-from worker.diagnosis.parsing.frames import Frame
-from worker.diagnosis.parsing.notebooks import notebook_traceback
 
 HEADER = "Traceback (most recent call last)"
 _FRAME = re.compile(r'\s*File "([^"]*)", line \d+(?:, in (.*)|$)|│ (\S+):\d+ in\s*(\w*)')
@@ -19,6 +20,48 @@ _AFTER_MESSAGE = re.compile(
     r"\s*$|.*Traceback \(most|During handling of|The above exception|\d+%\||\[?\d{4}-\d\d-\d\d|[EWIF]\d{4} |={10}|\*{5}|\["
     r"|(?:wandb|ERROR|INFO|WARNING)\b[: ]|\$ |\S+@\S+[:$#]"
 )
+# IPython indents no frames, numbers the lines of code and puts empty lines between.
+_NOTEBOOK_HEADER = re.compile(r"(?:[\w.]+\.)?(?P<type>[A-Za-z_]\w*) {2,}Traceback \(most recent call last\)")
+_NOTEBOOK_FRAME = re.compile(
+    r"(?:File (?P<path>.+?)(?::\d+)?(?:, in (?P<function>.+))?"
+    r"|(?P<cell>(?:Cell |Input )?In ?\[\d+\]|<ipython-input-[^>]*>|\S.*\.ipynb Cell \d+'?)(?:,? line \d+)?(?:,? in (?P<named>.+))?"
+    r"|(?P<old>(?:[A-Za-z]:|[~/.<])\S.*?) in (?P<caller>[\w.<>]+.*))$"
+)
+_NOTEBOOK_CODE = re.compile(r"-+> *(?:<a [^>]*>)?\d+(?:</a>)? *(.*)")
+_MOST_NOTEBOOK_LINES = 3000  # of one traceback
+_INSTALLED = re.compile(r"(?:site|dist)-packages/|/lib/python\d")
+_PASSING = re.compile(
+    r"(?:^|[.>])(?:__get(?:attr|attribute|item)__|_find_and_load\w*|_call_with_frames_removed|wrapp\w*|_?inner\w*|decorate\w*"
+    r"|_?wrapped_\w*|_call_impl)$"
+)
+"""Functions that only pass on a call, or look up a name."""
+_GENERATED = re.compile(r"<(?:string|frozen [\w.]+|template)>$")
+"""Code that other code made: it belongs to whoever ran it."""
+_HANDLED = re.compile(r"During handling of the above exception, another exception occurred")
+_LINK = re.compile(rf"The above exception was the direct cause of|{_HANDLED.pattern}|^\s*Original Traceback ")
+_CHILD = re.compile(r"Process \S+:$")
+_IGNORED = re.compile(r"Exception ignored in|-{3} Logging error -{3}")
+_BESIDE = re.compile(rf"{_IGNORED.pattern}|Exception in|Error in (?:atexit|sys\.)|Exception caught in")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A frame of a traceback: the file, the function and the line of code."""
+
+    file: str
+    function: str
+    code: str
+
+    @property
+    def installed(self) -> bool:
+        """True if its code is of an installed package or of Python itself, not of the user."""
+        return bool(_INSTALLED.search(self.file.replace("\\", "/")))
+
+
+def raised_by_package(frames: tuple[Frame, ...]) -> bool:
+    """True if the code that raised the exception is an installed package's."""
+    own = [frame for frame in frames if not _PASSING.search(frame.function) and not _GENERATED.match(frame.file)]
+    return bool(own) and own[-1].installed
 
 
 @dataclass(frozen=True)
@@ -34,29 +77,29 @@ class Traceback:
     frames: tuple[Frame, ...]
 
 
-def tracebacks(texts: Sequence[str], places: Sequence[int]) -> Iterator[Traceback]:
-    """The tracebacks among the lines of one rank; `places` are the indices of these lines in `texts`."""
+def tracebacks(texts: Sequence[str], indices: Sequence[int]) -> Iterator[Traceback]:
+    """The tracebacks among the lines of one rank; `indices` are those of these lines in `texts`."""
     first, frames, indent, depth, after = -1, list[Frame](), "", 0, 0
-    for index, place in enumerate(places):
-        text = texts[place].removeprefix(indent)
-        if index < after:
+    for position, index in enumerate(indices):
+        text = texts[index].removeprefix(indent)
+        if position < after:
             continue
-        if HEADER in text and (found := notebook_traceback(texts, places, index)):
+        if HEADER in text and (found := _notebook_traceback(texts, indices, position)):
             last, first, after = found[0], -1, found[0] + 1
-            yield Traceback(place, places[last], _end(texts, places, last, ""), found[1])
+            yield Traceback(index, indices[last], _end(texts, indices, last, ""), found[1])
         elif HEADER in text:  # a progress bar may stand before it
-            first, frames, depth = place, [], 0
-            indented = _INDENTED.match(texts[place])
+            first, frames, depth = index, [], 0
+            indented = _INDENTED.match(texts[index])
             indent = indented[1] if indented else ""
         elif _FRAME.match(text):
             if first < 0:  # the header is cut off
-                first, frames, indent = place, [], ""
+                first, frames, indent = index, [], ""
             depth = _depth(text)
             _add(text, frames)
         elif first >= 0 and _is_inside(text, depth):
             _add(text, frames)
-        elif first >= 0 and text and not _is_wrapped_code(texts, places, index):
-            yield Traceback(first, place, _end(texts, places, index, indent), tuple(frames))
+        elif first >= 0 and text and not _is_wrapped_code(texts, indices, position):
+            yield Traceback(first, index, _end(texts, indices, position, indent), tuple(frames))
             first = -1
 
 
@@ -69,32 +112,32 @@ def _is_inside(text: str, depth: int) -> bool:
     return text.startswith(_INSIDE) and not (0 < _depth(text) <= depth and _PASTED.match(text.strip()))
 
 
-def wrapped_messages(texts: Sequence[str], places: Sequence[int]) -> Iterator[tuple[int, list[str]]]:
+def wrapped_messages(texts: Sequence[str], indices: Sequence[int]) -> Iterator[tuple[int, list[str]]]:
     """Exceptions whose message takes several lines of one rank: the index of the first line, and the lines."""
-    for index, place in enumerate(places):
-        if _EXCEPTION.match(texts[place].strip()):
-            end = _end(texts, places, index, "")
-            lines = [texts[one].strip() for one in places[index : index + _MOST_MESSAGE] if one <= end]
+    for position, index in enumerate(indices):
+        if _EXCEPTION.match(texts[index].strip()):
+            end = _end(texts, indices, position, "")
+            lines = [texts[one].strip() for one in indices[position : position + _MOST_MESSAGE] if one <= end]
             if len(lines) > 1:
-                yield place, lines
+                yield index, lines
 
 
-def _is_wrapped_code(texts: Sequence[str], places: Sequence[int], index: int) -> bool:
+def _is_wrapped_code(texts: Sequence[str], indices: Sequence[int], position: int) -> bool:
     """True if a console broke a line of the traceback in two, of which this is the second part."""
-    if _EXCEPTION.match(texts[places[index]]):
+    if _EXCEPTION.match(texts[indices[position]]):
         return False
-    return any(_FRAME.match(texts[place]) for place in places[index + 1 : index + 3])
+    return any(_FRAME.match(texts[index]) for index in indices[position + 1 : position + 3])
 
 
-def _end(texts: Sequence[str], places: Sequence[int], index: int, indent: str) -> int:
-    """The last line of the message that begins at `places[index]`."""
-    end = places[index]
+def _end(texts: Sequence[str], indices: Sequence[int], position: int, indent: str) -> int:
+    """The last line of the message that begins at `indices[position]`."""
+    end = indices[position]
     if texts[end].removeprefix(indent).startswith("KeyboardInterrupt"):  # has no message
         return end
-    for place in places[index + 1 : index + _MOST_MESSAGE]:
-        if _AFTER_MESSAGE.match(texts[place].removeprefix(indent)):
+    for index in indices[position + 1 : position + _MOST_MESSAGE]:
+        if _AFTER_MESSAGE.match(texts[index].removeprefix(indent)):
             break
-        end = place
+        end = index
     return end
 
 
@@ -107,3 +150,81 @@ def _add(text: str, frames: list[Frame]) -> None:
     code = rich[1] if rich else "" if text.startswith("│") else text.strip()
     if code and frames and not frames[-1].code:
         frames[-1] = Frame(frames[-1].file, frames[-1].function, code)
+
+
+def _notebook_traceback(
+    texts: Sequence[str], indices: Sequence[int], start: int
+) -> tuple[int, tuple[Frame, ...]] | None:
+    """The position in `indices` of the line with the exception, and the frames; None if no such traceback begins at `start`."""
+    header = _NOTEBOOK_HEADER.match(texts[indices[start]])
+    if header is None:
+        return None
+    exception = re.compile(rf"(?:[\w.]+\.)?{header['type']}(?::|$)")
+    frames: list[Frame] = []
+    for position in range(start + 1, min(start + _MOST_NOTEBOOK_LINES, len(indices))):
+        text = texts[indices[position]]
+        if exception.match(text):
+            return position, tuple(frames)
+        if _NOTEBOOK_HEADER.match(text):
+            return None
+        _add_of_notebook(text, frames)
+    return None
+
+
+def _add_of_notebook(text: str, frames: list[Frame]) -> None:
+    """Adds a line of the traceback: a new frame, or the line of code that the last one ran."""
+    if (code := _NOTEBOOK_CODE.match(text)) and frames:
+        frames[-1] = Frame(frames[-1].file, frames[-1].function, code[1])
+    elif found := _NOTEBOOK_FRAME.match(text):
+        file = (found["path"] or found["cell"] or found["old"]).replace("\\", "/")
+        function = found["function"] or found["named"] or found["caller"] or ""
+        frames.append(Frame(file, function.partition("(")[0], ""))
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The tracebacks of one exception and its causes, in the log's order: the last is what ended the run.
+
+    `beside` is true if Python reported it without ending the program: in another thread, in a destructor, at exit. `child` is true
+    if it ended a child process.
+    """
+
+    links: tuple[Traceback, ...]
+    handled: bool = False
+    """True if the last exception was raised while another one was handled, without naming it as its cause."""
+    beside: bool = False
+    child: bool = False
+    ignored: bool = False
+    """True if Python ignored it, in a destructor or in logging."""
+
+    def raised_at(self, index: int) -> bool:
+        """True if the line is in the message of one of the exceptions."""
+        return any(link.last <= index <= link.end for link in self.links)
+
+    def contains(self, index: int) -> bool:
+        """True if the line is in one of the tracebacks or between two of them."""
+        return self.links[0].first <= index <= self.links[-1].end
+
+
+def chains(texts: Sequence[str], indices: Sequence[int], traces: Sequence[Traceback]) -> list[Chain]:
+    """The chains of the tracebacks of one rank; `indices` are those of its lines in `texts`."""
+    joined: list[Chain] = []
+    for trace in traces:
+        previous = joined[-1] if joined else None
+        start = previous.links[-1].last if previous else -1
+        between = [texts[index] for index in indices[bisect_right(indices, start) : bisect_right(indices, trace.first)]]
+        if previous and any(_LINK.search(text) for text in between):
+            handled = any(_HANDLED.search(text) for text in between)
+            joined[-1] = Chain((*previous.links, trace), handled, previous.beside, previous.child)
+        else:
+            above = _above(between)
+            beside, child, ignored = (any(map(mark.match, above)) for mark in (_BESIDE, _CHILD, _IGNORED))
+            joined.append(Chain((trace,), beside=beside, child=child, ignored=ignored))
+    return joined
+
+
+def _above(between: Sequence[str]) -> Sequence[str]:
+    """The last lines above a traceback; a notebook begins its own with a line of dashes."""
+    last = between[-3:]
+    ruled = [position for position, text in enumerate(last) if text.startswith("-----")]
+    return last[ruled[-1] :] if ruled else last

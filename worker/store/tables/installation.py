@@ -50,7 +50,10 @@ class Dataset(SQLModel, table=True):
     format: str = Field(
         max_length=20, description="of the file: json, jsonl, csv, tsv, parquet or txt, or one with .gz"
     )
-    shape: str = Field(max_length=40, description="format of the rows: alpaca, messages, ..., mapped, or unknown")
+    row_format: str = Field(
+        sa_column=Column("shape", String(40), nullable=False),
+        description="format of the rows: alpaca, messages, ..., mapped, or unknown",
+    )
     reason: str = text("why the rows have that format, as a sentence")
     rows: int
     bytes: int = Field(sa_column=Column(BigInteger, nullable=False))

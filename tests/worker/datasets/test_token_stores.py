@@ -20,8 +20,8 @@ from transformers import AutoTokenizer
 from training.errors import DataError
 from training.tokens import store as token_store
 from training.tokens.make_store import failure_file, find_or_make, make_store
-from worker.datasets import datasets, token_cache, token_counts, token_report
-from worker.datasets.token_counts import TokenCount
+from worker.datasets import datasets, token_report, token_stores
+from worker.datasets.token_stores import TokenCount
 from worker.settings import get_settings
 from worker.store import database
 
@@ -53,8 +53,8 @@ def turn(role: str, content: str) -> dict[str, str]:
 
 def measured(path: Path, model: Path, **more: object) -> Path:
     sha = token_store.file_fingerprint(path)
-    token_counts.measure(path, sha, str(model), **more)
-    folder = token_counts.wait(lambda: token_counts.state(sha, str(model)))
+    token_stores.measure(path, sha, str(model), **more)
+    folder = token_stores.wait(lambda: token_stores.state(sha, str(model)))
     for thread in threading.enumerate():  # the process has ended too and released its lock
         if thread.name.startswith("tokenizing"):
             thread.join()
@@ -63,7 +63,7 @@ def measured(path: Path, model: Path, **more: object) -> Path:
 
 def stored(path: Path, model: Path) -> Path:
     """The same store as that of `measured`, made in this process."""
-    folder = token_counts.folder_of(token_store.file_fingerprint(path), str(model))
+    folder = token_stores.folder_of(token_store.file_fingerprint(path), str(model))
     folder.parent.mkdir(exist_ok=True)
     with token_store.locked(folder):
         make_store(path, folder, AutoTokenizer.from_pretrained(model), None, lambda done: None)
@@ -73,7 +73,7 @@ def stored(path: Path, model: Path) -> Path:
 def failed(path: Path, model: Path) -> TokenCount:
     with pytest.raises(DataError):
         measured(path, model)
-    state = token_counts.state(token_store.file_fingerprint(path), str(model))
+    state = token_stores.state(token_store.file_fingerprint(path), str(model))
     assert state.status == "failed" and state.problem
     return state
 
@@ -86,12 +86,12 @@ def bad_model(folder: Path, model: Path, template: str) -> Path:
 
 def test_a_data_set_is_tokenized_once_for_its_page_and_its_runs(home: Path, data: Path, model: Path) -> None:
     sha = token_store.file_fingerprint(data)
-    assert token_counts.state(sha, str(model)).status == "absent"
-    assert token_counts.measure(data, sha, str(model), rows=50).status == "running"
-    assert token_counts.measure(data, sha, str(model)).status in ("running", "done")
-    folder = token_counts.wait(lambda: token_counts.state(sha, str(model)))
+    assert token_stores.state(sha, str(model)).status == "absent"
+    assert token_stores.measure(data, sha, str(model), rows=50).status == "running"
+    assert token_stores.measure(data, sha, str(model)).status in ("running", "done")
+    folder = token_stores.wait(lambda: token_stores.state(sha, str(model)))
     created = folder.stat().st_ino
-    assert token_counts.measure(data, sha, str(model)).store == folder
+    assert token_stores.measure(data, sha, str(model)).store == folder
     assert folder.stat().st_ino == created
     opened = token_store.open_store(folder)
     assert (opened.rows, len(opened.lengths)) == (50, 50)
@@ -105,10 +105,10 @@ def test_template_data_and_mapping_each_determine_the_store(
 ) -> None:
     other = bad_model(tmp_path / "other", model, TEMPLATE + " ")
     folders = {
-        token_counts.folder_of("a" * 64, str(model)),
-        token_counts.folder_of("b" * 64, str(model)),
-        token_counts.folder_of("a" * 64, str(other)),
-        token_counts.folder_of("a" * 64, str(model), "text=question"),
+        token_stores.folder_of("a" * 64, str(model)),
+        token_stores.folder_of("b" * 64, str(model)),
+        token_stores.folder_of("a" * 64, str(other)),
+        token_stores.folder_of("a" * 64, str(model), "text=question"),
     }
     assert len(folders) == 4
 
@@ -139,7 +139,7 @@ def test_a_harmful_template_fails_with_a_clear_error(
 def test_a_template_that_never_ends_is_killed(
     home: Path, tmp_path: Path, data: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(token_counts, "SECONDS", 4)
+    monkeypatch.setattr(token_stores, "SECONDS", 4)
     endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     problem = failed(data, bad_model(tmp_path / "bad", model, endless)).problem
     assert problem is not None and "CPU time" in problem["message"]
@@ -155,10 +155,10 @@ def test_a_failed_tokenization_can_be_retried(home: Path, tmp_path: Path, data: 
     mended = bad_model(tmp_path / "bad", model, "{{ nothing + 1 }}")
     sha = token_store.file_fingerprint(data)
     failed(data, mended)
-    assert token_counts.measure(data, sha, str(mended)).status == "failed"
-    assert token_counts.measure(data, sha, str(mended), retry=True).status == "running"
+    assert token_stores.measure(data, sha, str(mended)).status == "failed"
+    assert token_stores.measure(data, sha, str(mended), retry=True).status == "running"
     with pytest.raises(DataError, match="chat template"):
-        token_counts.wait(lambda: token_counts.state(sha, str(mended)))
+        token_stores.wait(lambda: token_stores.state(sha, str(mended)))
 
 
 def test_the_tokenizing_process_does_not_import_torch(home: Path, data: Path, model: Path, tmp_path: Path) -> None:
@@ -172,15 +172,15 @@ def test_the_tokenizing_process_does_not_import_torch(home: Path, data: Path, mo
 def test_tokenizing_works_after_a_killed_process(home: Path, tmp_path: Path, model: Path) -> None:
     data = write(tmp_path / "many.jsonl", 40_000)
     sha = token_store.file_fingerprint(data)
-    folder = token_counts.folder_of(sha, str(model))
-    token_counts.measure(data, sha, str(model))
-    eventually(lambda: token_counts.state(sha, str(model)).done > 0)
+    folder = token_stores.folder_of(sha, str(model))
+    token_stores.measure(data, sha, str(model))
+    eventually(lambda: token_stores.state(sha, str(model)).done > 0)
     os.kill(maker(folder), signal.SIGKILL)
-    eventually(lambda: token_counts.state(sha, str(model)).status == "failed")
+    eventually(lambda: token_stores.state(sha, str(model)).status == "failed")
     assert not folder.exists()
     data = write(tmp_path / "many.jsonl", 40_000)
-    assert token_counts.measure(data, sha, str(model), retry=True).status == "running"
-    opened = token_store.open_store(token_counts.wait(lambda: token_counts.state(sha, str(model))))
+    assert token_stores.measure(data, sha, str(model), retry=True).status == "running"
+    opened = token_store.open_store(token_stores.wait(lambda: token_stores.state(sha, str(model))))
     assert opened.rows == 40_000
     assert not token_store.making_folder(folder).exists()
 
@@ -208,10 +208,10 @@ def test_removing_a_data_set_removes_its_tokens_unless_they_are_in_use(home: Pat
     folder = stored(data, model)
     sha = token_store.file_fingerprint(data)
     reading = token_store.in_use(folder)
-    token_cache.drop(sha)
+    token_stores.drop(sha)
     assert folder.exists()
     os.close(reading)
-    token_cache.drop(sha)
+    token_stores.drop(sha)
     assert not folder.exists()
     assert not failure_file(folder).exists()
 
@@ -234,7 +234,7 @@ def test_the_least_recently_used_stores_are_deleted_above_the_limit(
         "LATHE_TOKEN_CACHE_BYTES", str(sum(file.stat().st_size for file in folders[1].iterdir()) + 10_000)
     )
     get_settings.cache_clear()
-    token_cache.make_room()
+    token_stores.make_room()
     assert [folder.exists() for folder in folders] == [False, True, False]
 
 
@@ -243,15 +243,15 @@ def test_tokens_of_deleted_data_sets_are_removed(home: Path, tmp_path: Path, mod
     deleted, remaining = stored(first, model), stored(second, model)
     left_behind = token_store.making_folder(remaining.with_name("0123456789abcdef-0"))
     left_behind.mkdir()
-    token_cache.keep_only({token_store.file_fingerprint(second)})
+    token_stores.keep_only({token_store.file_fingerprint(second)})
     assert (deleted.exists(), remaining.exists(), left_behind.exists()) == (False, True, False)
 
 
 def test_the_report_counts_rows_from_one_for_any_maximum_length(home: Path, data: Path, model: Path) -> None:
-    folder = stored(data, model)
-    lengths = token_store.open_store(folder).lengths
+    store = token_store.open_store(stored(data, model))
+    lengths = store.lengths
     at = {
-        limit: token_report.report(folder, max_length=limit, micro_batch=4, accumulation=1, world=1, seed=1, epochs=1)
+        limit: token_report.report(store, max_length=limit, micro_batch=4, accumulation=1, world=1, seed=1, epochs=1)
         for limit in (16, 512)
     }
     assert at[512]["tokens"] == {
@@ -270,7 +270,13 @@ def test_the_report_counts_rows_from_one_for_any_maximum_length(home: Path, data
 
 def test_the_report_has_statistics_even_if_no_row_has_loss_tokens(home: Path, data: Path, model: Path) -> None:
     report = token_report.report(
-        stored(data, model), max_length=8, micro_batch=4, accumulation=1, world=1, seed=1, epochs=1
+        token_store.open_store(stored(data, model)),
+        max_length=8,
+        micro_batch=4,
+        accumulation=1,
+        world=1,
+        seed=1,
+        epochs=1,
     )
     assert (report["train_rows"], report["worst_batches"]) == (0, [])
     assert "Raise max_length" in report["problem"]
@@ -280,7 +286,7 @@ def test_the_report_has_statistics_even_if_no_row_has_loss_tokens(home: Path, da
 def test_a_row_shows_loss_truncated_and_special_tokens(home: Path, tmp_path: Path, model: Path) -> None:
     path = tmp_path / "row.jsonl"
     path.write_text(json.dumps({"messages": [turn("user", "é?"), turn("assistant", "日b")]}))
-    tokens = token_report.rendered_row(stored(path, model), 0, max_length=8)
+    tokens = token_report.rendered_row(token_store.open_store(stored(path, model)), 0, max_length=8)
     assert "".join(token.text for token in tokens) == "<|user|>é?<|end|><|assistant|>日b<|end|>"
     assert "".join(token.text for token in tokens if token.trained) == "日b<|end|>"
     assert "".join(token.text for token in tokens if token.cut) == "日b<|end|>"

@@ -3,7 +3,7 @@
 import pytest
 from held_runs import claim, finish
 
-from worker.runs.start_times import Job, expected, starts
+from worker.runs.pace import Job, expected, starts
 from worker.store import database as db
 from worker.store.tables import Run
 

@@ -1,11 +1,34 @@
-"""The role of each line of a log: error, notice, source code, or other text."""
+"""The lines of a log, and the role of each: error, notice, source code, or other text."""
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
 
 from worker.diagnosis.parsing.tracebacks import Traceback
+
+Source = tuple[int | None, int | None]
+"""A node and a rank."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a log: `number` from 1, `rank` and `node` if they are marked, `text` without prefixes, `shown` with them.
+
+    `level` is that of a logger whose prefix was removed.
+    """
+
+    number: int
+    rank: int | None
+    text: str
+    shown: str
+    node: int | None = None
+    level: str = ""
+
+    @property
+    def source(self) -> Source:
+        """The node and the rank that printed it: lines of one source belong together."""
+        return self.node, self.rank
 
 
 class Role(IntEnum):
@@ -48,29 +71,18 @@ def is_conditional(before: str) -> bool:
     return bool(_CONDITION.search(_SENTENCE.split(before)[-1]))
 
 
-class Printed(Protocol):
-    """A line of a log: its text, the level that a logger gave it, and who printed it."""
-
-    @property
-    def text(self) -> str: ...
-    @property
-    def level(self) -> str: ...
-    @property
-    def source(self) -> object: ...
-
-
-def roles(lines: Sequence[Printed], found: Iterable[tuple[Traceback, bool]]) -> list[Role]:
+def roles(lines: Sequence[Line], found: Iterable[tuple[Traceback, bool]]) -> list[Role]:
     """The role of each line; `found` are the tracebacks, each with True if only the launcher raised it."""
     given = [_role(line) for line in lines]
     for one, of_launcher in found:
-        for place in range(one.first, one.end + 1):
-            if lines[place].source == lines[one.first].source:
+        for index in range(one.first, one.end + 1):
+            if lines[index].source == lines[one.first].source:
                 message = Role.TEXT if of_launcher else Role.ERROR
-                given[place] = Role.CODE if place < one.last else message
+                given[index] = Role.CODE if index < one.last else message
     return given
 
 
-def _role(line: Printed) -> Role:
+def _role(line: Line) -> Role:
     if _CODE.match(line.text):
         return Role.CODE
     if line.level in NOTICE_LEVELS or _NOTICE.search(line.text):

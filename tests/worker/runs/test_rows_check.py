@@ -13,7 +13,6 @@ from training.config.fields import ConfigError
 from training.config.run_config import RunConfig
 from training.template_check.findings import Finding
 from worker.allowed_paths import EVERYTHING
-from worker.datasets import template_checking
 from worker.runs import rows_check, submit
 
 NO_END = (
@@ -54,7 +53,7 @@ def test_a_fault_prevents_the_start_unless_the_check_only_warns(config: Any, tmp
 
 
 def test_a_template_that_does_not_end_is_ended(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template_checking, "SECONDS", 3)
+    monkeypatch.setattr(rows_check, "SECONDS", 3)
 
     def finding() -> Finding | None:
         (checked,) = rows_check.check_rows(config(chat_template=ENDLESS), EVERYTHING)
@@ -83,7 +82,7 @@ def test_what_cannot_be_checked_is_named(config: Any, settings: dict[str, Any], 
 
 def test_a_known_report_needs_no_second_process(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     first = rows_check.check_rows(config(), EVERYTHING)
-    monkeypatch.setattr(template_checking.programs, "run_limited", None)
+    monkeypatch.setattr(rows_check.programs, "run_limited", None)
     assert rows_check.check_rows(config(), EVERYTHING) == first
     with pytest.raises(TypeError):  # other settings, another check
         rows_check.check_rows(config(loss_on="last"), EVERYTHING)
@@ -93,7 +92,7 @@ def test_a_busy_machine_prevents_no_start_and_its_report_is_not_remembered(
     config: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as busy:
-        busy.setattr(template_checking, "SECONDS", 0)
+        busy.setattr(rows_check, "SECONDS", 0)
         (checked,) = rows_check.check_rows(config(), EVERYTHING)
         (finding,) = checked.report.errors
         assert (finding.fault, "busy" in finding.message) == ("not_checked", True)

@@ -1,4 +1,4 @@
-"""Tokenizes a data set in a detached process whose progress any process can read.
+"""Tokenizes a data set in a detached process whose progress any process can read, and removes token stores.
 
 The process locks the token store that it writes, and writes its progress. Its state is read from the data folder alone, so that a
 restarted web server and the command line see the same.
@@ -22,9 +22,9 @@ from training.errors import DataError
 from training.tokens import store as token_store
 from training.tokens.make_store import failure_file, read_progress
 from training.units import byte_size
-from worker.datasets import token_cache
 from worker.machine import programs
 from worker.machine.programs import Limits
+from worker.machine.sizes import size_of
 from worker.settings import get_settings
 
 log = logging.getLogger(__name__)
@@ -49,26 +49,15 @@ class TokenCount:
     store: Path | None = None
 
 
-def folder_of(
-    sha256: str,
-    model: str,
-    columns: str | None = None,
-    revision: str | None = None,
-    chat: str = "",
-) -> Path:
-    """The folder of the tokens for this data, tokenizer and mapping."""
+def folder_of(sha256: str, model: str, columns: str | None = None, revision: str | None = None, chat: str = "") -> Path:
+    """The folder of the tokens for this data, tokenizer and mapping; `chat` is the key of the run's `ChatSettings`."""
     return get_settings().tokens_dir / token_store.store_key(sha256, model, columns, revision, chat=chat)
 
 
 def state(
-    sha256: str,
-    model: str,
-    columns: str | None = None,
-    *,
-    revision: str | None = None,
-    chat: str = "",
+    sha256: str, model: str, columns: str | None = None, *, revision: str | None = None, chat: str = ""
 ) -> TokenCount:
-    """The current state; starts nothing. `chat` is the key of the run's `ChatSettings`."""
+    """The current state; starts nothing."""
     return _state(folder_of(sha256, model, columns, revision, chat))
 
 
@@ -78,7 +67,6 @@ def measure(
     model: str,
     columns: str | None = None,
     *,
-    revision: str | None = None,
     rows: int = 0,
     name: str = "",
     retry: bool = False,
@@ -87,16 +75,23 @@ def measure(
 
     `rows` is the total for the progress; `name` is the file's name in messages.
     """
-    folder = folder_of(sha256, model, columns, revision)
-    found = _state(folder)
-    if found.status in ("done", "running") or (found.status == "failed" and not retry):
-        return found
+    folder = folder_of(sha256, model, columns)
+    count = _state(folder)
+    if count.status in ("done", "running") or (count.status == "failed" and not retry):
+        return count
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    arguments = ["--model", model, "--into", str(folder), "--rows", str(rows), "--name", name or path.name]
-    arguments += [
-        part for flag, text in (("--columns", columns), ("--revision", revision)) if text for part in (flag, text)
-    ]
-    return _start(path, folder, [str(path.absolute()), *arguments])
+    return _start(path, folder, *program(path, folder, model, columns, rows=rows, name=name or path.name))
+
+
+def program(
+    path: Path, folder: Path, model: str, columns: str | None, *, rows: int, name: str
+) -> tuple[list[str], Limits]:
+    """The arguments and the limits of the program that tokenizes a file into `folder`."""
+    arguments = [str(path.absolute()), "--model", model, "--into", str(folder.absolute()), "--rows", str(rows)]
+    arguments += ["--name", name, *(["--columns", columns] if columns else [])]
+    length = path.stat().st_size
+    written = SPARE_BYTES + 4 * (SPARE_BYTES + STORE_FACTOR * length)
+    return arguments, Limits(MEMORY_BYTES, SECONDS + length // BYTES_PER_SECOND, file_bytes=written)
 
 
 def wait(current: Callable[[], TokenCount], on_progress: Callable[[TokenCount], None] | None = None) -> Path:
@@ -108,16 +103,15 @@ def wait(current: Callable[[], TokenCount], on_progress: Callable[[TokenCount], 
         DataError: it failed, or was killed.
     """
     tries = 5  # a killed process is marked as failed a moment later
-    while (found := current()).status in ("running", "absent") and tries:
-        tries = 5 if found.status == "running" else tries - 1
+    while (count := current()).status in ("running", "absent") and tries:
+        tries = 5 if count.status == "running" else tries - 1
         if on_progress:
-            on_progress(found)
+            on_progress(count)
         time.sleep(_LOOK_SECONDS)
-    if found.store is None:
-        problem = found.problem or {"message": "was not tokenized.", "fix": "Try again."}
-        place = {key: problem[key] for key in ("file", "line", "field") if key in problem}
-        raise DataError(problem["message"], problem["fix"], **place)
-    return found.store
+    if count.store is None:
+        problem = count.problem or _problem("was not tokenized.", "Try again.")
+        raise DataError(**problem)
+    return count.store
 
 
 def _state(folder: Path) -> TokenCount:
@@ -127,12 +121,17 @@ def _state(folder: Path) -> TokenCount:
         return TokenCount("running", *read_progress(folder))
     if (folder / token_store.FACTS).is_file():  # finished between the two checks
         return TokenCount("done", store=folder)
-    if problem := _json(failure_file(folder)):
-        return TokenCount("failed", problem=problem)
-    return TokenCount("absent")
+    try:
+        return TokenCount("failed", problem=json.loads(failure_file(folder).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return TokenCount("absent")
 
 
-def _start(path: Path, folder: Path, arguments: list[str]) -> TokenCount:
+def _problem(message: str, fix: str) -> dict[str, Any]:
+    return {"file": "", "line": None, "field": "", "message": message, "fix": fix}
+
+
+def _start(path: Path, folder: Path, arguments: list[str], limits: Limits) -> TokenCount:
     """Starts the process, which inherits the lock, so that the store is never unlocked in between."""
     lock = os.open(token_store.lock_file(folder), os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -143,16 +142,14 @@ def _start(path: Path, folder: Path, arguments: list[str]) -> TokenCount:
         if (folder / token_store.FACTS).is_file():
             return _state(folder)
         failure_file(folder).unlink(missing_ok=True)
-        length = path.stat().st_size
-        room = SPARE_BYTES + STORE_FACTOR * length
+        room = SPARE_BYTES + STORE_FACTOR * path.stat().st_size
         free = shutil.disk_usage(folder.parent).free
         if room > free:
             message = (
                 f"may need {byte_size(room)} for its tokens; the disk of {folder.parent} has {byte_size(free)} free."
             )
             fix = "Free disk space, or set LATHE_DATA_DIR to a larger disk."
-            return TokenCount("failed", problem={"file": "", "line": None, "field": "", "message": message, "fix": fix})
-        limits = Limits(MEMORY_BYTES, SECONDS + length // BYTES_PER_SECOND, file_bytes=SPARE_BYTES + 4 * room)
+            return TokenCount("failed", problem=_problem(message, fix))
         with Path(f"{folder}.log").open("wb") as output:
             child = programs.start_limited(
                 programs.MAKE_STORE,
@@ -174,25 +171,55 @@ def _start(path: Path, folder: Path, arguments: list[str]) -> TokenCount:
 def _collect(child: "subprocess.Popen[bytes]", folder: Path) -> None:
     """Waits for the process, and records the failure if it was killed."""
     code = child.wait()
-    token_cache.make_room(keep=folder)
+    make_room(keep=folder)
     if code in (0, -signal.SIGTERM) or failure_file(folder).exists():
         return
     what = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     log.warning("tokenizing into %s ended with %s", folder, what)
     message = f"could not be tokenized: the process was killed ({what}), probably for lack of memory."
-    problem = {
-        "file": "",
-        "line": None,
-        "field": "",
-        "message": message,
-        "fix": "Shorten its longest rows, or try again.",
-    }
+    problem = _problem(message, "Shorten its longest rows, or try again.")
     failure_file(folder).write_text(json.dumps(problem), encoding="utf-8")
 
 
-def _json(path: Path) -> dict[str, Any] | None:
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found
+def drop(sha256: str) -> None:
+    """Removes the tokens of a data set, for every tokenizer; those in use stay until the next cleanup."""
+    for folder in stores():
+        if folder.name.startswith(f"{sha256[:16]}-"):
+            remove(folder)
+
+
+def keep_only(sha256s: set[str]) -> None:
+    """Removes the tokens of all other data sets, and leftovers of killed processes."""
+    beginnings = {sha256[:16] for sha256 in sha256s}
+    for folder in stores():
+        if folder.name.partition("-")[0] not in beginnings:
+            remove(folder)
+    for aside in get_settings().tokens_dir.glob(".making-*"):
+        if not token_store.is_being_made(aside.with_name(aside.name.removeprefix(".making-"))):
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+def make_room(keep: Path | None = None) -> None:
+    """Removes the least recently read stores until all together fit into LATHE_TOKEN_CACHE_BYTES."""
+    sizes = {folder: size_of(folder).bytes for folder in stores()}
+    over = sum(sizes.values()) - get_settings().token_cache_bytes
+    for folder in sorted(sizes, key=lambda folder: folder.stat().st_mtime if folder.exists() else 0):
+        if over <= 0:
+            return
+        if folder != keep and remove(folder):
+            over -= sizes[folder]
+
+
+def stores() -> list[Path]:
+    """The folders of all token stores."""
+    folder = get_settings().tokens_dir
+    return [path for path in folder.iterdir() if (path / token_store.FACTS).is_file()] if folder.is_dir() else []
+
+
+def remove(folder: Path) -> bool:
+    """Removes a store unless a process makes or uses it; True if it was removed."""
+    removed = token_store.remove(folder)
+    if removed:
+        failure_file(folder).unlink(missing_ok=True)
+        Path(f"{folder}.log").unlink(missing_ok=True)
+    return removed

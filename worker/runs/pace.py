@@ -1,0 +1,169 @@
+"""When waiting runs start, and what a run takes before it starts: by the measured speed of other runs."""
+
+import heapq
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from sqlmodel import Session, col, select
+
+from training.config.run_config import RunConfig
+from training.errors import DataError, Problem
+from training.tokens.order import steps_per_epoch
+from training.tokens.selection import held_out_count, sliced_rows
+from worker.datasets import run_data
+from worker.datasets.run_data import NamedData
+from worker.runs.settle import Settled
+from worker.store import database, runs, waiting
+from worker.store.tables import Run, Status
+
+_ALIKE = 5  # newest runs that count
+_SAME = ("model", "method", "task", "max_length", "strategy", "num_processes", "gradient_checkpointing")
+_NEARLY = ("model", "method")
+
+
+class Job(NamedTuple):
+    """A run as the queue sees it: its devices, and the seconds that it still takes (None if unknown)."""
+
+    devices: int
+    seconds: float | None
+
+
+def expected(*, session: Session, devices: int) -> dict[str, float | None]:
+    """The seconds until each startable run begins, by id; None where the time of a run ahead of it is unknown.
+
+    `devices` is the number of devices that runs share.
+    """
+    running = runs.with_status(session=session, status=Status.RUNNING)
+    queued = waiting.startable(session=session)
+    times = starts([_job(session, run) for run in running], [_job(session, run) for run in queued], devices)
+    return dict(zip([run.id for run in queued], times, strict=True))
+
+
+def starts(running: Iterable[Job], queued: Sequence[Job], devices: int) -> list[float | None]:
+    """The seconds until each of the `queued` starts, in their order, none overtaking another.
+
+    A run that needs more devices than there are never starts, and holds nobody up.
+    """
+    ends: list[float] = [0.0] * devices
+    for job in running:
+        for _ in range(min(job.devices, devices)):
+            heapq.heapreplace(ends, float("inf") if job.seconds is None else job.seconds)
+    times: list[float | None] = []
+    earliest = 0.0
+    for job in queued:
+        if job.devices > devices:
+            times.append(None)
+            continue
+        taken = [heapq.heappop(ends) for _ in range(job.devices)]
+        earliest = max(earliest, *taken)
+        times.append(None if earliest == float("inf") else earliest)
+        end = float("inf") if job.seconds is None else earliest + job.seconds
+        for _ in taken:
+            heapq.heappush(ends, end)
+    return times
+
+
+def _job(session: Session, run: Run) -> Job:
+    on_cpu = any(device.endswith("/cpu") for device in run.devices)
+    needed = len(run.devices) or int(run.config.get("num_processes", 1))
+    return Job(1 if on_cpu else needed, _seconds_left(session, run))
+
+
+def _seconds_left(session: Session, run: Run) -> float | None:
+    """By the run's own speed if it has trained; else the median duration of finished runs with its model and data."""
+    if run.seconds_per_step and run.total_steps:
+        return max(run.total_steps - run.step, 0) * run.seconds_per_step
+    config = col(Run.config)
+    same = [config[name].as_string() == run.config.get(name) for name in ("model", "method")]
+    same.append(
+        col(Run.dataset_id) == run.dataset_id if run.dataset_id else config["data"].as_string() == run.config["data"]
+    )
+    alike = select(Run.finished_at, Run.started_at).where(Run.status == Status.FINISHED, *same)
+    took = [
+        end - begin for end, begin in session.exec(alike.order_by(col(Run.id).desc()).limit(_ALIKE)) if end and begin
+    ]
+    if not took:
+        return None
+    elapsed = database.now(session=session) - run.started_at if run.started_at else 0.0
+    return max(statistics.median(took) - elapsed, 0.0)
+
+
+def training_rows(settled: Settled) -> int | None:
+    """The training rows of a run; None for a stream, and for files that are too large to count before the start.
+
+    Rows without loss tokens are known only after tokenization and count here.
+    """
+    config = settled.config
+    counts = [_rows(config, item) for item in settled.data if item.field == "data"]
+    if config.streaming or None in counts:
+        return None
+    rows = sum(filter(None, counts))
+    try:
+        return rows - (0 if config.validation_data else held_out_count(config.eval_split, rows))
+    except DataError:
+        return None  # the run would be refused
+
+
+def total_steps(config: RunConfig, rows: int | None) -> int | None:
+    """The optimizer steps of a run on so many training rows; a mixture with weights is counted as one epoch over all rows."""
+    if config.max_steps or rows is None:
+        return config.max_steps
+    processes = max(config.num_processes // config.sequence_parallel_size, 1)
+    per_epoch = steps_per_epoch(rows, config.micro_batch_size, config.gradient_accumulation_steps, processes)
+    return max(math.ceil(per_epoch * config.epochs), 1)
+
+
+def seconds_per_step(session: Session, config: RunConfig, rows: int | None) -> float | None:
+    """The median over the newest runs with the same model and method, scaled to the rows of a step; None without one.
+
+    Runs with the same length, strategy and processes count if there are any.
+    """
+    for same in (_SAME, _NEARLY):
+        if found := _measured(session, config, same):
+            return statistics.median(found) * _rows_of_a_step(config, rows)
+    return None
+
+
+def together(jobs: Sequence[tuple[int, float | None]], devices: int) -> float | None:
+    """The seconds until the last run ends on that many devices; a job is its processes and seconds. None if one is unknown."""
+    if any(seconds is None for _, seconds in jobs):
+        return None
+    queued = [Job(min(processes, devices), seconds) for processes, seconds in jobs]
+    begins = starts([], queued, devices)
+    ends = [begin + (job.seconds or 0.0) for begin, job in zip(begins, queued, strict=True) if begin is not None]
+    return max(ends, default=0.0)
+
+
+def _measured(session: Session, config: RunConfig, same: Sequence[str]) -> list[float]:
+    """Seconds per row of the newest runs that have the `same` settings."""
+    values = config.model_dump(mode="json")
+    alike = [col(Run.config)[name].as_string() == str(values[name]) for name in same]
+    timed = select(Run).where(col(Run.seconds_per_step).is_not(None), *alike)
+    return [
+        (run.seconds_per_step or 0.0)
+        / _rows_of_a_step(RunConfig.model_validate(run.config), (run.plan or {}).get("train_rows"))
+        for run in session.exec(timed.order_by(col(Run.id).desc()).limit(_ALIKE))
+    ]
+
+
+def _rows_of_a_step(config: RunConfig, rows: int | None) -> int:
+    """The global batch size, or all rows if they are fewer."""
+    return max(min(config.global_batch_size, rows or config.global_batch_size), 1)
+
+
+def _rows(config: RunConfig, item: NamedData) -> int | None:
+    """The rows of a data set that are used; None if they are not counted before the start."""
+    if isinstance(item.data, Problem):
+        return None
+    try:
+        columns = item.source.columns or config.columns
+        dataset = run_data.as_dataset(item.data, columns) if isinstance(item.data, Path) else item.data
+    except (DataError, OSError):
+        return None
+    if dataset is None:
+        return None
+    rows = sliced_rows(config.data_slice, dataset.rows)
+    return min([rows, *filter(None, (config.max_samples, item.source.max_rows))])
