@@ -65,11 +65,22 @@ def add_file(*, path: Path, name: str, move: bool = False, owner: str = LOCAL) -
     return add(path=path, name=name, move=move, owner=owner).dataset
 
 
-def add(*, path: Path, name: str, move: bool = False, columns: str | None = None, owner: str = LOCAL) -> Added:
-    """As `add_file`, and returns whether the data set is new. With `columns`, a new one is checked and stored with this mapping."""
+def add(
+    *,
+    path: Path,
+    name: str,
+    move: bool = False,
+    columns: str | None = None,
+    owner: str = LOCAL,
+    quota: DiskQuota | None = None,
+) -> Added:
+    """As `add_file`, and returns whether the data set is new. With `columns`, a new one is checked and stored with this mapping.
+
+    `quota` is the owner's, if it is measured already.
+    """
     name = plain_name(name)
     try:
-        quota = measured(owner)
+        quota = quota or measured(owner)
         with bundles.as_file(path, name, quota) as file, incoming.copied(file, name, quota) as (copy, digest):
             known_format = file_format(file, file.name) if file != path else None
             return _take(copy, digest, name, quota, columns, known_format)

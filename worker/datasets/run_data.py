@@ -26,9 +26,10 @@ from worker.datasets import datasets
 from worker.datasets.bundles import is_bundle
 from worker.datasets.checking import check_file
 from worker.datasets.datasets import Refused
+from worker.disk_quota import DiskQuota
 from worker.store import database, sight
 from worker.store.submissions import Repeated
-from worker.store.tables import LOCAL, Dataset
+from worker.store.tables import Dataset
 
 FIELDS = data_sets.FIELDS
 DATASET_ID = re.compile(r"[0-9a-f]{16}")
@@ -100,7 +101,7 @@ class RunData:
 
 @contextmanager
 def imported_data(
-    named: Sequence[NamedData], config: RunConfig, owner: str = LOCAL, problems: Sequence[Problem] = ()
+    named: Sequence[NamedData], config: RunConfig, quota: DiskQuota, problems: Sequence[Problem] = ()
 ) -> Iterator[RunData]:
     """Copies the files among a run's data into the store, and checks all of it against the run's task.
 
@@ -120,7 +121,7 @@ def imported_data(
         for item in named:
             field, source, dataset = item.field, item.source, item.data
             if isinstance(dataset, Path):
-                added = add(field, dataset, source.columns or common, owner)
+                added = add(field, dataset, source.columns or common, quota)
                 dataset = added.dataset
                 new += [added.dataset.id] if added.new else []
             assert isinstance(dataset, Dataset)
@@ -138,7 +139,7 @@ def imported_data(
         for dataset_id in new:
             with suppress(datasets.DatasetInUse, datasets.DatasetNotFound), database.write() as session:
                 # Another request may use it meanwhile.
-                datasets.remove(session=session, dataset_id=dataset_id, user=owner)
+                datasets.remove(session=session, dataset_id=dataset_id, user=quota.owner)
         raise
 
 
@@ -149,14 +150,14 @@ def sources_of(config: RunConfig) -> Iterator[tuple[str, Source]]:
             yield field, source
 
 
-def add(field: str, path: Path, columns: str | None, owner: str) -> datasets.Added:
+def add(field: str, path: Path, columns: str | None, quota: DiskQuota) -> datasets.Added:
     """Copies a file into the store.
 
     Raises:
         ConfigError: it cannot be read.
     """
     try:
-        return datasets.add(path=path, name=path.name, columns=columns, owner=owner)
+        return datasets.add(path=path, name=path.name, columns=columns, quota=quota)
     except DataError as error:
         raise ConfigError([_problem(field, path, error)]) from None
 

@@ -15,7 +15,7 @@ from training.data.row_formats import UNKNOWN, UNKNOWN_FIX
 from training.errors import Problem
 from training.run_folder.paths import saved_result
 from training.scoring.request import ACCURACY, DEFAULT_METRICS, JUDGE, RESULT, EvaluationRequest, evaluation_dir
-from worker import celery_app
+from worker import celery_app, disk_quota
 from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.datasets import datasets, run_data
 from worker.evaluations import scoring
@@ -173,7 +173,7 @@ def _with_data(request: EvaluationRequest, run: Run, data: str, allowed: Allowed
     if isinstance(dataset, Problem):
         raise ConfigError([dataset])
     if isinstance(dataset, Path):
-        dataset = run_data.add("data", dataset, request.columns, owner).dataset
+        dataset = run_data.add("data", dataset, request.columns, disk_quota.measured(owner)).dataset
     columns = request.columns or dataset.columns_map
     if not columns and dataset.row_format == UNKNOWN:
         columns = run.config.get("columns")

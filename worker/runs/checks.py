@@ -225,7 +225,7 @@ def _disk(settled: Settled) -> Iterator[Problem]:
         )
         fix = "Free disk space, keep fewer checkpoints, or set LATHE_DATA_DIR to a larger disk."
         yield Problem("save_total_limit", config.save_total_limit, message, fix)
-    if over := disk_quota.measured(settled.owner).refusal(needed):
+    if over := settled.quota.refusal(needed):
         yield Problem("save_total_limit", config.save_total_limit, over, f"Keep fewer checkpoints. {disk_quota.FIX}")
 
 

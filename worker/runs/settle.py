@@ -26,10 +26,12 @@ from training.model_info.config_json import ModelError
 from training.model_info.folder import ADAPTER_CONFIG, ModelFacts, describe_model
 from training.regular_files import read_regular
 from training.run_folder.paths import result_dir
+from worker import disk_quota
 from worker.allowed_paths import EVERYTHING, AllowedPaths, find_path
 from worker.datasets import datasets
 from worker.datasets.datasets import DatasetNotFound
 from worker.datasets.run_data import DATASET_ID, NamedData, sources_of
+from worker.disk_quota import DiskQuota
 from worker.file_store import dataset_files
 from worker.settings import get_settings
 from worker.store import database
@@ -125,6 +127,11 @@ class Settled:
     def engine(self) -> EngineName:
         """The engine that places the run."""
         return get_settings().chosen_engine(self.config.engine)
+
+    @cached_property
+    def quota(self) -> DiskQuota:
+        """What the owner may use of the disk, and uses."""
+        return disk_quota.measured(self.owner)
 
     @cached_property
     def machine(self) -> Machine:

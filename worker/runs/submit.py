@@ -85,7 +85,7 @@ def prepared(config: RunConfig, *, allowed: AllowedPaths = EVERYTHING, owner: st
     """
     settled = settle(config, allowed, owner, files=FILES)
     problems = checks.before_import(settled)
-    with run_data.imported_data(settled.data, settled.config, owner, problems) as data:
+    with run_data.imported_data(settled.data, settled.config, settled.quota, problems) as data:
         config = settled.config.model_copy(update={"model": str(settled.folder or settled.config.model)})
         if faults := rows_check.faults(config, data):
             raise ConfigError(faults)
