@@ -33,7 +33,7 @@ from worker.store.tables import Dataset
 
 FIELDS = data_sets.FIELDS
 DATASET_ID = re.compile(r"[0-9a-f]{16}")
-_MOST_READ_BYTES = 20 * 2**20  # read while a form is filled in; a larger file is checked at Start
+MOST_READ_BYTES = 20 * 2**20  # read while a form is filled in; a larger file is checked at Start
 
 
 @dataclass(frozen=True)
@@ -275,7 +275,7 @@ def as_dataset(path: Path, columns: str | None) -> Dataset | None:
         Refused: a run could not train on it.
     """
     facts = path.stat()
-    if is_bundle(path) or not path.is_file() or facts.st_size > _MOST_READ_BYTES:
+    if is_bundle(path) or not path.is_file() or facts.st_size > MOST_READ_BYTES:
         return None
     inspection = _inspected(path, facts.st_mtime_ns, facts.st_size, columns)
     if not inspection.trainable and (columns or not inspection.mappable):

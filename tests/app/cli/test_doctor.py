@@ -115,7 +115,7 @@ def test_an_accelerator_that_lathe_does_not_use_is_named_with_the_reason():
 
 
 def test_a_missing_package_is_an_error(monkeypatch):
-    monkeypatch.setattr(host_checks, "_version", lambda name: None if name == "peft" else "999")
+    monkeypatch.setattr(host_checks, "version_of", lambda name: None if name == "peft" else "999")
     (found,) = host_checks.packages()
     assert found.state is State.FAILED and "peft is missing" in found.said
 

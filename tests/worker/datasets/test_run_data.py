@@ -161,7 +161,7 @@ def test_a_changed_file_is_read_again(database: str, tmp_path: Path) -> None:
 
 
 def test_a_large_file_is_left_for_start(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_data, "MOST_BYTES", 10)
+    monkeypatch.setattr(run_data, "MOST_READ_BYTES", 10)
     (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "completion": 5}\n')
     config = parse({"model": MODEL, "data": str(tmp_path / "rows.jsonl"), "eval_split": 0})
     assert list(run_data.problems(settle(config).data, config)) == []
