@@ -182,7 +182,7 @@ def test_an_invalid_file_is_refused_with_its_problem_and_without_leftovers(read_
 def test_an_unusual_file_is_imported_with_warnings(read_before, name):
     shape, rows, words = TAKEN[name]
     dataset = datasets.add_file(path=DATA / name, name=name)
-    assert (dataset.shape, dataset.rows) == (shape, rows)
+    assert (dataset.row_format, dataset.rows) == (shape, rows)
     warnings = [f"row {issue['line']}: {issue['field']} {issue['message']}" for issue in dataset.warnings]
     assert len(warnings) == len(words)
     assert all(word in sentence for word, sentence in zip(words, warnings, strict=True))
@@ -272,7 +272,7 @@ def many_parquet_columns(path):
 def test_thousands_of_columns_are_shortened(home, tmp_path, make, name):
     make(tmp_path / name)
     dataset = datasets.add_file(path=tmp_path / name, name=name)
-    assert dataset.shape == UNKNOWN
+    assert dataset.row_format == UNKNOWN
     assert len(dataset.columns) == 500
     assert len(json.dumps([dataset.columns, dataset.sample, dataset.warnings])) < 200_000
 
