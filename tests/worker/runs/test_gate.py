@@ -11,7 +11,7 @@ from worker.runs.submit import Prepared
 
 # What lets a configuration in: of the store, by module and function.
 ENTRANCES = {
-    ("runs", "create"), ("runs", "resume"), ("evaluations", "create"), ("store", "create"), ("submit", "stored"),
+    ("runs", "create"), ("runs", "resume"), ("evaluations", "create"), ("served_models", "create"), ("submit", "stored"),
 }  # fmt: skip
 # Each function that calls one, and the check that it makes, or the value that only the check makes.
 CALLERS = {
