@@ -114,7 +114,12 @@ def test_a_data_set_of_unknown_format_can_be_stored_and_mapped_later(database, n
     dataset = datasets.add_file(path=nested, name="nested.jsonl")
     assert (dataset.row_format, dataset.columns_map) == ("unknown", None)
     mapped = datasets.save_mapping(dataset.id, COLUMNS)
-    assert (mapped.row_format, mapped.columns_map, mapped.counts, mapped.warnings) == ("mapped", COLUMNS, {"mapped": 3}, [])
+    assert (mapped.row_format, mapped.columns_map, mapped.counts, mapped.warnings) == (
+        "mapped",
+        COLUMNS,
+        {"mapped": 3},
+        [],
+    )
     with db.read() as session:
         assert datasets.get(session=session, dataset_id=dataset.id).columns_map == COLUMNS
     assert datasets.save_mapping(dataset.id, None).row_format == "unknown"
