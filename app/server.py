@@ -17,7 +17,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from app.access import callers, server_token
 from app.access.uploads import FOLDER, give_each_its_own_folder
-from training.printable import change_output, printable
+from training.redaction import change_output, printable
 from worker.settings import Settings, get_settings
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from trainer_process import Trained, start, train_here
 from benchmarks.matrix.inputs import make_data as make_task_data
 from benchmarks.matrix.inputs import make_models
 from training.config.choices import Task
-from training.run_folder.lineage import DataSource, Lineage
+from training.run_folder.record import DataSource, Lineage
 
 CACHE = ROOT / ".pytest_cache" / "trained"
 KEPT_SECONDS = 86_400  # without use

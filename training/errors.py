@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from enum import Enum
@@ -102,13 +102,19 @@ class DataError(UserError):
         self.file, self.line, self.field = file, line, field
 
 
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yields an error and what caused it, the last cause last."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
 def is_out_of_memory(error: BaseException | None) -> bool:
     """True for an out-of-memory error of torch, cuBLAS or cuDNN, or an error caused by one."""
-    while error is not None:
-        if type(error).__name__ == "OutOfMemoryError" or any(sign in str(error) for sign in _NO_MEMORY):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    return any(
+        type(cause).__name__ == "OutOfMemoryError" or any(sign in str(cause) for sign in _NO_MEMORY)
+        for cause in causes(error)
+    )
 
 
 _NO_MEMORY = ("CUDA out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")

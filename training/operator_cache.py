@@ -19,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TextIO
 
-from training.whole_file import write_whole
+from training.files import sha256, write_whole
 
 ROOT_VARIABLE = "TORCH_EXTENSIONS_DIR"
 PHASE = "compiling DeepSpeed operators"
@@ -57,7 +57,7 @@ def usable(folder: Path, name: str) -> Path | None:
     library = folder / f"{name}.so"
     try:
         stamp = json.loads((folder / _STAMP).read_text(encoding="utf-8"))
-        matches = stamp == {"environment": environment(), "sha256": _sha256(library)}
+        matches = stamp == {"environment": environment(), "sha256": sha256(library)}
     except (OSError, ValueError):
         return None
     return library if matches else None
@@ -65,7 +65,7 @@ def usable(folder: Path, name: str) -> Path | None:
 
 def stamp(folder: Path, name: str) -> None:
     """Writes the stamp of the operator in `folder`. Call it after the operator has been loaded."""
-    text = json.dumps({"environment": environment(), "sha256": _sha256(folder / f"{name}.so")})
+    text = json.dumps({"environment": environment(), "sha256": sha256(folder / f"{name}.so")})
     write_whole(folder / _STAMP, text)
 
 
@@ -132,8 +132,3 @@ def _processor() -> str:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -17,7 +17,7 @@ from training.redaction import redact_output
 from training.reports.report import Report
 from training.rules import check
 from training.run_folder import checkpoints
-from training.run_folder.events import DIVERGED, PAUSED, Finished, Note, Resumed
+from training.run_folder.events import DIVERGED, PAUSED, Finished, Resumed
 from training.run_folder.paths import CONFIG_FILE, checkpoint_step
 from training.unused_libraries import leave_out
 
@@ -64,7 +64,7 @@ def train(config: RunConfig, run_dir: Path, report: Report, stop: StopSignal) ->
     from training.ranks import distributed
     from training.ranks.node_check import check_nodes
     from training.reports import out_of_memory
-    from training.reports.memory_limit import limited_memory
+    from training.reports.live_memory import limited_memory
 
     machine = distributed.local_machine()
     apply_rules(config, machine, report)
@@ -85,11 +85,10 @@ def train_rank(
     from training.ranks import distributed
     from training.results.finish import answer_held_out, conclude, memory_of_training, publish_result, reference_of
     from training.trainer.arguments import training_arguments
+    from training.trainer.data_notes import check_rows
     from training.trainer.divergence import step_back
-    from training.trainer.make_trainer import make_trainer
-    from training.trainer.objectives import objective
+    from training.trainer.make_trainer import make_trainer, objective
     from training.trainer.prepare import prepare_data
-    from training.trainer.row_check import check_rows
 
     def enter(phase: str) -> None:
         stop.check()
@@ -157,8 +156,7 @@ def run_steps(
     if checkpoint:
         report.for_run(Resumed(step=int(checkpoint.name.split("-")[1]), path=checkpoint.name, rejected=rejected))
     elif rejected:
-        message = f"No checkpoint is complete, so training restarts from step 0: {'; '.join(rejected)}"
-        report.for_run(Note(message=message, level="warning"))
+        report.warn(f"No checkpoint is complete, so training restarts from step 0: {'; '.join(rejected)}")
     with trainer.context.trackers.closed_at_end(hurried=lambda: stop.requested):
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         if (
@@ -186,7 +184,7 @@ def apply_rules(config: RunConfig, machine: Machine, report: Report) -> None:
         if conflict.blocking:
             name = conflict.settings[0]
             raise UserError(name, getattr(config, name), conflict.reason, conflict.fix)
-        report.for_run(Note(message=f"{conflict.reason} {conflict.fix}"))
+        report.note(f"{conflict.reason} {conflict.fix}")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import click
 from app.cli.client import check_here
 from app.errors import storage_problem
 from training.errors import DataError, Problem, UserError
-from training.printable import ChangedStream, change_output, printable
+from training.redaction import ChangedStream, change_output, printable
 
 
 class Group(click.Group):

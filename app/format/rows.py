@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from app.format import numbers
-from training.printable import printable
+from training.redaction import printable
 from training.template_check.findings import Finding, Report, ShownRow, ShownToken
 from worker.runs.rows_check import CheckedSet
 

@@ -64,7 +64,7 @@ def measured(family: Family, *, trains: bool = True) -> Row:
             model, trains = on_meta(config, family.kind), False
         except Exception:
             return Row(family, problem=f"{type(first).__name__}: {first}".splitlines()[0].strip(": ")[:160])
-    from training.batches.padding_free import why_not_flat
+    from training.batches.layout import why_not_flat
 
     counts = counted(family, model)
     if family.kind != "causal":
@@ -112,8 +112,7 @@ def packing(config: Any) -> tuple[str, tuple[float | None, float, float] | None]
     """Returns why rows are not concatenated (empty: they are), and the losses of a random model: flat, padded and one by one."""
     import torch
 
-    from training.batches.layout import choose_layout
-    from training.batches.padding_free import cross_row_influence, why_not_flat
+    from training.batches.layout import choose_layout, cross_row_influence, why_not_flat
     from training.config.fields import parse
 
     model = random_model(config)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from training.config.run_config import RunConfig
 from training.ranks.stopping import StopSignal, die_with_parent
-from training.reports import memory_limit
+from training.reports import live_memory
 from training.reports.live_memory import LiveStorages
 from training.reports.report import Report
 
@@ -40,7 +40,7 @@ class PhasedReport(Report):
         super().enter(phase)
 
     def end_phase(self) -> None:
-        if counting := memory_limit.counter():
+        if counting := live_memory.counter():
             self._peaks.append((self.phase, counting.peak))
             self._file.write_text(json.dumps(self._peaks))
 
@@ -96,7 +96,7 @@ def _run(folder: Path, rank: int) -> str:
 
     config = RunConfig.model_validate_json((folder / "config.json").read_text())
     report = PhasedReport(folder, rank)
-    counted = memory_limit.counted_memory
+    counted = live_memory.counted_memory
 
     @contextlib.contextmanager
     def recorded(budget: int | None = None) -> Iterator[LiveStorages]:
@@ -106,7 +106,7 @@ def _run(folder: Path, rank: int) -> str:
             finally:
                 report.end_phase()
 
-    memory_limit.counted_memory = recorded
+    live_memory.counted_memory = recorded
     try:
         train(config, folder, report, StopSignal())
         return "worked"

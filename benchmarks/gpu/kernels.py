@@ -13,7 +13,7 @@ from transformers.utils import is_flash_attn_2_available, is_flash_attn_3_availa
 
 from benchmarks.gpu.bench import Bench
 from training.batches.collators import Collator
-from training.batches.padding_free import FlatCollator, takes_row_bounds
+from training.batches.layout import FlatCollator, takes_row_bounds
 from training.batches.views import Tokens
 from training.models.attention import attend_row_by_row
 

@@ -20,7 +20,7 @@ from training.data.rows import DataRows
 from training.models import loading
 from training.models.attention import implementation
 from training.ranks import distributed
-from training.reports.memory_limit import counted_memory
+from training.reports.live_memory import counted_memory
 
 
 class Rows(TokenList):
@@ -110,8 +110,7 @@ def train_steps(config: RunConfig, case: Case, bench: Bench, began: Any) -> None
     from training.ranks.stopping import StopSignal
     from training.reports.report import Report
     from training.trainer.arguments import training_arguments
-    from training.trainer.make_trainer import make_trainer
-    from training.trainer.objectives import objective
+    from training.trainer.make_trainer import make_trainer, objective
     from training.trainer.prepare import Data
 
     folder = bench.home / "runs" / case.name.replace(" ", "-").replace(",", "")

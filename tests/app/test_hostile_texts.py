@@ -14,7 +14,7 @@ from web import client
 from app.cli.__main__ import main
 from app.cli.options import clear_line
 from app.web.addresses import PAGES
-from training.printable import ChangedStream, markdown_text, printable
+from training.redaction import ChangedStream, markdown_text, printable
 
 QUERIES = {
     "/run": ["?id={finished}", "?id={failed}", "?id={waiting}"],

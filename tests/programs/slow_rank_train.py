@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from training import train
-from training.ranks import hang_watch
+from training.ranks import pace
 from training.trainer.reporting_trainer import ReportingTrainer
 
-hang_watch.HANG_SECONDS, hang_watch.LOOK_SECONDS = 1.0, 0.1
+pace.HANG_SECONDS, pace.LOOK_SECONDS = 1.0, 0.1
 _loss = ReportingTrainer.model_loss
 
 

@@ -138,9 +138,9 @@ def test_a_second_trainer_counts_as_doubled(finished: tuple[str, Path]) -> None:
 
 def test_a_step_recorded_twice_in_one_attempt_counts_as_doubled(finished: tuple[str, Path]) -> None:
     last = Metrics(step=STEPS, values={"loss": 0.1})
-    with EventWriter(finished[1] / "events.jsonl") as writer:
-        for step in (STEPS, STEPS - 1):
-            writer.write(replace(last, step=step))
+    writer = EventWriter(finished[1] / "events.jsonl")
+    for step in (STEPS, STEPS - 1):
+        writer.write(replace(last, step=step))
     assert f"step {STEPS} follows step {STEPS}" in check().doubled[0]
 
 

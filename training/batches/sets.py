@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Sampler
+from numpy.typing import NDArray
+from torch.utils.data import Dataset, Sampler
 
 from training.batches.views import IGNORED, TokenList, View, rows_behind
 from training.data.rows import DataRows
+from training.tokens.order import Integers, Order, turns
 
 SETS = "data_sets"
 """The entry of a training batch with the set of each item (token with loss, or row), of shape (items,)."""
@@ -86,27 +88,80 @@ class HeldOutBatches(Sampler[list[int]]):
         return self._batches[index] if index < len(self._batches) else (0, range(0))
 
 
+def single_rows(items: list[Any]) -> list[Any]:
+    """The rows of a batch of rows, or of packs of rows."""
+    return [row for item in items for row in (item if isinstance(item, list) else [item])]
+
+
 def item_sets(rows: list[Any], items: Callable[[Any], int]) -> dict[str, torch.Tensor]:
     """Returns the entry SETS of a batch of rows, or of packs of rows; nothing if they are from one data set.
 
     `items` counts the items of a row. They must be in the order of the rows, as in the labels of every layout.
     """
-    flat = [row for item in rows for row in (item if isinstance(item, list) else [item])]
+    flat = single_rows(rows)
     if SETS not in flat[0]:
         return {}
     return {SETS: torch.from_numpy(np.repeat([row[SETS] for row in flat], [items(row) for row in flat]))}
 
 
-def tokens_after_first(row: Any) -> int:
-    """The tokens of a row that a causal model predicts with loss."""
-    return int(np.count_nonzero(row["labels"][1:] != IGNORED))
+def count_loss_tokens(labels: NDArray[Any]) -> int:
+    """The number of tokens with loss."""
+    return int(np.count_nonzero(labels != IGNORED))
 
 
-def tokens(row: Any) -> int:
-    """The tokens of a target that an encoder-decoder predicts with loss."""
-    return int(np.count_nonzero(row["labels"] != IGNORED))
+class TokenDataset(Dataset[Any]):
+    """A view as a torch data set of rows, or of packs of rows if its `order` yields packs.
+
+    With `names_sets` and several data sets, each row also has the entry SETS, the number of its set.
+    """
+
+    def __init__(
+        self, view: View | TokenList, sets: Sets, order: Order | None = None, *, names_sets: bool = False
+    ) -> None:
+        self._view, self.sets, self.order = view, sets, order
+        self._names_sets = names_sets and sets.several
+
+    def __len__(self) -> int:
+        return len(self.order) if self.order else self._view.num_rows
+
+    def __getitem__(self, index: int | Integers) -> Any:
+        """Returns a row, or the list of rows of a pack."""
+        return [self._row(int(row)) for row in index] if np.ndim(index) else self._row(int(index))  # type: ignore[union-attr]
+
+    def _row(self, index: int) -> Any:
+        row = self._view[index]
+        return row | {SETS: self.sets.index(index)} if self._names_sets else row
 
 
-def with_sets(collate: Any, items: Callable[[Any], int]) -> Any:
-    """Returns `collate` with the entry SETS added to its batches."""
-    return lambda rows: collate(rows) | item_sets(rows, items)
+class RankBatches(Sampler[list[Any]]):
+    """Yields one rank's micro batches of an epoch; consecutive micro batches go to consecutive ranks.
+
+    All ranks get the same number of micro batches. A rank without rows in the last one (`ends_empty`) gets the first row or
+    pack of the epoch again, which must have weight 0.
+    """
+
+    def __init__(self, order: Order, micro_batch: int, rank: int = 0, world: int = 1) -> None:
+        self._order, self._size, self._rank, self._world = order, micro_batch, rank, world
+        self.epoch = 0
+
+    @property
+    def units(self) -> int:
+        """Rows or packs in an epoch."""
+        return len(self._order)
+
+    @property
+    def ends_empty(self) -> bool:
+        """True if no rows are left for this rank in its last micro batch."""
+        return self._start(len(self) - 1) >= len(self._order)
+
+    def __len__(self) -> int:
+        return turns(len(self._order), self._size, self._world)
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        units = self._order.epoch(self.epoch)
+        for turn in range(len(self)):
+            start = self._start(turn)
+            yield list(units[start : start + self._size]) or [units[0]]
+
+    def _start(self, turn: int) -> int:
+        return (turn * self._world + self._rank) * self._size

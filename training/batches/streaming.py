@@ -19,10 +19,11 @@ from torch.utils.data import IterableDataset
 from transformers import PreTrainedTokenizerBase
 
 from training.batches.views import Tokens, labeled
-from training.chat.settings import DEFAULT, ChatSettings, with_row_weight
+from training.chat.settings import ChatSettings, with_row_weight
+from training.config.run_config import RunConfig
 from training.data.example import Example
 from training.data.files.formats import file_format, open_bytes
-from training.data.rows import read_numbered
+from training.data.rows import DataFile, read_numbered
 from training.errors import DataError
 from training.tokens.encoding import Encoder
 from training.tokens.rendering import Renderer
@@ -56,24 +57,15 @@ class Share:
 
 
 class Reader:
-    """Tokenizes rows of a file, truncated to a maximum length."""
+    """Tokenizes rows of a file, truncated to the run's maximum length."""
 
-    def __init__(
-        self,
-        source: Path,
-        columns: str | None,
-        tokenizer: PreTrainedTokenizerBase,
-        max_length: int,
-        *,
-        train_on_prompt: bool,
-        chat: ChatSettings = DEFAULT,
-    ) -> None:
-        self._source, self._columns, self._limit, self._all = source, columns, max_length, train_on_prompt
-        self._renderer, self._encoder, self._chat = Renderer(tokenizer, chat), Encoder(tokenizer), chat
+    def __init__(self, source: DataFile, tokenizer: PreTrainedTokenizerBase, config: RunConfig) -> None:
+        self._source, self._config, self._chat = source, config, ChatSettings.of(config)
+        self._renderer, self._encoder = Renderer(tokenizer, self._chat), Encoder(tokenizer)
 
     def examples(self, first: int, end: int) -> Iterator[Example | None]:
         """Yields the rows [first, end) of the file, counted from 0; None for a row that cannot be trained on."""
-        rows = islice(read_numbered(self._source, self._columns), first, end)
+        rows = islice(read_numbered(self._source.path, self._source.columns), first, end)
         return (example and with_row_weight(example, row, self._chat) for _, row, example in rows)
 
     def tokens(self, examples: Iterator[Example | None]) -> Iterator[Tokens | None]:
@@ -91,15 +83,15 @@ class Reader:
         rendered = [self._renderer.render(example) if example else None for example in examples]
         encoded = self._encoder.collect(rendered, self._encoder.encode(rendered))
         ends = np.cumsum(encoded.lengths)
-        rows: list[Tokens | None] = []
+        limit, rows = self._config.max_length, list[Tokens | None]()
         for number, (end, length) in enumerate(zip(ends, encoded.lengths, strict=True)):
             weights = np.zeros(length, np.float32)
             mine = encoded.spans[:, 0] == number
             for (_, first, last), weight in zip(encoded.spans[mine], encoded.weights[mine], strict=True):
                 weights[first:last] = weight
-            tokens, weights = encoded.tokens[end - length : end][: self._limit], weights[: self._limit]
+            tokens, weights = encoded.tokens[end - length : end][:limit], weights[:limit]
             kept = weights if self._chat.weight_field else None
-            row = labeled(tokens, weights > 0, train_on_prompt=self._all, weights=kept)
+            row = labeled(tokens, weights > 0, train_on_prompt=self._config.train_on_prompt, weights=kept)
             rows.append(row if (row["labels"][1:] >= 0).any() else None)
         return rows
 

@@ -1,6 +1,6 @@
 """The rows of a run's data as a task needs them: one or two token stores, and the labels."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 
@@ -17,6 +17,9 @@ from training.tokens.lengths import ENDLESS
 from training.tokens.order import Integers
 from training.tokens.parts import STORED_TEXTS, StoredText
 from training.tokens.store import Store, TokenStore, ends_of, joined
+
+Find = Callable[[DataFile, StoredText], TokenStore]
+"""Finds or makes the token store of a part of a file's rows."""
 
 
 @dataclass(frozen=True)
@@ -69,35 +72,28 @@ class TaskRows:
 
     def view(self, rows: Integers) -> View:
         """Returns a view of some of the rows, truncated and labeled."""
-        config, limit = self.config, self.config.max_length
-        match config.task:
+        store, limit, prompts = self.stores[0], self.config.max_length, self.config.train_on_prompt
+        match self.config.task:
             case Task.SFT:
-                return TokenView(self.stores[0], rows, limit, train_on_prompt=config.train_on_prompt)
+                return TokenView(store, rows, limit, train_on_prompt=prompts)
             case Task.PRETRAINING:
-                return ChunkView(self.stores[0], rows, limit)
+                return ChunkView(store, rows, limit)
             case Task.SEQ2SEQ:
-                source, target = self.stores
-                longest = config.max_target_length or limit
-                return TargetView(
-                    TokenView(source, rows, limit, train_on_prompt=True), _answer_view(target, rows, longest)
-                )
+                longest = self.config.max_target_length or limit
+                target = TokenView(self.stores[1], rows, longest, train_on_prompt=False)
+                return TargetView(TokenView(store, rows, limit, train_on_prompt=True), target)
             case Task.DPO | Task.ORPO | Task.REWARD:
-                chosen, rejected = self.stores
-                return PairView(_answer_view(chosen, rows, limit), _answer_view(rejected, rows, limit))
+                chosen, rejected = (TokenView(part, rows, limit, train_on_prompt=False) for part in self.stores)
+                return PairView(chosen, rejected)
             case Task.KTO | Task.CLASSIFICATION:
                 assert self.labels is not None
-                untruncated = _answer_view(self.stores[0], rows, ENDLESS) if config.task is Task.KTO else None
-                return LabelView(_answer_view(self.stores[0], rows, limit), self.labels, untruncated)
-
-
-def _answer_view(store: Store, rows: Integers, limit: int) -> TokenView:
-    return TokenView(store, rows, limit, train_on_prompt=False)
+                return LabelView(store, rows, limit, self.labels, whole=self.config.task is Task.KTO)
 
 
 def open_rows(
     config: RunConfig,
     files: Sequence[DataFile],
-    find: Callable[[DataFile, StoredText], TokenStore],
+    find: Find,
     classes: tuple[str, ...] | None = None,
 ) -> TaskRows:
     """Opens the rows of `files` for the run's task; `find` finds or makes the token store of a part.
@@ -109,20 +105,16 @@ def open_rows(
     """
     stores = tuple(joined([find(file, part) for file in files]) for part in STORED_TEXTS[config.task])
     if config.task is Task.KTO:
-        return TaskRows(config, stores, _answer_labels(files))
+        rows = read_files(files, unwanted=True)
+        labels = [_answer_label(file, row, example) for _, file, row, _, example in rows]
+        return TaskRows(config, stores, np.array(labels, np.int64))
     if config.task is Task.CLASSIFICATION:
-        labels, names = _classes(files, classes)
-        return TaskRows(config, stores, labels, names)
+        return TaskRows(config, stores, *_classes(files, classes))
     return TaskRows(config, stores)
 
 
-def _answer_labels(files: Sequence[DataFile]) -> NDArray[np.int64]:
-    """Returns 1 for a desirable answer, 0 for an undesirable one."""
-    rows = read_files(files, unwanted=True)
-    return np.array([_label(file, row, example) for _, file, row, _, example in rows], np.int64)
-
-
-def _label(file: DataFile, row: int, example: Example | None) -> int:
+def _answer_label(file: DataFile, row: int, example: Example | None) -> int:
+    """1 for a desirable answer, 0 for an undesirable one."""
     if example is None:
         return 0
     if example.label is None:
@@ -132,31 +124,25 @@ def _label(file: DataFile, row: int, example: Example | None) -> int:
 
 
 def _classes(files: Sequence[DataFile], known: tuple[str, ...] | None) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Returns each row's class as an index into the classes (-1 for a row without one), and the classes."""
-    found = list(_class_names(files))
+    """Returns each row's class as an index into the classes (-1 for a row without one), and the classes.
+
+    They are sorted, numbers by value: class 10 comes after class 9.
+    """
+    rows = read_files(files, unwanted=True)
+    named = [(file, row, example.answer.strip() if example else "") for _, file, row, _, example in rows]
     if not known:
         try:
-            check_classes([name for _, _, name in found], all_rows=True)
+            check_classes([name for _, _, name in named], all_rows=True)
         except DataError as error:
             raise DataError(error.message, error.fix, file=files[0].path.name, field=error.field) from None
-    classes = known or _ordered({name for _, _, name in found if name})
-    if len(classes) < 2:
-        message = f"has {len(classes)} classes: {', '.join(classes) or 'none'}."
-        raise DataError(message, "Classification needs at least two.", file=files[0].path.name, field="label")
-    place = {name: index for index, name in enumerate(classes)}
-    for file, row, name in found:
-        if name and name not in place:
+    names = {name for _, _, name in named if name}
+    classes = known or tuple(
+        sorted(names, key=lambda name: (not name.isdecimal(), int(name) if name.isdecimal() else 0, name))
+    )
+    index_of = {name: index for index, name in enumerate(classes)}
+    for file, row, name in named:
+        if name and name not in index_of:
             message = f"has the class {name!r}, which does not occur in the training data."
             fix = "Remove the row, or add rows of this class to the training data."
             raise DataError(message, fix, file=file.path.name, line=row + 1, field="label")
-    return np.array([place.get(name, -1) for _, _, name in found], np.int64), classes
-
-
-def _class_names(files: Sequence[DataFile]) -> Iterator[tuple[DataFile, int, str]]:
-    for _, file, row, _, example in read_files(files, unwanted=True):
-        yield file, row, example.answer.strip() if example else ""
-
-
-def _ordered(names: set[str]) -> tuple[str, ...]:
-    """Sorts class names, numbers by value: class 10 comes after class 9."""
-    return tuple(sorted(names, key=lambda name: (not name.isdecimal(), int(name) if name.isdecimal() else 0, name)))
+    return np.array([index_of.get(name, -1) for _, _, name in named], np.int64), classes

@@ -1,7 +1,7 @@
 """Rows of token stores, truncated and labeled for a task. Each view has `rows`, their numbers in the data."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,15 +69,6 @@ def labeled(
     return row if weights is None else row | {WEIGHTS: weights}
 
 
-class Rows(Protocol):
-    """Rows by index, from 0."""
-
-    @property
-    def num_rows(self) -> int: ...
-
-    def __getitem__(self, index: int) -> Any: ...
-
-
 class ChunkView:
     """Whole texts for pretraining: a row longer than `max_length` becomes several chunks, and every token carries loss."""
 
@@ -103,78 +94,57 @@ class ChunkView:
 
 
 @dataclass(frozen=True)
-class PairView:
-    """Preference pairs: the prompt with each of the two answers; only answer tokens carry loss."""
+class _TwoParts:
+    """Rows of two parts each."""
 
-    chosen: TokenView
-    rejected: TokenView
+    first: TokenView
+    second: TokenView
 
     @property
     def rows(self) -> Integers:
-        return self.chosen.rows
+        return self.first.rows
 
     @property
     def num_rows(self) -> int:
-        return self.chosen.num_rows
+        return self.first.num_rows
 
     @property
     def lengths(self) -> Integers:
-        """Tokens of the longer sequence of each pair."""
-        return np.maximum(self.chosen.lengths, self.rejected.lengths)
+        """Tokens of the longer part of each row."""
+        return np.maximum(self.first.lengths, self.second.lengths)
+
+
+class PairView(_TwoParts):
+    """Preference pairs: the prompt with the chosen and with the rejected answer; only answer tokens carry loss."""
 
     def __getitem__(self, index: int) -> dict[str, Tokens]:
-        return {"chosen": self.chosen[index], "rejected": self.rejected[index]}
+        return {"chosen": self.first[index], "rejected": self.second[index]}
 
 
-@dataclass(frozen=True)
-class TargetView:
+class TargetView(_TwoParts):
     """Sources and their targets, for an encoder-decoder model."""
 
-    source: TokenView
-    target: TokenView
-
-    @property
-    def rows(self) -> Integers:
-        return self.source.rows
-
-    @property
-    def num_rows(self) -> int:
-        return self.source.num_rows
-
-    @property
-    def lengths(self) -> Integers:
-        """Tokens of the longer of source and target."""
-        return np.maximum(self.source.lengths, self.target.lengths)
-
     def __getitem__(self, index: int) -> Tokens:
-        return {"input_ids": self.source[index]["input_ids"], "labels": self.target[index]["input_ids"]}
+        return {"input_ids": self.first[index]["input_ids"], "labels": self.second[index]["input_ids"]}
 
 
-@dataclass(frozen=True)
-class LabelView:
-    """Rows with one label each: 1 for a desirable and 0 for an undesirable answer, or the class of a text."""
+class LabelView(TokenView):
+    """Rows with one label each: 1 for a desirable and 0 for an undesirable answer, or the class of a text.
 
-    tokens: TokenView
-    labels: NDArray[np.int64]
-    """One per row of the file."""
-    untruncated: TokenView | None = None
-    """The same rows in full, for batches that pair a row's prompt with another row's answer."""
+    `labels` has one for each row of the data. With `whole`, rows also have their tokens before truncation, for batches that pair a
+    row's prompt with another row's answer.
+    """
 
-    @property
-    def rows(self) -> Integers:
-        return self.tokens.rows
-
-    @property
-    def num_rows(self) -> int:
-        return self.tokens.num_rows
-
-    @property
-    def lengths(self) -> Integers:
-        return self.tokens.lengths
+    def __init__(
+        self, store: Store, rows: Integers, max_length: int, labels: NDArray[np.int64], *, whole: bool = False
+    ) -> None:
+        super().__init__(store, rows, max_length, train_on_prompt=False)
+        self._labels, self._whole = labels, whole
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        row = {**self.tokens[index], "label": int(self.labels[self.rows[index]])}
-        return row | {"whole": self.untruncated[index]["input_ids"]} if self.untruncated else row
+        number = int(self.rows[index])
+        row = {**super().__getitem__(index), "label": int(self._labels[number])}
+        return row | {"whole": np.array(self._store.row(number)[0])} if self._whole else row
 
 
 View = TokenView | ChunkView | PairView | TargetView | LabelView
@@ -182,6 +152,5 @@ View = TokenView | ChunkView | PairView | TargetView | LabelView
 
 def rows_behind(view: View, indices: Any = slice(None)) -> Integers:
     """Returns the rows of the data, from 0, behind some or all indices of a view."""
-    rows: Integers = view.rows[view._row_of] if isinstance(view, ChunkView) else view.rows
-    found: Integers = rows[indices]
-    return found
+    rows: Integers = (view.rows[view._row_of] if isinstance(view, ChunkView) else view.rows)[indices]
+    return rows

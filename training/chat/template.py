@@ -12,7 +12,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from training.errors import DataError
-from training.regular_files import read_regular
+from training.files import read_regular
 
 LARGEST_BYTES = 256 * 1024
 LARGEST_TEXT = 20_000_000

@@ -1,14 +1,131 @@
 """Resumes from a checkpoint that another strategy or number of processes wrote."""
 
+import math
+from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
+from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from training.checkpointing.full_state import FullState, Tensors, read_full_state
-from training.checkpointing.parts import full_shape, names_of
+from training.checkpointing.contents import optimizer_files
+from training.checkpointing.digest import full_shape, names_of
+from training.config.choices import Strategy
 from training.run_folder.checkpoint_layout import Layout
+
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class FullState:
+    """The weights of the trained parameters by name, and the optimizer state of each: tensors of its shape, and scalars."""
+
+    weights: Tensors
+    optimizer: dict[str, Tensors]
+
+
+def read_full_state(checkpoint: Path, layout: Layout) -> FullState:
+    """Reads a checkpoint of any layout into host memory (files of torch.save are mapped, not loaded).
+
+    Raises:
+        KeyError: a parameter is missing in the files.
+    """
+    if layout.strategy.zero_stage:
+        return _of_zero(checkpoint, layout)
+    if layout.strategy is Strategy.FSDP:
+        return _of_fsdp(checkpoint, layout)
+    return _of_copies(checkpoint, layout)
+
+
+def read_weights(checkpoint: Path, layout: Layout) -> Tensors:
+    """Reads the trained weights of a checkpoint of one device or DDP by parameter.
+
+    Raises:
+        KeyError: a parameter is missing in the files.
+    """
+    saved: Tensors = {}
+    for file in checkpoint.glob("*.safetensors"):
+        saved |= load_file(file)
+    return _named(saved, layout)
+
+
+def _of_copies(checkpoint: Path, layout: Layout) -> FullState:
+    state = torch.load(checkpoint / "optimizer.pt", map_location="cpu", weights_only=True, mmap=True)["state"]
+    by_name = {name: state[index] for index, name in enumerate(layout.parameters) if index in state}
+    return FullState(read_weights(checkpoint, layout), by_name)
+
+
+def _of_fsdp(checkpoint: Path, layout: Layout) -> FullState:
+    weights = read_shards(checkpoint / "pytorch_model_fsdp_0")["model"]
+    state = read_shards(checkpoint / "optimizer_0")["optimizer"]["state"]
+    return FullState(_named(weights, layout), _named(state, layout))
+
+
+def read_shards(folder: Path) -> dict[str, Any]:
+    """Reads a folder of torch.distributed.checkpoint into whole tensors."""
+    state: dict[str, Any] = {}
+    planner = _EmptyStateDictLoadPlanner()  # type: ignore[no-untyped-call]
+    _load_state_dict(state, FileSystemReader(folder), planner=planner, no_dist=True)
+    return state
+
+
+def _of_zero(checkpoint: Path, layout: Layout) -> FullState:
+    """Joins the ranks' flat partitions, as DeepSpeed's zero_to_fp32.py does for the weights.
+
+    ZeRO 1 and 2 divide a group of parameters as a whole; ZeRO-3 divides each parameter by itself, the last parts padded.
+    """
+    (folder,) = checkpoint.glob("global_step*")
+    # Pickles with DeepSpeed's classes; only checkpoints that this run wrote are read.
+    ranks = [
+        torch.load(file, map_location="cpu", weights_only=False, mmap=True)["optimizer_state_dict"]
+        for file in optimizer_files(folder, layout)
+    ]
+    by_parameter = layout.strategy is Strategy.ZERO3
+    flats_key = "fp32_flat_groups" if by_parameter else "single_partition_of_fp32_groups"
+    states_key = "optimizer_state_dict" if by_parameter else "base_optimizer_state"
+    full, rest = FullState({}, {}), deque(zip(layout.parameters, layout.shapes, strict=True))
+    for group in range(len(ranks[0][flats_key])):
+        flats = [rank[flats_key][group].flatten() for rank in ranks]
+        states = [rank[states_key]["state"].get(group, {}) for rank in ranks]
+        parts = {name: _parts([state[name] for state in states]) for name in states[0]}
+        if not by_parameter:
+            flats, parts = [torch.cat(flats)], {name: [_whole(part)] for name, part in parts.items()}
+        at = 0
+        while rest and at + (size := math.ceil(math.prod(rest[0][1]) / len(flats))) <= flats[0].numel():
+            name, shape = rest.popleft()
+            cut = slice(at, at + size)
+            full.weights[name] = _parameter(flats, cut, shape)
+            full.optimizer[name] = {key: _parameter(part, cut, shape) for key, part in parts.items()}
+            at += size
+    return full
+
+
+def _parts(values: list[Any]) -> list[torch.Tensor]:
+    """The ranks' parts of a state, flat; one scalar if it is the same for all elements."""
+    if not torch.is_tensor(values[0]) or values[0].dim() == 0:
+        return [torch.as_tensor(values[0], dtype=torch.float32)]
+    return [value.flatten() for value in values]
+
+
+def _whole(parts: list[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _parameter(parts: list[torch.Tensor], cut: slice, shape: list[int]) -> torch.Tensor:
+    """A parameter's values, of which each part has those at `cut`; a scalar as it is."""
+    if parts[0].dim() == 0:
+        return parts[0]
+    return _whole([part[cut] for part in parts])[: math.prod(shape)].view(shape)
+
+
+def _named(saved: dict[str, Any], layout: Layout) -> dict[str, Any]:
+    """The entries by parameter name."""
+    return {name: saved[name] if name in saved else saved[other] for name, other in layout.names_in_files.items()}
 
 
 def trained_parameters(model: torch.nn.Module, optimizer: Any) -> tuple[list[str], list[list[int]]]:
@@ -45,63 +162,56 @@ def _restore_parameters(optimizer: Any, names: dict[int, str], state: FullState)
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             name = names[id(parameter)]
-            _like(parameter, state.weights[name], parameter.dtype, into=parameter)
+            parameter.copy_(_like(parameter, state.weights[name].to(parameter.dtype)))
             optimizer.state[parameter] = {
                 key: _like(parameter, value) if value.dim() else torch.tensor(float(value))
                 for key, value in state.optimizer.get(name, {}).items()
             }
 
 
-def _like(
-    parameter: torch.Tensor, value: torch.Tensor, dtype: torch.dtype | None = None, into: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Returns `value` on the parameter's device and divided as it is; with `into`, copies it there."""
-    value = value.to(parameter.device, dtype or value.dtype, copy=True)
+def _like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """A copy of `value` on the parameter's device, divided as it is."""
+    value = value.to(parameter.device, copy=True)
     if isinstance(parameter, DTensor):
         value = distribute_tensor(value, parameter.device_mesh, parameter.placements)
-    return value if into is None else into.copy_(value)
+    return value
 
 
 def _restore_zero_1_and_2(zero: Any, names: dict[int, str], state: FullState) -> None:
     """Fills this rank's partition of each flat group, and all weights."""
     for group, parameters in enumerate(zero.round_robin_bit16_groups):
-        own = zero.single_partition_of_fp32_groups[group]
+        flat = zero.single_partition_of_fp32_groups[group]
         rank = torch.distributed.get_rank(group=zero.real_dp_process_group[group])
-        found = [names[id(parameter)] for parameter in parameters]
-        own.data.copy_(_partition([state.weights[name] for name in found], own.numel(), rank))
-        _fill(zero.optimizer.state[own], [state.optimizer[name] for name in found], own.numel(), rank)
-        for parameter, name in zip(parameters, found, strict=True):
-            parameter.data.copy_(state.weights[name])
-
-
-def _partition(values: list[torch.Tensor], size: int, rank: int) -> torch.Tensor:
-    """A rank's part of the values' elements, one after another, padded with zeros to `size`."""
-    flat = torch.cat([value.flatten() for value in values])[rank * size : (rank + 1) * size]
-    return torch.nn.functional.pad(flat, (0, size - flat.numel()))
-
-
-def _fill(own: dict[str, Any], states: list[Tensors], size: int, rank: int) -> None:
-    for key, value in states[0].items():
-        if value.dim() == 0:
-            own[key] = torch.tensor(float(value)) if torch.is_tensor(own.get(key, value)) else int(value)
-        else:
-            part = _partition([state[key] for state in states], size, rank)
-            own[key] = own[key].copy_(part) if key in own else part
+        _fill(zero, flat, slice(0, flat.numel()), state, [names[id(parameter)] for parameter in parameters], rank)
+        for parameter in parameters:
+            parameter.data.copy_(state.weights[names[id(parameter)]])
 
 
 def _restore_zero_3(zero: Any, names: dict[int, str], state: FullState) -> None:
     """Fills this rank's part of each parameter; DeepSpeed then updates the weights from it."""
     rank = torch.distributed.get_rank(group=zero.dp_process_group)
-    for group, parameters in enumerate(zero.fp16_groups):
-        flat = zero.fp32_partitioned_groups_flat[group]
-        own, at = zero.optimizer.state[flat], 0
+    for parameters, flat in zip(zero.fp16_groups, zero.fp32_partitioned_groups_flat, strict=True):
+        at = 0
         for parameter in parameters:
-            name, part = names[id(parameter)], parameter.partition_numel()
-            flat.data[at : at + part].copy_(_partition([state.weights[name]], part, rank))
-            for key, value in state.optimizer[name].items():
-                if value.dim() == 0:
-                    own[key] = torch.tensor(float(value)) if torch.is_tensor(own.get(key, value)) else int(value)
-                else:
-                    own.setdefault(key, torch.zeros_like(flat))[at : at + part].copy_(_partition([value], part, rank))
-            at += part
+            part = slice(at, at + parameter.partition_numel())
+            _fill(zero, flat, part, state, [names[id(parameter)]], rank)
+            at = part.stop
     zero.load_state_dict({rank: zero.state_dict()})
+
+
+def _fill(zero: Any, flat: torch.Tensor, part: slice, state: FullState, names: list[str], rank: int) -> None:
+    """Sets `part` of a rank's flat tensor, and of its optimizer state, to the rank's share of the parameters `names`."""
+    own, size = zero.optimizer.state[flat], part.stop - part.start
+    flat.data[part].copy_(_share([state.weights[name] for name in names], size, rank))
+    for key, value in state.optimizer[names[0]].items():
+        if value.dim() == 0:
+            own[key] = torch.tensor(float(value)) if torch.is_tensor(own.get(key, value)) else int(value)
+        else:
+            share = _share([state.optimizer[name][key] for name in names], size, rank)
+            own.setdefault(key, torch.zeros_like(flat))[part].copy_(share)
+
+
+def _share(values: list[torch.Tensor], size: int, rank: int) -> torch.Tensor:
+    """A rank's part of the values' elements, one after another, padded with zeros to `size`."""
+    flat = torch.cat([value.flatten() for value in values])[rank * size : (rank + 1) * size]
+    return torch.nn.functional.pad(flat, (0, size - flat.numel()))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from peft import PeftModel, get_peft_model_state_dict
@@ -12,12 +12,13 @@ from safetensors.torch import save_file
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
 from training.checkpointing.contents import check_missing, shapes_of_files
-from training.checkpointing.digest import trained_shapes
-from training.checkpointing.parts import plain_name
+from training.checkpointing.digest import plain_name, trained_shapes
 from training.run_folder.checkpoint_layout import plain_adapter_name
 
 _LEFT_OUT = "left_out.safetensors"
 State = dict[str, torch.Tensor]
+_RANK_ALLOCATION = "rank_allocation.pt"
+_IMPORTANCES = ("ipt", "exp_avg_ipt", "exp_avg_unc")
 
 
 def copied(model: torch.nn.Module) -> State:
@@ -94,3 +95,25 @@ def check_result(folder: Path, model: torch.nn.Module) -> None:
     elif sum(map(prod, saved.values())) >= sum(map(prod, shapes.values())):
         missing = []
     check_missing(folder.name, missing, len(shapes))
+
+
+def write_rank_allocation(model: Any, checkpoint: Path) -> None:
+    """Writes it into the folder of a checkpoint; nothing for another method. `model` is unwrapped."""
+    if (allocator := _allocator(model)) is not None:
+        state = {name: getattr(allocator, name) for name in _IMPORTANCES}
+        torch.save(state | {"rank_pattern": model.peft_config["default"].rank_pattern}, checkpoint / _RANK_ALLOCATION)
+
+
+def restore_rank_allocation(model: Any, checkpoint: Path) -> None:
+    """Restores it from a checkpoint, if it is there."""
+    allocator, file = _allocator(model), checkpoint / _RANK_ALLOCATION
+    if allocator is None or not file.is_file():
+        return
+    state = torch.load(file, map_location=next(iter(model.parameters())).device, weights_only=True)
+    model.peft_config["default"].rank_pattern = state.pop("rank_pattern")
+    for name, values in state.items():
+        setattr(allocator, name, values)
+
+
+def _allocator(model: Any) -> Any:
+    return getattr(getattr(model, "base_model", None), "rankallocator", None)

@@ -14,7 +14,7 @@ from training.config.choices import LoraInit, Method, Offload, Precision, Strate
 from training.config.run_config import RunConfig
 from training.deepspeed_file.check import checked
 from training.errors import UserError
-from training.regular_files import read_regular
+from training.files import read_regular
 
 # The hidden size of a 7B model, if the model's own is not known.
 _TYPICAL_HIDDEN_SIZE = 4096

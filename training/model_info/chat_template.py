@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from training.regular_files import read_regular
+from training.files import read_regular
 
 Messages = Sequence[Mapping[str, str]]
 Render = Callable[..., str]

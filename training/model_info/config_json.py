@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from training.errors import UserError
-from training.regular_files import read_regular
+from training.files import read_regular
 
 Values = dict[str, Any]
 CONFIG_FILE = "config.json"

@@ -266,7 +266,7 @@ CATALOGUE = Path(__file__).with_name("families.json")
 """Why the rows of an architecture are padded, by model type; empty where a batch without padding keeps them apart.
 
 `python -m benchmarks.families --write` writes it: it tries each class of transformers with a random model. A run tries its own
-model again before the first step (training/batches/padding_free.py).
+model again before the first step (training/batches/layout.py).
 """
 
 

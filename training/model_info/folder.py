@@ -10,8 +10,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from training.files import open_regular, read_regular
 from training.model_info.config_json import CONFIG_FILE, HIDDEN, ModelError, positive, read_config, text_config
-from training.regular_files import open_regular, read_regular
 
 ADAPTER_CONFIG = "adapter_config.json"
 _FOLDER_FIX = "Give the folder with config.json and the .safetensors weights."

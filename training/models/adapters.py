@@ -21,7 +21,7 @@ from training.models import lora_init
 from training.models.freezing import modules_without_text
 
 UNKNOWN_STEPS = 10**9
-"""A placeholder: `AdaLoraCallback` (training/trainer/callbacks/method_callbacks.py) sets AdaLoRA's total steps at the start."""
+"""A placeholder: `AdaLoraCallback` (training/trainer/callbacks.py) sets AdaLoRA's total steps at the start."""
 
 
 def add_adapter(

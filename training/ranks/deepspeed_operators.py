@@ -11,7 +11,6 @@ from training.config.choices import Offload
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.reports.report import Report
-from training.run_folder.events import Note
 
 _SECONDS_BETWEEN_CHECKS = 1.0
 
@@ -69,8 +68,7 @@ class CompileProgress:
         """Enters the phase; further calls do nothing."""
         if self._thread is not None:
             return
-        message = f"Compiling DeepSpeed operator {self._name}: one to two minutes, once per machine."
-        self._report.for_run(Note(message=message))
+        self._report.note(f"Compiling DeepSpeed operator {self._name}: one to two minutes, once per machine.")
         self._before = self._report.phase
         self._report.enter(operator_cache.PHASE)
         self._thread = threading.Thread(target=self._follow, daemon=True)

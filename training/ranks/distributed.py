@@ -3,7 +3,7 @@
 import math
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -21,9 +21,10 @@ from transformers import TrainingArguments
 from training.config.choices import Precision, Strategy
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
-from training.ranks import leased_gpus
+from training.errors import UserError
 from training.ranks.deepspeed_operators import check_nvme, reuse_operators
 from training.reports.report import Report
+from training.run_folder.paths import LEASED_GPUS_VARIABLE
 
 _NO_LIMIT = timedelta(days=30)
 
@@ -34,7 +35,7 @@ def local_machine() -> Machine:
     Raises:
         UserError: torch does not see the GPUs that the run leased.
     """
-    leased_gpus.check()
+    check_leased_gpus()
     machines = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
     if not torch.cuda.is_available():
         return Machine(most_machines=machines)
@@ -99,6 +100,18 @@ def _record_collectives(run_dir: Path) -> None:
     os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", str(run_dir / "nccl_trace_rank_"))
 
 
+def several_ranks() -> bool:
+    """True if this process has a process group with others."""
+    return dist.is_initialized() and dist.get_world_size() > 1
+
+
+def reduce_over_ranks(tensor: torch.Tensor, operation: Any = dist.ReduceOp.SUM) -> torch.Tensor:
+    """Reduces a tensor in place over all ranks, if there are several; returns it. A collective."""
+    if several_ranks():
+        dist.all_reduce(tensor, operation)
+    return tensor
+
+
 @contextmanager
 def main_rank_works(name: str) -> Iterator[bool]:
     """A context for long work of rank 0; yields True on rank 0. The other ranks wait for it when they leave the context.
@@ -106,7 +119,7 @@ def main_rank_works(name: str) -> Iterator[bool]:
     They wait at the process group's store without a time limit. NCCL would end a collective after ten minutes, and with it the
     run, while rank 0 hashes a checkpoint of hundreds of gigabytes. Each `name` may be used once per run.
     """
-    if not (dist.is_initialized() and dist.get_world_size() > 1):
+    if not several_ranks():
         yield True
         return
     store = dist.distributed_c10d._get_default_store()
@@ -133,7 +146,6 @@ def set_fsdp_policies(arguments: TrainingArguments, machine: Machine, precision:
 
 def destroy_process_group() -> None:
     """Destroys the process group; afterwards rank 0 works alone, and loads models without ZeRO."""
-    import torch.distributed as dist
     from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
     unset_hf_deepspeed_config()
@@ -148,24 +160,35 @@ def describe(model: torch.nn.Module) -> dict[str, Any]:
     whose optimizer state this rank keeps, of `optimized` in total.
     """
     engine: Any = model
-    world = int(os.environ.get("WORLD_SIZE", "1"))
     parameters = list(model.parameters())
-    shards = [_local(parameter) for parameter in parameters]
-    sizes = [int(getattr(parameter, "ds_numel", parameter.numel())) for parameter in parameters]
-    trainable = sum(size for parameter, size in zip(parameters, sizes, strict=True) if parameter.requires_grad)
-    trainable_here = sum(
-        shard.numel() for parameter, shard in zip(parameters, shards, strict=True) if parameter.requires_grad
-    )
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
     stage = engine.zero_optimization_stage() if hasattr(engine, "zero_optimization_stage") else None
+    partitions = ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat") if stage else ()
+    divided = next((groups for name in partitions if (groups := getattr(engine.optimizer, name, None))), None)
+    optimized = _elements(trained)
+    here = optimized if stage else sum(local_part(parameter).numel() for parameter in trained)
     return {
         "engine": type(model).__name__,
         "stage": stage,
-        "world_size": world,
-        "parameter_shard": sum(tensor.numel() for tensor in shards),
-        "parameters": sum(sizes),
-        "optimizer_shard": _optimizer_elements(model, trainable) if stage else trainable_here,
-        "optimized": trainable,
+        "world_size": int(os.environ.get("WORLD_SIZE", "1")),
+        "parameter_shard": sum(local_part(parameter).numel() for parameter in parameters),
+        "parameters": _elements(parameters),
+        "optimizer_shard": sum(int(group.numel()) for group in divided) if divided else here,
+        "optimized": optimized,
     }
+
+
+def _elements(parameters: Iterable[torch.nn.Parameter]) -> int:
+    """The elements of parameters on all ranks together."""
+    return sum(int(getattr(parameter, "ds_numel", parameter.numel())) for parameter in parameters)
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the part of a tensor on this rank: a shard of ZeRO-3 or FSDP, or all of it."""
+    if isinstance(tensor, DTensor):
+        return tensor.to_local()
+    shard: torch.Tensor = getattr(tensor, "ds_tensor", tensor)
+    return shard
 
 
 def keep_gradient_norm(model: torch.nn.Module) -> None:
@@ -181,18 +204,36 @@ def keep_gradient_norm(model: torch.nn.Module) -> None:
     engine.gradient_clipping, engine.clip_fp32_gradients = lambda: largest, clip
 
 
-def _local(parameter: torch.nn.Parameter) -> torch.Tensor:
-    """Returns the part of a parameter on this rank: a shard of ZeRO-3 or FSDP, or all of it."""
-    if isinstance(parameter, DTensor):
-        return parameter.to_local()
-    shard: torch.Tensor = getattr(parameter, "ds_tensor", parameter)
-    return shard
+def compute_device() -> torch.device:
+    """The kind of device to compute on.
+
+    Raises:
+        UserError: as `check_leased_gpus`.
+    """
+    check_leased_gpus()
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _optimizer_elements(engine: Any, trainable: int) -> int:
-    """Returns the elements of the fp32 partitions that ZeRO's optimizer keeps on this rank."""
-    optimizer = engine.optimizer
-    for name in ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat"):
-        if hasattr(optimizer, name):
-            return sum(int(group.numel()) for group in getattr(optimizer, name))
-    return trainable
+def check_leased_gpus() -> None:
+    """Refuses to compute on the CPU without a word while the leased GPUs stay idle.
+
+    Raises:
+        UserError: torch sees fewer GPUs than were leased; with the reason that CUDA gives.
+    """
+    leased = int(os.environ.get(LEASED_GPUS_VARIABLE) or 0)
+    seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if seen < leased:
+        message = f"torch {torch.__version__} sees {seen} of {leased} leased GPUs: {_why_no_cuda()}"
+        fix = "Check nvidia-smi, the driver's version, and that the container gets the GPUs; then resume the run."
+        raise UserError("devices", os.environ.get("CUDA_VISIBLE_DEVICES"), message, fix)
+
+
+def _why_no_cuda() -> str:
+    """Why CUDA does not start."""
+    if torch.version.cuda is None and torch.version.hip is None:
+        return "this torch was built without CUDA; install one with CUDA."
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except (RuntimeError, AssertionError) as error:
+        return f"{str(error).strip().splitlines()[0].rstrip('.')}."
+    return "the others are missing."

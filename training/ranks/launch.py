@@ -20,13 +20,10 @@ def store(host: str, port: int, world_size: int, is_master: bool, *arguments: An
         OSError: the port is in use.
     """
     if is_master and _is_loopback(host):
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         # torch closes the file descriptor.
-        options["master_listen_fd"] = socket.create_server((host, port), family=_family(host)).detach()
+        options["master_listen_fd"] = socket.create_server((host, port), family=family).detach()
     return TCPStore(host, port, world_size, is_master, *arguments, **options)
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def _is_loopback(host: str) -> bool:

@@ -4,20 +4,28 @@ CUDA's allocator counts what it allocates and raises an error when memory is ful
 a run's memory and to test out-of-memory handling without a GPU.
 """
 
+import os
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
+import psutil
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from training.config.machine import Machine
+
 BLOCK = 512
 """Bytes that a storage's size is rounded up to, as CUDA's caching allocator does."""
+_MIB = 2**20
+
+Groups = dict[tuple[str, tuple[int, ...], str], list[int]]
+"""The bytes of tensors by kind, shape and dtype."""
 
 
 @dataclass
@@ -66,22 +74,23 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def set_kind(self, tensor: torch.Tensor, kind: str) -> None:
         """Sets the kind of a tensor, if it counts."""
         for part in _parts(tensor):
-            self._set_kind_of_part(part, kind)
+            storage = self._storage(part)
+            live = self._live.get(storage._cdata) if storage is not None else None
+            if live and live.kind != kind:
+                self.by_kind[live.kind] -= live.size
+                self.by_kind[kind] += live.size
+                live.kind = kind
 
     def reset_peak(self) -> None:
         """Resets the peak to the current sum."""
         self.peak, self.peak_by_kind = self.current, dict(self.by_kind)
 
     def largest(self, count: int) -> list[dict[str, Any]]:
-        """Returns the `count` largest groups of equal storages: kind, shape, dtype, count, and bytes of all."""
-        groups: dict[tuple[str, tuple[int, ...], str], list[int]] = defaultdict(list)
+        """Returns the `count` largest groups of equal storages, as `largest_groups`."""
+        groups: Groups = defaultdict(list)
         for live in self._live.values():
             groups[live.kind, live.shape, live.dtype].append(live.size)
-        largest = sorted(groups.items(), key=lambda group: -sum(group[1]))[:count]
-        return [
-            {"kind": kind, "shape": list(shape), "dtype": dtype, "count": len(sizes), "bytes": sum(sizes)}
-            for (kind, shape, dtype), sizes in largest
-        ]
+        return largest_groups(groups, count)
 
     def __enter__(self) -> Self:
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -153,14 +162,6 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.current += growth
             self.by_kind[live.kind] += growth
 
-    def _set_kind_of_part(self, tensor: torch.Tensor, kind: str) -> None:
-        storage = self._storage(tensor)
-        live = self._live.get(storage._cdata) if storage is not None else None
-        if live and live.kind != kind:
-            self.by_kind[live.kind] -= live.size
-            self.by_kind[kind] += live.size
-            live.kind = kind
-
     def _on_free(self, key: int, _: Any) -> None:
         freed = self._live.pop(key)
         self.current -= freed.size
@@ -179,6 +180,14 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
 
 
+def largest_groups(groups: Groups, count: int) -> list[dict[str, Any]]:
+    """Returns the `count` groups with the most bytes: kind, shape, dtype, count, and bytes of all."""
+    return [
+        {"kind": kind, "shape": list(shape), "dtype": dtype, "count": len(sizes), "bytes": sum(sizes)}
+        for (kind, shape, dtype), sizes in sorted(groups.items(), key=lambda group: -sum(group[1]))[:count]
+    ]
+
+
 def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     """Returns the plain tensors inside a wrapper such as DTensor, or the tensor itself."""
     if not hasattr(tensor, "__tensor_flatten__"):
@@ -191,3 +200,45 @@ def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
 def _size(size: int) -> str:
     """Formats bytes as CUDA's allocator does; the diagnosis reads both."""
     return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.2f} MiB"
+
+
+_counting: list[LiveStorages] = []  # of this process, the innermost last
+
+
+@contextmanager
+def limited_memory(limit: float | None, machine: Machine) -> Iterator[None]:
+    """Limits this process to `limit`: MiB, or below 1 a fraction of its device's memory.
+
+    On a GPU the allocator enforces the limit. On CPU live storages are counted, and the run reports that count as its memory.
+    """
+    if limit is None:
+        yield
+    elif machine.kind == "cuda":
+        device = int(os.environ.get("LOCAL_RANK", "0"))
+        torch.cuda.set_per_process_memory_fraction(as_fraction(limit, machine.memory_bytes[device]), device)
+        yield
+    else:
+        memory = psutil.virtual_memory().total
+        with counted_memory(round(as_fraction(limit, memory) * memory)):
+            yield
+
+
+@contextmanager
+def counted_memory(budget: int | None = None) -> Iterator[LiveStorages]:
+    """Counts live storages, for `used_bytes` and `peak_bytes` (training/reports/report.py) too; `budget` is in bytes."""
+    with LiveStorages(budget) as counter:
+        _counting.append(counter)
+        try:
+            yield counter
+        finally:
+            _counting.remove(counter)
+
+
+def counter() -> LiveStorages | None:
+    """Returns the active counter of this process's live storages, or None."""
+    return _counting[-1] if _counting else None
+
+
+def as_fraction(limit: float, memory_bytes: int) -> float:
+    """Returns `limit` as a fraction of a device's memory."""
+    return limit if limit < 1 else min(1.0, limit * _MIB / memory_bytes)

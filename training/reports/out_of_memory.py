@@ -5,15 +5,15 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from traceback import StackSummary, extract_tb
+from traceback import extract_tb
 from typing import Any
 
 import torch
 
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
-from training.errors import is_out_of_memory
-from training.reports.memory_limit import counter
+from training.errors import causes, is_out_of_memory
+from training.reports.live_memory import Groups, counter, largest_groups
 from training.reports.report import Report
 from training.run_folder.events import OutOfMemory
 
@@ -59,22 +59,17 @@ def part_of_step(error: BaseException) -> str:
 
     A recomputed layer belongs to the backward pass. DeepSpeed takes its step where accelerate calls backward.
     """
-    frames = [frame for cause in _chain(error) for frame in extract_tb(cause.__traceback__)]
+    frames = [frame for cause in causes(error) for frame in extract_tb(cause.__traceback__)]
     names = {frame.name for frame in frames}
     if "evaluation_loop" in names:
         return "evaluation"
-    if _in_optimizer(StackSummary.from_list(frames)):
+    if any(name.startswith("clip_grad_norm") for name in names) or any(
+        frame.name == "step" and _OPTIMIZERS.search(frame.filename) for frame in frames
+    ):
         return "optimizer"
     if "training_step" not in names:
         return ""
     return "backward" if "backward" in names else "forward"
-
-
-def _in_optimizer(frames: StackSummary) -> bool:
-    return any(
-        frame.name.startswith("clip_grad_norm") or (frame.name == "step" and _OPTIMIZERS.search(frame.filename))
-        for frame in frames
-    )
 
 
 def requested(error: BaseException) -> int | None:
@@ -83,16 +78,10 @@ def requested(error: BaseException) -> int | None:
 
 
 def _size_in(error: BaseException, pattern: re.Pattern[str]) -> int | None:
-    for cause in _chain(error):
+    for cause in causes(error):
         if match := pattern.search(str(cause)):
             return int(float(match[1]) * _UNITS[match[2]])
     return None
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def _contents(allocated: int | None) -> dict[str, Any]:
@@ -132,7 +121,7 @@ def _contents_of_cuda() -> dict[str, Any]:
         "free": free,
         "limit": total,
     }
-    groups: dict[tuple[str, tuple[int, ...], str], list[int]] = defaultdict(list)
+    groups: Groups = defaultdict(list)
     for kind, tensor in _on_cuda(_tensors()):
         size = tensor.untyped_storage().nbytes()
         groups[kind, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")].append(size)
@@ -140,11 +129,7 @@ def _contents_of_cuda() -> dict[str, Any]:
     for (kind, _, _), sizes in groups.items():
         kinds[kind] += sum(sizes)
     kinds["kept for the backward pass"] = max(0, memory["allocated"] - kinds.total())
-    largest = [
-        {"kind": kind, "shape": list(shape), "dtype": dtype, "count": len(sizes), "bytes": sum(sizes)}
-        for (kind, shape, dtype), sizes in sorted(groups.items(), key=lambda group: -sum(group[1]))[:_LARGEST]
-    ]
-    return {"memory": memory, "kinds": dict(kinds), "largest": largest}
+    return {"memory": memory, "kinds": dict(kinds), "largest": largest_groups(groups, _LARGEST)}
 
 
 def _on_cuda(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:

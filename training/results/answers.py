@@ -16,7 +16,7 @@ from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.models.loading import load_model, model_class
 from training.scoring import paired
-from training.trainer.answering.questions import SCORES, Question, end_tokens, score
+from training.trainer.answering import SCORES, Question, end_tokens, score
 from training.vllm.answering import answers as vllm_answers
 from training.vllm.answering import models_of
 from training.vllm.limits import NotLoaded

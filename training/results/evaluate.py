@@ -23,8 +23,7 @@ from training.config.run_config import RunConfig
 from training.data.rows import DataFile, read_files
 from training.errors import DataError, UserError
 from training.models.loading import DTYPES, check_files_finite, check_finite, load_model, load_tokenizer, model_class
-from training.ranks import leased_gpus
-from training.ranks.distributed import local_machine
+from training.ranks.distributed import compute_device, local_machine
 from training.ranks.stopping import die_with_parent
 from training.redaction import redact_output
 from training.results.answers import answer_all, answer_with_classes
@@ -42,7 +41,7 @@ from training.scoring.request import (
     EvaluationRequest,
     evaluation_dir,
 )
-from training.trainer.answering.questions import Question, questions, score
+from training.trainer.answering import Question, questions, score
 from training.vllm.answering import answers as vllm_answers
 from training.vllm.answering import models_of
 from training.vllm.limits import NotLoaded
@@ -68,7 +67,7 @@ def evaluate(run_dir: Path, folder: Path) -> None:
         check_installed(request.lm_eval)
     weights = find_weights(run_dir, config, request.source)
     progress("loading model", 0, 0)
-    tokenizer, device = load_tokenizer(config), leased_gpus.device()
+    tokenizer, device = load_tokenizer(config), compute_device()
     classes = tuple(last_summary(run_dir).get("classes") or ()) if config.task is Task.CLASSIFICATION else ()
 
     def load() -> PreTrainedModel | PeftModel:

@@ -25,13 +25,11 @@ from training.results.answers import Compared, compare, write_records
 from training.results.merging import merge
 from training.results.parity.reference import Reference, by_all_ranks, fits_here, record
 from training.results.parity.verify import verified
-from training.run_folder.events import Note
 from training.run_folder.hub_upload import push, token
-from training.run_folder.lineage import Lineage
 from training.run_folder.model_card import write_card
 from training.run_folder.paths import ANSWERS_FILE, result_dir
-from training.run_folder.record import write_record
-from training.trainer.answering.questions import questions
+from training.run_folder.record import Lineage, write_record
+from training.trainer.answering import questions
 from training.trainer.optimizers import optimizer_class
 from training.trainer.prepare import Data
 from training.trainer.reporting_trainer import ReportingTrainer
@@ -52,7 +50,7 @@ def conclude(
     """Saves the result. Returns its folder and the run's summary. Every rank calls it."""
     result = save_result(trainer, config, run_dir)
     # Counted before the model was wrapped, since FSDP hides the original parameters.
-    parameters = trainer.plan["trainable_parameters"], trainer.plan["total_parameters"]
+    parameters = trainer.context.plan["trainable_parameters"], trainer.context.plan["total_parameters"]
     return result, summarize(trainer, result, parameters, memory)
 
 
@@ -106,7 +104,7 @@ def answer_held_out(
             report.progress(done, total)
 
     def warn(message: str) -> None:
-        report.for_run(Note(message=message, level="warning"))
+        report.warn(message)
 
     selected = questions(data.held_out_examples(), config, tokenizer, config.answer_rows) if config.answer_rows else []
     if selected:
@@ -148,7 +146,7 @@ def publish_result(
         command = f"lathe push {run} {config.push_to_hub}"
         with _note_on_failure(report, f"The result was not pushed. To try again, run `{command}`."):
             url = push(result, config.push_to_hub, private=config.push_private, secret=token())
-            report.for_run(Note(message=f"Pushed to {url}."))
+            report.note(f"Pushed to {url}.")
 
 
 def write_generation_config(result: Path, config: RunConfig, ends: Sequence[int]) -> None:
@@ -199,7 +197,7 @@ def _parity(
         if not by_all_ranks(config) or fits_here(parameters):
             return verified(config, run_dir, reference)
         message = "The model is too large for the memory of one process, so the saved result was not verified."
-        report.for_run(Note(message=f"{message} Run `lathe verify {lineage.run or 'RUN'}` where it fits."))
+        report.note(f"{message} Run `lathe verify {lineage.run or 'RUN'}` where it fits.")
     return None
 
 
@@ -210,7 +208,7 @@ def _note_on_failure(report: Report, consequence: str, unless: type[Exception] |
     except unless:
         raise
     except Exception as error:
-        report.for_run(Note(message=f"{consequence} {error} {getattr(error, 'fix', '')}".strip(), level="warning"))
+        report.warn(f"{consequence} {error} {getattr(error, 'fix', '')}".strip())
 
 
 def _gather(values: dict[str, Any]) -> list[dict[str, Any]]:

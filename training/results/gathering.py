@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from training.checkpointing.contents import check_missing
-from training.checkpointing.full_state import read_shards
+from training.checkpointing.resharding import read_shards
 from training.checkpointing.weights import check_result
 from training.config.choices import Precision, Strategy, Task
 from training.config.run_config import RunConfig

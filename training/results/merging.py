@@ -25,10 +25,9 @@ from training.ranks.distributed import local_machine
 from training.ranks.stopping import die_with_parent
 from training.results.progress import Tell, growing, printed, silent
 from training.run_folder.events import Finished, decode
-from training.run_folder.lineage import Lineage
 from training.run_folder.model_card import write_card
 from training.run_folder.paths import CONFIG_FILE, EVENTS_FILE, MERGED_FOLDER, result_dir
-from training.run_folder.record import write_record
+from training.run_folder.record import Lineage, write_record
 
 _SPARE_BYTES = 64 * 2**20
 

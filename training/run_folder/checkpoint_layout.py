@@ -82,24 +82,26 @@ def check_resume(layout: Layout, config: RunConfig) -> None:
             "middle of a run.",
             _batch_fix(layout, config),
         )
-    if layout.loads_as_it_is(config):
-        return
+    if not layout.loads_as_it_is(config) and (conflict := _not_converted(layout, config)):
+        field_name, reason = conflict
+        back = f"Resume with strategy {layout.strategy.value} and num_processes {layout.world_size}."
+        raise UserError(field_name, getattr(config, field_name).value, reason, back)
+
+
+def _not_converted(layout: Layout, config: RunConfig) -> tuple[str, str] | None:
+    """The setting and the reason for which a run cannot convert a checkpoint with this layout; None if it can."""
     before = f"{layout.strategy.value} on {layout.world_size} processes"
-    back = f"Resume with strategy {layout.strategy.value} and num_processes {layout.world_size}."
     if Strategy.ZERO0 in (layout.strategy, config.strategy):
-        reason = f"cannot continue a checkpoint of {before}: the state of ZeRO stage 0 is not converted."
-        raise UserError("strategy", config.strategy.value, reason, back)
+        return "strategy", f"cannot continue a checkpoint of {before}: the state of ZeRO stage 0 is not converted."
     if not layout.parameters:
-        reason = (
-            f"cannot continue a checkpoint of {before}: its DeepSpeed JSON selects an optimizer that is not converted."
-        )
-        raise UserError("strategy", config.strategy.value, reason, back)
+        reason = "its DeepSpeed JSON selects an optimizer that is not converted."
+        return "strategy", f"cannot continue a checkpoint of {before}: {reason}"
     if config.optimizer not in _ELEMENTWISE:
-        reason = f"has state that cannot be divided differently; the checkpoint is of {before}."
-        raise UserError("optimizer", config.optimizer.value, reason, back)
-    if Offload.NVME in (config.offload_optimizer, config.offload_param):
-        reason = f"keeps state in files that are not converted; the checkpoint is of {before}."
-        raise UserError("offload_optimizer", Offload.NVME.value, reason, back)
+        return "optimizer", f"has state that cannot be divided differently; the checkpoint is of {before}."
+    for name in ("offload_optimizer", "offload_param"):
+        if getattr(config, name) is Offload.NVME:
+            return name, f"keeps state in files that are not converted; the checkpoint is of {before}."
+    return None
 
 
 def _kind(strategy: Strategy) -> str:

@@ -4,12 +4,12 @@ A checkpoint is complete once its manifest (size and hash of every file) is on d
 place. A truncated checkpoint has no manifest; a damaged one does not match it.
 """
 
-import hashlib
 import json
 import os
 import shutil
 from pathlib import Path
 
+from training.files import sha256
 from training.run_folder.paths import MANIFEST_FILE, checkpoint_step, checkpoints_dir
 
 
@@ -19,14 +19,15 @@ def seal(checkpoint: Path) -> int:
     Raises:
         OSError: a file cannot be read, or the disk is full.
     """
-    files = {str(file.relative_to(checkpoint)): _entry(file) for file in _files(checkpoint)}
+    present = sorted(path for path in checkpoint.rglob("*") if path.is_file() and MANIFEST_FILE not in path.name)
+    files = {str(file.relative_to(checkpoint)): _entry(file) for file in present}
     temporary = checkpoint / f".{MANIFEST_FILE}.tmp"
     with temporary.open("w", encoding="utf-8") as stream:
         json.dump({"files": files}, stream)
         stream.flush()
         os.fsync(stream.fileno())
     temporary.rename(checkpoint / MANIFEST_FILE)
-    _sync_directory(checkpoint)
+    _sync(checkpoint)
     return sum(int(entry["bytes"]) for entry in files.values())
 
 
@@ -44,7 +45,7 @@ def fault(checkpoint: Path) -> str:
             return f"{name} is missing"
         if file.stat().st_size != entry["bytes"]:
             return f"{name} has {file.stat().st_size} bytes instead of {entry['bytes']}"
-        if _sha256(file) != entry["sha256"]:
+        if sha256(file) != entry["sha256"]:
             return f"{name} is damaged (its hash differs)"
     return ""
 
@@ -63,13 +64,12 @@ def newest_checkpoint(run_dir: Path) -> tuple[Path | None, list[str]]:
 def prune(run_dir: Path, keep: int, also: int | None = None) -> None:
     """Deletes all but the `keep` newest complete checkpoints and that of step `also`. Call it after the newest is complete."""
     for checkpoint in [path for path in sealed(run_dir)[keep:] if checkpoint_step(path) != also]:
-        (checkpoint / MANIFEST_FILE).unlink()  # first: a half-deleted checkpoint must not count as complete
-        shutil.rmtree(checkpoint)
+        discard(checkpoint)
 
 
 def discard(checkpoint: Path) -> None:
-    """Deletes an incomplete checkpoint, so that a new one of the same step starts in an empty folder."""
-    (checkpoint / MANIFEST_FILE).unlink(missing_ok=True)
+    """Deletes a checkpoint. An incomplete one would mix with the files of a new one of the same step."""
+    (checkpoint / MANIFEST_FILE).unlink(missing_ok=True)  # first: a half-deleted checkpoint must not count as complete
     shutil.rmtree(checkpoint)
 
 
@@ -89,23 +89,13 @@ def _newest_first(run_dir: Path) -> list[Path]:
     return sorted(numbered, key=lambda path: numbered[path], reverse=True)
 
 
-def _files(checkpoint: Path) -> list[Path]:
-    return sorted(path for path in checkpoint.rglob("*") if path.is_file() and MANIFEST_FILE not in path.name)
-
-
 def _entry(file: Path) -> dict[str, int | str]:
-    with file.open("rb") as stream:
-        os.fsync(stream.fileno())
-    return {"bytes": file.stat().st_size, "sha256": _sha256(file)}
+    _sync(file)
+    return {"bytes": file.stat().st_size, "sha256": sha256(file)}
 
 
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _sync_directory(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -12,8 +12,7 @@ import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from training.redaction import redact
 
@@ -23,6 +22,8 @@ DIVERGED = "diverged"
 """The outcome of a run whose loss or gradient was no longer finite."""
 LOSS_OF = "loss/"
 """Begins the names of the losses of each of several data sets: loss/alpaca.jsonl, eval_loss/alpaca.jsonl."""
+_BEGIN = b'{"kind":'
+_WORDS = {"message", "fix", "traceback"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,28 +222,7 @@ class Finished(Event):
     summary: dict[str, Any]
 
 
-KINDS: dict[str, type[Event]] = {
-    cls.kind: cls
-    for cls in (
-        RankStarted,
-        PhaseStarted,
-        Planned,
-        Placed,
-        Metrics,
-        Progress,
-        CheckpointSaved,
-        Resumed,
-        Note,
-        NodeFault,
-        Failed,
-        OutOfMemory,
-        Finished,
-    )
-}
-
-
-_BEGIN = b'{"kind":'
-_WORDS = {"message", "fix", "traceback"}
+KINDS: dict[str, type[Event]] = {cls.kind: cls for cls in Event.__subclasses__()}
 
 
 def encode(event: Event) -> bytes:
@@ -288,17 +268,6 @@ class EventWriter:
         while os.write(self._descriptor, line) < len(line):
             # The disk is or was full, and the written part is not a complete record.
             line = b"\n" + record
-
-    def close(self) -> None:
-        os.close(self._descriptor)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def finite(value: Any) -> Any:

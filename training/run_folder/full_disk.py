@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
+from training.errors import causes
 from training.run_folder.paths import RESERVE_FILE
 
 RESERVE_BYTES = 8 * 2**20
@@ -52,12 +53,11 @@ def give_up_reserve(folder: Path) -> None:
 
 def is_full(error: BaseException | None, folder: Path) -> bool:
     """True if an error or its cause means a full disk; `folder` is on the disk that was probably written to."""
-    while error is not None:
-        if (isinstance(error, OSError) and error.errno in _FULL) or _FULL_MESSAGE.search(str(error)):
+    for cause in causes(error):
+        if (isinstance(cause, OSError) and cause.errno in _FULL) or _FULL_MESSAGE.search(str(cause)):
             return True
-        if _FAILED_WRITE.search(str(error)) and shutil.disk_usage(folder).free < _LOW_BYTES:
+        if _FAILED_WRITE.search(str(cause)) and shutil.disk_usage(folder).free < _LOW_BYTES:
             return True
-        error = error.__cause__ or error.__context__
     return False
 
 

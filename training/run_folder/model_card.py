@@ -1,30 +1,22 @@
 """The model card of a result: README.md with results, training, data, versions and configuration, as model hubs read it."""
 
-import platform
 import re
-from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from training.config import name_values
 from training.config.choices import Task
-from training.config.data_sets import FIELDS, Source, sources, written
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.config.yaml_file import to_yaml
-from training.printable import markdown_text
-from training.run_folder.lineage import Lineage
+from training.redaction import markdown_text
 from training.run_folder.paths import CARD_FILE
+from training.run_folder.record import Lineage, hardware, shared, versions
 from training.scoring.paired import Paired, in_words
 
 if TYPE_CHECKING:
     import huggingface_hub
 
-_PACKAGES = (
-    "lathe-workbench", "torch", "transformers", "peft", "trl", "accelerate", "deepspeed", "bitsandbytes", "torchao", "torch-optimi",
-    "tokenizers", "safetensors", "numpy",
-)  # fmt: skip
 _PIPELINES = {
     Task.SEQ2SEQ: "text2text-generation",
     Task.CLASSIFICATION: "text-classification",
@@ -93,35 +85,6 @@ def metadata(config: RunConfig, lineage: Lineage, kind: str) -> "huggingface_hub
     )
 
 
-def shared(config: RunConfig) -> RunConfig:
-    """The configuration with absolute paths shortened to their last part."""
-    local = {
-        name: written([_shared(source) for source in found])
-        for name in FIELDS
-        if (found := sources(getattr(config, name)))
-    }
-    return config.model_copy(update={"model": _last(config.model), **local})
-
-
-def _shared(source: Source) -> Source:
-    return replace(source, path=_last(source.path))
-
-
-def _last(path: str) -> str:
-    return Path(path).name if Path(path).is_absolute() else path
-
-
-def versions() -> Rows:
-    """The versions of Python and of the installed packages that affect a run."""
-    installed = [("python", platform.python_version())]
-    for name in _PACKAGES:
-        try:
-            installed.append((name, version(name)))
-        except PackageNotFoundError:
-            continue
-    return installed
-
-
 def _results(summary: dict[str, Any]) -> Rows:
     rows = [
         ("Final training loss", _decimal(summary.get("final_loss"))),
@@ -181,13 +144,6 @@ def _training(config: RunConfig, summary: dict[str, Any], lineage: Lineage, mach
         ("Cloned from run", lineage.parent),
     ]
     return [row for row in rows if row[1]]
-
-
-def hardware(machine: Machine, processes: int) -> str:
-    """The GPUs or the CPU of the run, without the machine's name."""
-    if machine.kind == "cuda":
-        return ", ".join(sorted(set(machine.names[:processes]))) + (f", {processes} of them" if processes > 1 else "")
-    return f"CPU ({platform.machine()})"
 
 
 def _section(title: str, rows: Rows) -> list[str]:

@@ -1,30 +1,68 @@
-"""`lathe.json` in the folder of a result: what is needed to make the same run again, and to see what differs elsewhere."""
+"""What a run was made of: `lineage.json` in its folder (written by the supervisor), and `lathe.json` in the folder of its result,
+which has what is needed to make the same run again, and to see what differs elsewhere."""
 
 import hashlib
 import json
-from dataclasses import asdict
+import platform
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import try_to_load_from_cache
-
+from training.config.data_sets import FIELDS, sources, written
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.errors import UserError
-from training.run_folder.lineage import Lineage
-from training.run_folder.model_card import hardware, shared, versions
-from training.run_folder.paths import RECORD_FILE
+from training.files import sha256, write_whole
+from training.run_folder.paths import LINEAGE_FILE, RECORD_FILE
 
 VERSION = 1
 _MOST_BYTES = 4 * 2**30  # of weights that are hashed whole; larger files count by size and header
 _HEADER_BYTES = 2**20
 _SMALL_FILES = (
-    "config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    "generation_config.json",
-)
+    "config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"
+)  # fmt: skip
+_PACKAGES = (
+    "lathe-workbench", "torch", "transformers", "peft", "trl", "accelerate", "deepspeed", "bitsandbytes", "torchao", "torch-optimi",
+    "tokenizers", "safetensors", "numpy",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """A data file of a run: its role, its name at upload, and the SHA-256 of its bytes."""
+
+    role: str
+    name: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """`parent` is the run from which this one was cloned; `attempts` is more than 1 if it was resumed."""
+
+    run: str = ""
+    name: str = ""
+    parent: str = ""
+    attempts: int = 1
+    data: list[DataSource] = field(default_factory=list)
+
+    def write(self, run_dir: Path) -> None:
+        """Writes the file atomically.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        write_whole(run_dir / LINEAGE_FILE, json.dumps(asdict(self), indent=2))
+
+    @classmethod
+    def read(cls, run_dir: Path) -> "Lineage":
+        """The lineage in the run's folder; empty for a run without a supervisor."""
+        try:
+            values = json.loads((run_dir / LINEAGE_FILE).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return cls()
+        return cls(**(values | {"data": [DataSource(**source) for source in values["data"]]}))
 
 
 def write_record(folder: Path, config: RunConfig, summary: dict[str, Any], lineage: Lineage, machine: Machine) -> None:
@@ -80,36 +118,69 @@ def model_files(config: RunConfig) -> dict[str, str]:
     Small files and weights up to 4 GiB: `sha256:HEX` of the bytes. Larger weights: `header:BYTES:HEX`, their size and the SHA-256
     of their first MiB, which holds the names, types and shapes of the tensors.
     """
-    files = _local_files(config)
+    if (folder := local_model(config)) is None:
+        return {}
+    small = [folder / name for name in _SMALL_FILES]
+    files = [file for file in (*small, *sorted(folder.glob("*.safetensors"))) if file.is_file()]
     large = sum(file.stat().st_size for file in files if file.suffix == ".safetensors") > _MOST_BYTES
     return {file.name: _digest(file, whole=not large or file.suffix != ".safetensors") for file in files}
 
 
-def _local_files(config: RunConfig) -> list[Path]:
-    folder = Path(config.model).expanduser()
-    if not folder.is_dir():
-        cached = try_to_load_from_cache(config.model, "config.json", revision=config.revision or "main")
-        if not isinstance(cached, str):
-            return []
-        folder = Path(cached).parent
-    small = [folder / name for name in _SMALL_FILES]
-    return [file for file in (*small, *sorted(folder.glob("*.safetensors"))) if file.is_file()]
+def local_model(config: RunConfig) -> Path | None:
+    """The folder of the base model on this machine, also if it is in the hub's cache; None if it is on the hub only."""
+    from huggingface_hub import try_to_load_from_cache
+
+    if (folder := Path(config.model).expanduser()).is_dir():
+        return folder
+    cached = try_to_load_from_cache(config.model, "config.json", revision=config.revision or "main")
+    return Path(cached).parent if isinstance(cached, str) else None
 
 
 def _digest(file: Path, *, whole: bool) -> str:
+    if whole:
+        return f"sha256:{sha256(file)}"
     with file.open("rb") as stream:
-        if whole:
-            return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
         return f"header:{file.stat().st_size}:{hashlib.sha256(stream.read(_HEADER_BYTES)).hexdigest()}"
 
 
 def template_hash(folder: Path) -> str:
     """The SHA-256 of the chat template in a folder; empty if it has none."""
-    file = folder / "chat_template.jinja"
-    if file.is_file():
-        return hashlib.sha256(file.read_bytes()).hexdigest()
+    if (file := folder / "chat_template.jinja").is_file():
+        return sha256(file)
     try:
         text = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")).get("chat_template")
     except (OSError, ValueError, AttributeError):
         return ""
     return hashlib.sha256(text.encode()).hexdigest() if isinstance(text, str) else ""
+
+
+def shared(config: RunConfig) -> RunConfig:
+    """The configuration with absolute paths shortened to their last part."""
+    local = {
+        name: written([replace(source, path=_last(source.path)) for source in found])
+        for name in FIELDS
+        if (found := sources(getattr(config, name)))
+    }
+    return config.model_copy(update={"model": _last(config.model), **local})
+
+
+def _last(path: str) -> str:
+    return Path(path).name if Path(path).is_absolute() else path
+
+
+def versions() -> list[tuple[str, str]]:
+    """The versions of Python and of the installed packages that affect a run."""
+    installed = [("python", platform.python_version())]
+    for name in _PACKAGES:
+        try:
+            installed.append((name, version(name)))
+        except PackageNotFoundError:
+            continue
+    return installed
+
+
+def hardware(machine: Machine, processes: int) -> str:
+    """The GPUs or the CPU of the run, without the machine's name."""
+    if machine.kind == "cuda":
+        return ", ".join(sorted(set(machine.names[:processes]))) + (f", {processes} of them" if processes > 1 else "")
+    return f"CPU ({platform.machine()})"

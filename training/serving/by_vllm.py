@@ -11,7 +11,7 @@ from training.models.loading import check_files_finite
 from training.serving.forms import RequestError
 from training.serving.generation import GREEDY_BELOW, Generator, Job, Recorder
 from training.serving.loaded import Base, Served, saved_ends, tokenizers_of
-from training.trainer.answering.questions import end_tokens
+from training.trainer.answering import end_tokens
 from training.vllm.answering import base_config, generation_config
 from training.vllm.limits import Models, NotLoaded, check
 from training.vllm.server import Server, VllmError, serving

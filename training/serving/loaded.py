@@ -17,9 +17,9 @@ from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.model_info.folder import has_tokenizer
 from training.models.loading import DTYPES, check_finite, keep_four_bit_format, quantization
-from training.ranks import leased_gpus
+from training.ranks.distributed import compute_device
 from training.serving.text import TokenBytes
-from training.trainer.answering.questions import configured_ends, end_tokens
+from training.trainer.answering import configured_ends, end_tokens
 
 _UNKNOWN_CONTEXT = 2048
 
@@ -87,7 +87,7 @@ def load(
     Raises:
         UserError: one of them cannot be loaded.
     """
-    device = leased_gpus.device().type
+    device = compute_device().type
     tokenizers = tokenizers_of(base, adapters)
     module = _base(base, list(tokenizers.values())).to(device).eval()
     whole = tuple(end_tokens(module.generation_config, tokenizers[base.name]))

@@ -6,13 +6,12 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from training.batches.layout import PLAIN, choose_layout
-from training.batches.padding_free import base_of
+from training.batches.layout import PLAIN, base_of, choose_layout
 from training.batches.views import IGNORED, Tokens
 from training.config.choices import Precision, Task
 from training.config.run_config import RunConfig
 from training.model_info.families import why_padded
-from training.trainer.objectives import objective
+from training.trainer.make_trainer import objective
 
 
 @dataclass(frozen=True)

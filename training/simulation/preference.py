@@ -11,7 +11,7 @@ import torch
 
 from training.config.choices import Task
 from training.config.run_config import RunConfig
-from training.trainer.objectives import objective
+from training.trainer.make_trainer import objective
 
 Loss = Callable[[dict[str, Any]], torch.Tensor]
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from pydantic import TypeAdapter
 
-from training.batches.padding_free import base_of
+from training.batches.layout import base_of
 from training.config.choices import Precision
 from training.config.run_config import RunConfig
 from training.errors import UserError, answer_json

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from accelerate.utils.operations import convert_outputs_to_fp32
 
-from training.batches.layout import PLAIN
+from training.batches.layout import PLAIN, evaluating
 from training.config.choices import Checkpointing, Precision, Strategy, Task
 from training.config.run_config import RunConfig
 from training.config.sharding import deepspeed_config
@@ -23,7 +23,6 @@ from training.simulation.strategies import Fsdp, SimulatedStrategy, Unsharded, W
 from training.simulation.timeline import Timeline
 from training.simulation.zero import Zero, Zero3, linear_layers
 from training.trainer.chunked_loss import ChunkedHead, linear_head
-from training.trainer.global_batch import evaluating
 
 _TEST_TOKENS = 16
 
@@ -138,7 +137,7 @@ def _loss(model: Any, reference: Any, request: Request) -> Callable[[dict[str, A
 
 
 def _free_gradients(optimizer: Any, weights: Weights, live: Timeline) -> None:
-    """Takes the optimizer's step for each weight in the backward pass (training/trainer/step_in_backward.py)."""
+    """Takes the optimizer's step for each weight in the backward pass (training/trainer/optimizers.py)."""
 
     def step(weight: torch.Tensor) -> None:
         live.phase, live.kind = "optimizer", "optimizer"

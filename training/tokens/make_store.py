@@ -23,20 +23,19 @@ from training.chat.settings import DEFAULT, ChatSettings, with_row_weight
 from training.data.example import Example, Row
 from training.data.rows import read_numbered
 from training.errors import DataError, UserError
+from training.files import sha256, write_whole
 from training.tokens.coverage import GapCounts
 from training.tokens.parts import PartRenderer, StoredText
 from training.tokens.store import (
     FACTS,
     PROGRESS,
     TokenStore,
-    file_fingerprint,
     in_use,
     locked,
     making_folder,
     open_store,
     store_key,
 )
-from training.whole_file import write_whole
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -106,7 +105,7 @@ def find_or_make(
 
     The store cannot be removed while this process lives.
     """
-    folder = root / store_key(file_fingerprint(source), model, columns, revision, part, chat.key)
+    folder = root / store_key(sha256(source), model, columns, revision, part, chat.key)
     written = FileProgress(making_folder(folder) / PROGRESS, 0)
 
     def report(done: int) -> None:

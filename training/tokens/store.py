@@ -232,12 +232,6 @@ def tokenizer_fingerprint(model: str, revision: str | None = None) -> str:
     return digest.hexdigest()
 
 
-def file_fingerprint(path: Path) -> str:
-    """The SHA-256 of a file."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def lock_file(folder: Path) -> Path:
     """The file that the process making the store `folder` locks."""
     return folder.with_name(f"{folder.name}.lock")

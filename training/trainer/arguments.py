@@ -13,7 +13,7 @@ from training.models.activation_checkpointing import NAME
 from training.ranks.distributed import set_fsdp_policies
 from training.ranks.sequence_parallel import parallelism
 from training.run_folder.paths import checkpoints_dir
-from training.trainer.objectives import Objective
+from training.trainer.make_trainer import Objective
 from training.trainer.optimizers import optimizer_arguments, scheduler_arguments, scheduler_name
 
 
@@ -101,21 +101,22 @@ def _evaluation_and_saving(config: RunConfig, run_dir: Path, *, evaluates: bool)
 
 
 def _ranks(config: RunConfig, hidden_size: int | None, precision: Precision) -> dict[str, Any]:
+    settings, is_fsdp = deepspeed_config(config, hidden_size, precision), config.strategy is Strategy.FSDP
+    if settings and config.sequence_parallel_size > 1:
+        # transformers checks it against a world size that ignores sequence parallelism; accelerate recomputes it.
+        del settings["train_batch_size"]
+    # FSDP reduces gradients in each micro step: until they are reduced, each rank holds those of the whole model.
+    synchronization = {"gradient_accumulation_kwargs": {"sync_each_batch": True}} if is_fsdp else {}
     return {
-        "fsdp": config.strategy is Strategy.FSDP,
+        "fsdp": is_fsdp,
         "fsdp_config": fsdp_config(config),
-        "deepspeed": _deepspeed(config, hidden_size, precision),
+        "deepspeed": settings,
         "parallelism_config": parallelism(config),
         "ddp_find_unused_parameters": False if config.num_processes > 1 else None,
         # Buffers of language models are constants. To send them would make each forward pass wait for rank 0 (ranks/pace.py).
         "ddp_broadcast_buffers": False if config.num_processes > 1 else None,
-        "accelerator_config": {"use_configured_state": True, **_synchronization(config)},
+        "accelerator_config": {"use_configured_state": True, **synchronization},
     }
-
-
-def _synchronization(config: RunConfig) -> dict[str, Any]:
-    """FSDP reduces gradients in each micro step: until they are reduced, each rank holds those of the whole model."""
-    return {"gradient_accumulation_kwargs": {"sync_each_batch": True}} if config.strategy is Strategy.FSDP else {}
 
 
 def _logging(config: RunConfig) -> dict[str, Any]:
@@ -128,14 +129,6 @@ def _logging(config: RunConfig) -> dict[str, Any]:
         "disable_tqdm": True,
         "log_level": "warning",
     }
-
-
-def _deepspeed(config: RunConfig, hidden_size: int | None, precision: Precision) -> dict[str, Any] | None:
-    settings = deepspeed_config(config, hidden_size, precision)
-    if settings and config.sequence_parallel_size > 1:
-        # transformers checks it against a world size that ignores sequence parallelism; accelerate recomputes it.
-        del settings["train_batch_size"]
-    return settings
 
 
 def _interval(by: Interval, steps: float) -> str:

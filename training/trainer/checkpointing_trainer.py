@@ -1,6 +1,7 @@
 """A Trainer that saves checkpoints in the background, and resumes from those of other strategies and numbers of processes."""
 
 import gc
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -8,20 +9,41 @@ from typing import Any
 
 import torch
 
-from training.checkpointing import rank_allocation, weights
+from training.checkpointing import weights
 from training.checkpointing.checkpointer import Checkpointer
 from training.checkpointing.contents import check_contents, check_missing, refuse
-from training.checkpointing.digest import Digest, trained_shapes
-from training.checkpointing.full_state import read_weights
-from training.checkpointing.parts import plain_name
-from training.checkpointing.resharding import restore, trained_parameters
+from training.checkpointing.digest import Digest, plain_name, trained_shapes
+from training.checkpointing.resharding import read_weights, restore, trained_parameters
 from training.config.choices import Offload, Strategy
+from training.config.run_config import RunConfig
+from training.ranks.stopping import StopSignal
+from training.reports.experiment_trackers import ExperimentTrackers
+from training.reports.report import Report
+from training.reports.step_position import StepTracker
 from training.run_folder.checkpoint_layout import Layout
 from training.run_folder.paths import checkpoint_dir
-from training.trainer.callbacks.best_checkpoint import best_step
-from training.trainer.context import TrainerContext
+from training.trainer.answering import SampleAnswers
+from training.trainer.callbacks import best_to_load
 from training.trainer.global_batch import GlobalBatchTrainer
-from training.trainer.throughput import Throughput
+from training.trainer.metrics import Throughput
+
+
+@dataclass(frozen=True)
+class TrainerContext:
+    """The run that a trainer belongs to: its folder, report, stop signal, configuration, plan, step tracker, experiment trackers,
+    and the held-out rows that are answered at evaluations.
+
+    `plan` holds the values of the `Planned` record that are known before the model is wrapped.
+    """
+
+    run_dir: Path
+    report: Report
+    stop: StopSignal
+    config: RunConfig
+    plan: dict[str, Any]
+    tracker: StepTracker
+    trackers: ExperimentTrackers
+    answers: SampleAnswers
 
 
 class CheckpointingTrainer(GlobalBatchTrainer):
@@ -31,9 +53,11 @@ class CheckpointingTrainer(GlobalBatchTrainer):
     throughput: Throughput
     context: TrainerContext
     _prepared = False
+    _resumed_from: str | None = None  # until the first step of the attempt
 
     def train(self, resume_from_checkpoint: str | None = None, **named: Any) -> Any:
-        """Trains, and waits until the last checkpoint is complete."""
+        """Trains, and waits until the last checkpoint is complete. Takes no step if the checkpoint is that of the last one."""
+        self._resumed_from = resume_from_checkpoint
         try:
             result = super().train(resume_from_checkpoint=resume_from_checkpoint, **named)
         except Exception:
@@ -85,7 +109,7 @@ class CheckpointingTrainer(GlobalBatchTrainer):
                 write()
             if self.is_world_process_zero():
                 layout.write(folder)
-                rank_allocation.write(self._unwrapped, folder)
+                weights.write_rank_allocation(self._unwrapped, folder)
                 if digest:
                     digest.write(folder)
                 if self._has_copies:
@@ -97,7 +121,8 @@ class CheckpointingTrainer(GlobalBatchTrainer):
                 self.context.stop.diverged = self.control.should_training_stop = True
             else:
                 check = partial(check_contents, layout=layout, trained=trained_shapes(self._unwrapped))
-                self.checkpointer.save(step, best_step(self.context.config, self.state), write_all, check)
+                best = best_to_load(self.context.config, self.state)
+                self.checkpointer.save(step, best and best.step, write_all, check)
         self.throughput.resume()
 
     @property
@@ -170,7 +195,7 @@ class CheckpointingTrainer(GlobalBatchTrainer):
             restore(Path(resume_from_checkpoint), layout, self._unwrapped, self.optimizer)
             self._restore_scheduler(torch.load(Path(resume_from_checkpoint) / "scheduler.pt", weights_only=True))
         if resume_from_checkpoint:
-            rank_allocation.restore(self._unwrapped, Path(resume_from_checkpoint))
+            weights.restore_rank_allocation(self._unwrapped, Path(resume_from_checkpoint))
             self._check_loaded(resume_from_checkpoint)
             self._set_learning_rate(Layout.read(Path(resume_from_checkpoint)))
         return prepared

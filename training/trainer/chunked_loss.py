@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from training.batches.padding_free import base_of
+from training.batches.layout import base_of
 from training.batches.views import IGNORED, WEIGHTS
 from training.config.choices import ChunkedLoss
 from training.config.run_config import RunConfig
@@ -17,7 +17,6 @@ from training.errors import UserError
 from training.models.token_cross_entropy import LogitTransform, token_cross_entropy
 from training.reports.report import Report
 from training.rules.memory import chunk_tokens, wants_chunks
-from training.run_folder.events import Note
 from training.trainer.evaluation import predicted, predicted_weights
 
 TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 3e-2}
@@ -140,9 +139,7 @@ def refuse(config: RunConfig, report: Report, why: str) -> None:
     """
     if config.chunked_loss is ChunkedLoss.ON:
         raise UserError("chunked_loss", "on", f"does not fit this model: {why}.", "Set chunked_loss to auto or off.")
-    report.for_run(
-        Note(message=f"The loss is not computed in chunks of tokens, since the model does not support it: {why}.")
-    )
+    report.note(f"The loss is not computed in chunks of tokens, since the model does not support it: {why}.")
 
 
 def linear_head(model: torch.nn.Module) -> torch.nn.Linear | None:

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from training.config.choices import OnDivergence
 from training.config.run_config import Changes, RunConfig
+from training.ranks.distributed import local_part
 from training.run_folder.paths import checkpoint_step
 
 _LOWER_RATE = 0.1
@@ -35,7 +35,7 @@ class Divergence:
     def add_norm(self, norm: torch.Tensor | float | None) -> None:
         """Takes the norm of a step's gradient, if it is known."""
         if norm is not None and not self._scaled and self._step is not None:
-            own = norm.to_local() if isinstance(norm, DTensor) else norm  # FSDP's; the ranks agree later
+            own = local_part(norm) if isinstance(norm, torch.Tensor) else norm  # FSDP's; the ranks agree later
             self.add_loss(torch.as_tensor(own, device=self._step.device))
 
     def end_step(self) -> None:

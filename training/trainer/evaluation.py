@@ -3,11 +3,11 @@
 import math
 
 import torch
-import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
 from training.batches.sets import HeldOutBatches, Sets
 from training.batches.views import IGNORED, WEIGHTS
+from training.ranks.distributed import reduce_over_ranks
 
 _LARGEST_EXPONENT = 709  # of a float
 _PART_TOKENS = 256  # whose logits are copied together
@@ -95,8 +95,7 @@ class ItemMean:
         """
         means: list[dict[str, float]] = [{} for _ in range(1 + self._num_sets)]
         for name, sums in self._sums.items():
-            if dist.is_initialized() and dist.get_world_size() > 1:
-                dist.all_reduce(sums)
+            reduce_over_ranks(sums)
             for place, (total, count) in enumerate([sums.sum(0).tolist(), *sums.tolist()]):
                 means[place][name] = total / count if count else math.nan
         for values in means:
@@ -128,9 +127,7 @@ class SetLosses:
     def take(self) -> dict[str, float]:
         """Returns the means by set over all ranks, without sets that had no items, and begins anew. A collective on several
         ranks."""
-        if dist.is_initialized() and dist.get_world_size() > 1:
-            dist.all_reduce(self._sums)
-        sums, counts = self._sums.tolist()
+        sums, counts = reduce_over_ranks(self._sums).tolist()
         self._sums.zero_()
         return {name: total / count for name, total, count in zip(self._names, sums, counts, strict=True) if count}
 

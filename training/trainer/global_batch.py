@@ -12,8 +12,6 @@ S_i / num_items_in_batch + A_i gets N / R and the weight M / R.
 """
 
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,8 +20,8 @@ from torch.utils.data import DataLoader
 from transformers import Trainer
 from transformers.trainer_utils import EvalLoopOutput
 
-from training.batches.samplers import RankBatches
-from training.batches.sets import HeldOutBatches, Sets
+from training.batches.layout import evaluating
+from training.batches.sets import HeldOutBatches, RankBatches, Sets
 from training.ranks.sequence_parallel import own_part
 from training.run_folder.events import LOSS_OF
 from training.trainer.evaluation import ItemMean, Means
@@ -232,15 +230,3 @@ def own_loss(model: torch.nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
     with evaluating(model):
         loss: torch.Tensor = model(**inputs)["loss"]
         return loss
-
-
-@contextmanager
-def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """A context without gradient and dropout."""
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        model.train(was_training)

@@ -1,5 +1,7 @@
 """Makes the trainer of a run."""
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +10,18 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
-from training.batches.layout import PLAIN, choose_layout, dataset
-from training.batches.padding_free import base_of
-from training.batches.samplers import TokenDataset
-from training.batches.sets import Sets, sets_of
+from training.batches.collators import (
+    ClassCollator,
+    Collate,
+    Collator,
+    OddsCollator,
+    PairCollator,
+    ScoreCollator,
+    TargetCollator,
+    UnpairedCollator,
+)
+from training.batches.layout import PLAIN, base_of, choose_layout, dataset
+from training.batches.sets import TokenDataset, sets_of
 from training.batches.streaming import Stream
 from training.config.choices import Precision, Task
 from training.config.run_config import RunConfig
@@ -25,13 +35,64 @@ from training.ranks.stopping import StopSignal
 from training.reports.experiment_trackers import ExperimentTrackers
 from training.reports.report import Report
 from training.reports.step_position import StepTracker
-from training.run_folder.events import Note
 from training.tokens.order import Shuffled
-from training.trainer.answering.sample import SampleAnswers
-from training.trainer.context import TrainerContext
-from training.trainer.objectives import Objective
+from training.trainer.answering import SampleAnswers
+from training.trainer.checkpointing_trainer import TrainerContext
 from training.trainer.prepare import Data
 from training.trainer.reporting_trainer import ReportingTrainer
+from training.trainer.token_trainer import ClassTrainer, RunTrainer
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a task trains with: `collator` takes the padding token's id; `options` are extra values for `arguments`."""
+
+    trainer: type[ReportingTrainer]
+    collator: Callable[[int], Collate]
+    arguments: type[TrainingArguments] = TrainingArguments
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def objective(config: RunConfig) -> Objective:
+    """Returns the objective of the run's task. Imports trl, which takes seconds, only for the tasks that need it."""
+    match config.task:
+        case Task.SFT | Task.PRETRAINING:
+            return Objective(RunTrainer, Collator)
+        case Task.SEQ2SEQ:
+            return Objective(RunTrainer, TargetCollator)
+        case Task.CLASSIFICATION:
+            return Objective(ClassTrainer, ClassCollator)
+        case _:
+            return _preference(config)
+
+
+def _preference(config: RunConfig) -> Objective:
+    from trl.experimental.orpo.orpo_config import ORPOConfig
+    from trl.trainer.dpo_config import DPOConfig
+    from trl.trainer.kto_config import KTOConfig
+    from trl.trainer.reward_config import RewardConfig
+
+    from training.trainer.preference_trainers import DPORun, KTORun, ORPORun, RewardRun
+
+    # Rows are truncated before they reach the trainer.
+    no_truncation = {"max_length": None}
+    match config.task:
+        case Task.DPO:
+            options = no_truncation | {"beta": config.beta, "loss_type": [config.dpo_loss.value]}
+            return Objective(DPORun, PairCollator, DPOConfig, options)
+        case Task.KTO:
+            weights = {name: getattr(config, name) for name in ("beta", "desirable_weight", "undesirable_weight")}
+            # UnpairedCollator pairs answers within each batch, so rows need no special order.
+            return Objective(
+                KTORun,
+                lambda pad: UnpairedCollator(pad, config.max_length),
+                KTOConfig,
+                no_truncation | weights | {"train_sampling_strategy": "sequential"},
+            )
+        case Task.ORPO:
+            return Objective(ORPORun, OddsCollator, ORPOConfig, {"beta": config.beta, "max_length": config.max_length})
+        case _:
+            return Objective(RewardRun, ScoreCollator, RewardConfig, no_truncation)
 
 
 def make_trainer(
@@ -54,10 +115,9 @@ def make_trainer(
     prepare_attention(model, config)
     divide(arguments, model)
     if unused := modules_without_text(base_of(model)):
-        message = f"Multimodal model: modules that process no text are frozen ({', '.join(unused)})."
-        report.for_run(Note(message=message))
+        report.note(f"Multimodal model: modules that process no text are frozen ({', '.join(unused)}).")
     if sentence := untrained_head(model):
-        report.for_run(Note(message=sentence, level="warning"))
+        report.warn(sentence)
     held_out_sets = sets_of(data.held_out, data.held_out_files) if data.held_out else None
     held_out: Any = TokenDataset(data.held_out, held_out_sets) if data.held_out and held_out_sets else None
     reference: dict[str, Any] = {}
@@ -66,7 +126,7 @@ def make_trainer(
         layout = choose_layout(config, model, tokenizer.pad_token_id)
         plan |= {"packing": layout.packing.value, "attention": layout.attention}
         collator = layout.collator
-        report.for_run(Note(message=layout.description))
+        report.note(layout.description)
     if config.task in (Task.DPO, Task.KTO) and not config.method.adapts:
         # With an adapter, the reference is the model with the adapter disabled. Autocast would keep 16-bit copies of weights
         # that require gradients until the end of the reference's forward pass.
@@ -75,26 +135,17 @@ def make_trainer(
             attend_without_groups(loaded, config)
         reference["ref_model"] = loaded.requires_grad_(False)
     rows = dataset(config, data.train, data.files)
-    plan |= {"sets": _training_sets(rows, data), "eval_sets": _held_out_sets(held_out_sets)}
-    tracker = StepTracker(
-        config,
-        (data.train, data.files),
-        (data.held_out, data.held_out_files),
-        getattr(rows, "order", None),
-        held_out_sets,
-    )
+    plan |= {"sets": _training_sets(rows, data)}
+    if held_out_sets and held_out_sets.several:
+        counts = zip(held_out_sets.names, held_out_sets.counts, strict=True)
+        plan["eval_sets"] = [{"name": name, "rows": count} for name, count in counts]
+    held_out_rows = data.held_out, data.held_out_files
+    tracker = StepTracker(config, (data.train, data.files), held_out_rows, getattr(rows, "order", None), held_out_sets)
+    trackers = ExperimentTrackers(config, run_dir, report)
+    answers = SampleAnswers(config, data.held_out_examples(), tokenizer)
     return objective.trainer(
         **reference,
-        context=TrainerContext(
-            run_dir,
-            report,
-            stop,
-            config,
-            plan,
-            tracker,
-            ExperimentTrackers(config, run_dir, report),
-            SampleAnswers(config, data.held_out_examples(), tokenizer),
-        ),
+        context=TrainerContext(run_dir, report, stop, config, plan, tracker, trackers, answers),
         model=model,
         args=arguments,
         processing_class=tokenizer,
@@ -134,10 +185,3 @@ def _training_sets(rows: Any, data: Data) -> list[dict[str, Any]]:
         {"name": name, "rows": own, "epoch_rows": int(taken), "epoch_tokens": int(total)}
         for name, own, taken, total in zip(rows.sets.names, rows.sets.counts, epoch_rows, tokens, strict=True)
     ]
-
-
-def _held_out_sets(sets: Sets | None) -> list[dict[str, Any]]:
-    """Returns several data sets of held-out rows: name and rows."""
-    if sets is None or not sets.several:
-        return []
-    return [{"name": name, "rows": rows} for name, rows in zip(sets.names, sets.counts, strict=True)]

@@ -139,3 +139,41 @@ def scheduler_arguments(config: RunConfig, total_steps: int | None = None) -> di
             decay = max(1, round(total_steps * config.decay_share))
             return {"num_decay_steps": decay, "min_lr_ratio": config.min_lr_ratio}
     return {}
+
+
+class StepInBackward:
+    """Takes the steps of `optimizer` within backward passes.
+
+    `discards`: a probe is running, whose gradients count as zeros. `squares` is the sum of the squared gradients of a pass, of
+    shape (), from which `take_norm` computes the norm of the whole gradient.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer, self.discards = optimizer, False
+        self._squares: torch.Tensor | None = None
+        self._step_of = type(optimizer).step  # a scheduler counts calls of the instance's
+        self._handles = [
+            weight.register_post_accumulate_grad_hook(self._step)
+            for group in optimizer.param_groups
+            for weight in group["params"]
+        ]
+
+    def _step(self, weight: torch.Tensor) -> None:
+        gradient = weight.grad
+        assert gradient is not None
+        if self.discards:
+            gradient.zero_()
+        square = torch.linalg.vector_norm(gradient, dtype=torch.float32).square()
+        self._squares = square if self._squares is None else self._squares + square
+        self._step_of(self._optimizer)  # all other weights have no gradient, which every optimizer skips
+        weight.grad = None
+
+    def take_norm(self) -> torch.Tensor | None:
+        """Returns the norm of the last pass's gradient, of shape (), and begins anew; None without a gradient."""
+        squares, self._squares = self._squares, None
+        return None if squares is None else squares.sqrt()
+
+    def remove(self) -> None:
+        """Leaves the steps to the caller again."""
+        for handle in self._handles:
+            handle.remove()

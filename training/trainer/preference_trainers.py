@@ -11,6 +11,7 @@ from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.kto_trainer import KTOTrainer
 from trl.trainer.reward_trainer import RewardTrainer
 
+from training.ranks.distributed import several_ranks
 from training.trainer.evaluation import Means
 from training.trainer.global_batch import StepWeights
 from training.trainer.reporting_trainer import ReportingTrainer
@@ -53,7 +54,7 @@ def gather_rows(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
 
     accelerate's `gather_for_metrics` needs equal sizes, which the batches at the end of an epoch do not have.
     """
-    if not (dist.is_initialized() and dist.get_world_size() > 1):
+    if not several_ranks():
         return tensor
     rows = tensor.detach().reshape(1) if tensor.ndim == 0 else tensor.detach()
     sizes = [torch.zeros(1, dtype=torch.long, device=rows.device) for _ in range(dist.get_world_size())]

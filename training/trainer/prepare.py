@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedTokenizerBase
 
 from training.batches.streaming import Reader, Share, Stream, count_rows, steps
-from training.batches.task_rows import TaskRows, open_rows
+from training.batches.task_rows import Find, TaskRows, open_rows
 from training.batches.views import TokenList, View
 from training.chat.settings import ChatSettings
 from training.config.run_config import RunConfig
@@ -30,8 +31,14 @@ from training.tokens.order import Integers
 from training.tokens.parts import StoredText
 from training.tokens.selection import Selection, SetRows, held_out_count, select, sliced_rows
 from training.tokens.store import VARIABLE, TokenStore, joined
-from training.trainer import data_notes
-from training.trainer.row_check import RENDERED, note_findings
+from training.trainer.data_notes import (
+    RENDERED,
+    NumberedRows,
+    left_out_rows,
+    note_findings,
+    repeated_rows,
+    shared_with_held_out,
+)
 
 
 @dataclass(frozen=True)
@@ -59,13 +66,10 @@ class Data:
 
 def prepare_data(config: RunConfig, run_dir: Path, tokenizer: PreTrainedTokenizerBase, report: Report) -> Data:
     """Finds or makes the tokens, selects the configured rows and splits them by the seed, the same on every rank."""
-    if config.streaming:
-        return _prepare_stream(config, run_dir, tokenizer, report)
-
-    def find(file: DataFile, part: StoredText) -> TokenStore:
-        return _tokens(file, part, config, run_dir, tokenizer, report)
-
+    find = partial(_tokens, config, run_dir, tokenizer, report)
     files = data_files(config.sources, config.columns)
+    if config.streaming:
+        return _prepare_stream(config, files, tokenizer, find, report.rank)
     rows = open_rows(config, files, find)
     selection = _selected(files, rows, config, eval_split=0 if config.validation_data else config.eval_split)
     held_out_files, held_out_rows, held_out = files, rows, selection.held_out
@@ -74,11 +78,10 @@ def prepare_data(config: RunConfig, run_dir: Path, tokenizer: PreTrainedTokenize
         held_out_rows = open_rows(config, held_out_files, find, rows.classes or None)
         held_out = _all_rows(held_out_files, held_out_rows, config)
     numbered, held_out_numbered = DataRows(files, rows.ends), DataRows(held_out_files, held_out_rows.ends)
-    data_notes.left_out_rows(selection, rows, config, report)
-    data_notes.repeated_rows(numbered, selection.train, rows.hashes, report)
-    data_notes.shared_with_held_out(
-        numbered, selection.train, rows.hashes, held_out_numbered, held_out, held_out_rows.hashes, report
-    )
+    train = NumberedRows(numbered, selection.train, rows.hashes)
+    left_out_rows(selection, rows, config, report)
+    repeated_rows(train, report)
+    shared_with_held_out(train, NumberedRows(held_out_numbered, held_out, held_out_rows.hashes), report)
     return Data(
         rows.view(selection.train),
         held_out_rows.view(held_out) if len(held_out) else None,
@@ -90,32 +93,25 @@ def prepare_data(config: RunConfig, run_dir: Path, tokenizer: PreTrainedTokenize
     )
 
 
-def _prepare_stream(config: RunConfig, run_dir: Path, tokenizer: PreTrainedTokenizerBase, report: Report) -> Data:
+def _prepare_stream(
+    config: RunConfig, files: tuple[DataFile, ...], tokenizer: PreTrainedTokenizerBase, find: Find, rank: int
+) -> Data:
     """Prepares a stream. The first rows are held out, or else the validation data, which is tokenized as usual."""
-    files = data_files(config.sources, config.columns)
     (source,) = files
     rows = sliced_rows(config.data_slice, count_rows(source.path))
-    reader = Reader(
-        source.path,
-        source.columns,
-        tokenizer,
-        config.max_length,
-        train_on_prompt=config.train_on_prompt,
-        chat=ChatSettings.of(config),
-    )
+    reader = Reader(source, tokenizer, config)
     held_out: View | TokenList
     numbered = held_out_numbered = DataRows(files, (rows,))
     if config.validation_data:
         first, held_out_files = 0, data_files(config.validation_sources, config.columns)
-        stores = [_tokens(file, StoredText.WHOLE, config, run_dir, tokenizer, report) for file in held_out_files]
-        validation = TaskRows(config, (joined(stores),))
+        validation = TaskRows(config, (joined([find(file, StoredText.WHOLE) for file in held_out_files]),))
         held_out = validation.view(_all_rows(held_out_files, validation, config))
         held_out_numbered = DataRows(held_out_files, validation.ends)
     else:
         first = held_out_count(config.eval_split, rows)
         tokenized = [(row, tokens) for row, tokens in enumerate(reader.tokens(reader.examples(0, first))) if tokens]
         held_out = TokenList(np.array([row for row, _ in tokenized], np.int64), [tokens for _, tokens in tokenized])
-    share = Share(report.rank, config.num_processes, config.micro_batch_size, config.gradient_accumulation_steps)
+    share = Share(rank, config.num_processes, config.micro_batch_size, config.gradient_accumulation_steps)
     stream = Stream(reader, first, rows, config.seed, share)
     evaluated = held_out if held_out.num_rows else None
     max_steps = config.max_steps or steps(stream.num_rows, config.epochs, config.global_batch_size)
@@ -144,13 +140,14 @@ def prepare_resume(config: RunConfig, run_dir: Path, state: PartialState) -> tup
 
 
 def _tokens(
-    file: DataFile,
-    part: StoredText,
     config: RunConfig,
     run_dir: Path,
     tokenizer: PreTrainedTokenizerBase,
     report: Report,
+    file: DataFile,
+    part: StoredText,
 ) -> TokenStore:
+    """Finds or makes the token store of a part of a file's rows."""
     root = Path(os.environ.get(VARIABLE) or tokens_dir(run_dir))
     model, revision, chat = config.model, config.revision, ChatSettings.of(config)
     store = find_or_make(file.path, root, tokenizer, model, revision, file.columns, report.progress, part, chat)

@@ -20,7 +20,7 @@ from training.batches.views import TargetView, View
 from training.errors import UserError
 from training.reports.report import Report, peak_bytes
 from training.reports.step_position import StepTracker
-from training.run_folder.events import Metrics, Note
+from training.run_folder.events import Metrics
 from training.tokens.order import worst_batches
 
 STEPS = 2
@@ -52,7 +52,7 @@ def probe(trainer: Any, tracker: StepTracker) -> None:
 def largest_batches(trainer: Any, tracker: StepTracker, view: View) -> list[list[int]]:
     """Returns the rows of the largest micro batch; for an encoder-decoder of those with the longest source and target."""
     args = trainer.args
-    sides = [view.source.lengths, view.target.lengths] if isinstance(view, TargetView) else [view.lengths]
+    sides = [view.first.lengths, view.second.lengths] if isinstance(view, TargetView) else [view.lengths]
     pads = not getattr(trainer.data_collator, "flat", False)
     largest = [
         worst_batches(
@@ -82,7 +82,8 @@ def _step(trainer: Any, tracker: StepTracker, view: View, rows: list[int]) -> No
         tracker.probe(inputs, rows)
         trainer.current_gradient_accumulation_steps = count
         trainer.accelerator.gradient_state._set_sync_gradients(last)
-        _zero_learning_rates(trainer.optimizer)  # before backward, in which DeepSpeed takes its step
+        for group in trainer.optimizer.param_groups:  # before backward, in which DeepSpeed takes its step
+            _set(group, {"lr": 0.0})
         # DeepSpeed reads sync_gradients instead; FSDP reduces in each micro step.
         skips_sync = not last and not trainer.is_deepspeed_enabled and not trainer.is_fsdp_enabled
         with trainer.accelerator.no_sync(trainer.model_wrapped) if skips_sync else nullcontext():
@@ -99,14 +100,6 @@ def _step(trainer: Any, tracker: StepTracker, view: View, rows: list[int]) -> No
     trainer.model_wrapped.zero_grad()
 
 
-def _zero_learning_rates(optimizer: Any) -> None:
-    for group in optimizer.param_groups:
-        if isinstance(group["lr"], torch.Tensor):
-            group["lr"].zero_()
-        else:
-            group["lr"] = 0.0
-
-
 def _check_gradient(trainer: Any) -> None:
     """Checks that the gradient is finite. If not, it makes the weights NaN even at learning rate 0; fp16 skips the step."""
     norm = trainer.accelerator.deepspeed_engine_wrapped.get_global_grad_norm()
@@ -119,7 +112,10 @@ def _check_gradient(trainer: Any) -> None:
 @contextmanager
 def _state_restored(trainer: Any) -> Iterator[None]:
     """Restores at the end what the probe's steps change. The optimizer had no state before."""
-    groups = [_without_parameters(group) for group in trainer.optimizer.param_groups]
+    groups = [
+        {name: copy.deepcopy(value) for name, value in group.items() if name != "params"}
+        for group in trainer.optimizer.param_groups
+    ]
     schedule = copy.deepcopy(trainer.lr_scheduler.state_dict())
     scaler = trainer.accelerator.scaler
     scale = scaler.state_dict() if scaler else None
@@ -132,7 +128,7 @@ def _state_restored(trainer: Any) -> Iterator[None]:
         yield
     trainer.optimizer.state.clear()
     for group, values in zip(trainer.optimizer.param_groups, groups, strict=True):
-        _restore_group(group, values)
+        _set(group, values)
     trainer.lr_scheduler.load_state_dict(schedule)
     if scaler:
         scaler.load_state_dict(scale)
@@ -143,14 +139,11 @@ def _state_restored(trainer: Any) -> Iterator[None]:
     vars(trainer).update(metrics)
 
 
-def _without_parameters(group: dict[str, Any]) -> dict[str, Any]:
-    return {name: copy.deepcopy(value) for name, value in group.items() if name != "params"}
-
-
-def _restore_group(group: dict[str, Any], values: dict[str, Any]) -> None:
+def _set(group: dict[str, Any], values: dict[str, Any]) -> None:
+    """Sets values of an optimizer's group; a tensor stays the same object."""
     for name, value in values.items():
         if isinstance(group[name], torch.Tensor):
-            group[name].copy_(value)
+            group[name].copy_(torch.as_tensor(value))
         else:
             group[name] = value
 
@@ -176,4 +169,4 @@ def _report_peak(report: Report, view: View, batches: list[list[int]]) -> None:
         f"{len(rows)} rows of up to {tokens:,} tokens" for rows, tokens in zip(batches, longest, strict=True)
     )
     message = f"The largest batch of the run fits ({sizes}): peak memory {peak / _GIB:.2f} GiB on rank {report.rank}."
-    report.for_run(Note(message=message))
+    report.note(message)

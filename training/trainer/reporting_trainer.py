@@ -12,11 +12,10 @@ from torch.utils.data import DataLoader
 from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
-from training.batches.samplers import RankBatches
-from training.batches.sets import SETS, Sets
+from training.batches.sets import SETS, RankBatches, Sets
 from training.batches.streaming import Stream
 from training.checkpointing.checkpointer import Checkpointer
-from training.config.choices import Checkpointing, Interval, Precision
+from training.config.choices import Checkpointing, Interval, Method, Precision
 from training.errors import StopRequested
 from training.models.activation_checkpointing import (
     checkpoint_every_second_layer,
@@ -24,29 +23,27 @@ from training.models.activation_checkpointing import (
     saved_activations,
 )
 from training.ranks.pace import Pace
-from training.reports.memory_limit import counter
-from training.reports.metric_names import recorded
+from training.reports.live_memory import counter
 from training.reports.report import used_bytes
 from training.run_folder import checkpoints
-from training.run_folder.events import LOSS_OF, Metrics, Note, Planned
+from training.run_folder.events import LOSS_OF, Metrics, Planned
 from training.run_folder.paths import checkpoint_dir
 from training.tokens.order import Shuffled, steps_per_epoch
-from training.trainer.callbacks.best_checkpoint import (
+from training.trainer.callbacks import (
+    AdaLoraCallback,
     BestCheckpointCallback,
     Evaluation,
-    best,
+    StepCallback,
+    best_to_load,
     evaluations,
+    loraplus,
     stops_early,
 )
-from training.trainer.callbacks.method_callbacks import callbacks, loraplus
-from training.trainer.callbacks.step_callback import StepCallback
-from training.trainer.checkpointing_trainer import CheckpointingTrainer
-from training.trainer.context import TrainerContext
+from training.trainer.checkpointing_trainer import CheckpointingTrainer, TrainerContext
 from training.trainer.divergence import Divergence, best_first
 from training.trainer.evaluation import SetLosses
-from training.trainer.optimizers import optimizer_factory, scheduler_arguments
-from training.trainer.step_in_backward import StepInBackward
-from training.trainer.throughput import Throughput
+from training.trainer.metrics import Throughput, recorded
+from training.trainer.optimizers import StepInBackward, optimizer_factory, scheduler_arguments
 
 
 class ReportingTrainer(CheckpointingTrainer):
@@ -59,7 +56,6 @@ class ReportingTrainer(CheckpointingTrainer):
     """The data set of each item of the current micro batch; None with one data set, and in an evaluation."""
     step_in_backward: StepInBackward | None = None
     _offloading: AbstractContextManager[Any] = nullcontext()
-    _resumed_from: str | None = None  # until the first step of the attempt
 
     def __init__(self, *, context: TrainerContext, train_dataset: Any, eval_dataset: Any, **arguments: Any) -> None:
         context.report.tracker = context.tracker
@@ -79,13 +75,8 @@ class ReportingTrainer(CheckpointingTrainer):
         self.add_callback(StepCallback(self, context.report, context.stop))
         self.add_callback(BestCheckpointCallback(context.config, context.report))
         self.add_callback(context.trackers)
-        for callback in callbacks(context.config):
-            self.add_callback(callback)
-
-    @property
-    def plan(self) -> dict[str, Any]:
-        """The values of the `Planned` record that were known before the model was wrapped."""
-        return self.context.plan
+        if context.config.method is Method.ADALORA:
+            self.add_callback(AdaLoraCallback())
 
     def placeholder_rows(self, train: Any, held_out: Any) -> dict[str, Any]:
         """Returns placeholder rows for `Trainer.__init__`; `place_data` sets the real ones."""
@@ -127,11 +118,6 @@ class ReportingTrainer(CheckpointingTrainer):
             )
         )
 
-    def train(self, resume_from_checkpoint: str | None = None, **named: Any) -> Any:
-        """Trains to the last step; takes no step if the checkpoint is that of the last one."""
-        self._resumed_from = resume_from_checkpoint
-        return super().train(resume_from_checkpoint=resume_from_checkpoint, **named)
-
     def _run_epoch(self, *arguments: Any, **named: Any) -> None:
         """Trainer's epoch loop, corrected after a resume.
 
@@ -154,6 +140,7 @@ class ReportingTrainer(CheckpointingTrainer):
         return self.context.stop.pauses_at(self.state.global_step) and not self._is_done()
 
     def _evaluation_is_missing(self) -> bool:
+        """True if the epoch ended with the checkpoint, which is older than the epoch's evaluation."""
         per_epoch = self.eval_dataset is not None and self.context.config.eval_strategy is Interval.EPOCH
         at_end = self._batches is not None and self.state.global_step % self._steps_per_epoch == 0
         return per_epoch and at_end and all(e.step != self.state.global_step for e in evaluations(self.state))
@@ -332,7 +319,7 @@ class ReportingTrainer(CheckpointingTrainer):
     def load_best_weights(self) -> None:
         """With load_best_at_end, loads the weights with the lowest evaluation loss. Every rank calls it."""
         config, report = self.context.config, self.context.report
-        lowest = best(evaluations(self.state)) if config.load_best_at_end else None
+        lowest = best_to_load(config, self.state)
         if lowest is None or lowest.step == self.state.global_step:
             return
         checkpoint = checkpoint_dir(self.context.run_dir, lowest.step)
@@ -340,8 +327,8 @@ class ReportingTrainer(CheckpointingTrainer):
             message = (
                 f"The result is that of the last step: the best checkpoint, {checkpoint.name}, is unusable: {reason}."
             )
-            report.for_run(Note(message=message, level="warning"))
+            report.warn(message)
             return
         self.load_weights(checkpoint)
         self.last_evaluation = lowest
-        report.for_run(Note(message=f"The result is that of step {lowest.step}, with the lowest evaluation loss."))
+        report.note(f"The result is that of step {lowest.step}, with the lowest evaluation loss.")

@@ -8,16 +8,14 @@ from torch.nn.functional import cross_entropy
 from transformers import TrainerState
 from transformers.trainer_utils import EvalLoopOutput
 
-from training.batches.layout import RunCollator
-from training.batches.padding_free import base_of, count_flat, cross_row_influence
+from training.batches.layout import RunCollator, base_of, count_flat, cross_row_influence, evaluating
 from training.batches.views import IGNORED, WEIGHTS
 from training.config.choices import Packing
 from training.errors import UserError
 from training.ranks.sequence_parallel import gradient_factor, scale_gradient, shared_mean
-from training.run_folder.events import Note
 from training.trainer.chunked_loss import ChunkedHead, agrees, make_chunked_head, refuse
 from training.trainer.evaluation import Means, item_losses, perplexity, predicted, predicted_weights, token_loss
-from training.trainer.global_batch import divides_by_count, evaluating, own_loss
+from training.trainer.global_batch import divides_by_count, own_loss
 from training.trainer.reporting_trainer import ReportingTrainer
 
 _TEST_TOKENS = 8
@@ -76,8 +74,7 @@ class RunTrainer(ReportingTrainer):
             raise UserError("packing", config.packing.value, message, "Set packing to auto or none.")
         collator.pad()
         self.context.plan["packing"] = Packing.NONE.value
-        message = f"{name} mixes the rows of a batch without padding, so rows are padded."
-        self.context.report.for_run(Note(message=message, level="warning"))
+        self.context.report.warn(f"{name} mixes the rows of a batch without padding, so rows are padded.")
 
     def _check_chunked_loss(self, chunked: ChunkedHead, inputs: dict[str, Any]) -> None:
         """Compares the loss in chunks with the model's own, on a batch of a few tokens; every rank takes part.
@@ -95,7 +92,7 @@ class RunTrainer(ReportingTrainer):
             message = (
                 f"The loss is computed in chunks of {chunked.chunk:,} tokens (vocabulary: {chunked.vocabulary:,})."
             )
-            report.for_run(Note(message=message))
+            report.note(message)
             return
         chunked.remove()
         self.chunked = None
@@ -131,7 +128,11 @@ class RunTrainer(ReportingTrainer):
         if model.training and self.set_losses and self.item_sets is not None and self.step_weights:
             weight = self.step_weights.peek()
             loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-            losses = outputs["token_losses"] if self.chunked else self._item_losses(outputs, inputs)
+            losses = (
+                outputs["token_losses"]
+                if self.chunked
+                else item_losses(outputs["logits"], inputs, shifted=self._shifted)
+            )
             weights = predicted_weights(inputs, shifted=self._shifted)
             of_items = None if weights is None else weights[predicted(inputs, shifted=self._shifted) != IGNORED]
             self.set_losses.add(losses, self.item_sets.to(losses.device), weight, of_items)
@@ -143,9 +144,6 @@ class RunTrainer(ReportingTrainer):
         if not self.chunked:
             loss = token_loss(outputs["logits"], inputs, shifted=self._shifted)
         return (loss, outputs) if return_outputs else loss
-
-    def _item_losses(self, outputs: Any, inputs: dict[str, Any]) -> torch.Tensor:
-        return item_losses(outputs["logits"], inputs, shifted=self._shifted)
 
     def model_loss(self, model: torch.nn.Module, inputs: dict[str, Any]) -> tuple[torch.Tensor, Any]:
         """Returns a micro batch's mean loss, weighted if its tokens have weights, and the model's outputs."""

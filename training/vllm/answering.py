@@ -9,7 +9,7 @@ from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerBase
 
 from training.config.choices import Quantization
 from training.config.run_config import RunConfig
-from training.trainer.answering.questions import Question, end_tokens
+from training.trainer.answering import Question, end_tokens
 from training.vllm.limits import Models, NotLoaded, check
 from training.vllm.server import Server, serving
 

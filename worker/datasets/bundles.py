@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from training.config import json_text
 from training.data.files.formats import ENDINGS, GIVE, ZIP, Expansion
 from training.errors import DataError
-from training.regular_files import read_regular
+from training.files import read_regular
 from worker.datasets import incoming
 from worker.disk_quota import UNLIMITED, DiskQuota
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from training.errors import Problem, UserError
+from training.files import write_whole
 from training.scoring.intervals import mean_interval
 from training.scoring.request import JUDGE, RECORDS_FILE, EvaluationRequest, Judge
-from training.whole_file import write_whole
 from worker.machine import programs
 from worker.machine.programs import Limits, ProgramError
 from worker.settings import get_settings

@@ -4,9 +4,10 @@ import logging
 from pathlib import Path
 
 from training.errors import UserError
+from training.files import sha256
 from training.redaction import redact
 from worker.file_store import object_store
-from worker.file_store.object_store import DamagedFile, sha256
+from worker.file_store.object_store import DamagedFile
 from worker.settings import get_settings
 
 log = logging.getLogger(__name__)

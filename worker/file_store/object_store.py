@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from training.errors import UserError
+from training.files import sha256, write_whole
 from training.run_folder.paths import MANIFEST_FILE
-from training.whole_file import write_whole
 from worker.settings import PREFIX, get_settings
 
 
@@ -182,12 +182,6 @@ def pull_folder(store: ObjectStore, key: str, folder: Path) -> bool:
             raise DamagedFile(f"{key}/{name} is damaged in the object store: its hash differs from the manifest's.")
     _write_synced(folder / MANIFEST_FILE, content)
     return True
-
-
-def sha256(file: Path) -> str:
-    """The hash of a file's content, in hex."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _entries(folder: Path) -> Entries:

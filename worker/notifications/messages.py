@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import quote
 
-from training.printable import one_line, printable
+from training.redaction import one_line, printable
 from training.units import NONE
 from worker.settings import Settings
 from worker.store.tables import Event, WebhookFormat

@@ -10,9 +10,7 @@ from training.config.data_sets import FIELDS, Source, sources, written
 from training.config.fields import parse
 from training.config.run_config import RunConfig
 from training.errors import UserError
-from training.run_folder.lineage import DataSource, Lineage
-from training.run_folder.model_card import versions
-from training.run_folder.record import model_files
+from training.run_folder.record import DataSource, Lineage, model_files, versions
 from worker.datasets.datasets import ID_LENGTH
 from worker.runs.settle import find_model, settle
 from worker.store.tables import Dataset, Run

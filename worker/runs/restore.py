@@ -24,8 +24,8 @@ from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.model_info.folder import ADAPTER_CONFIG
 from training.run_folder.events import Finished, encode
-from training.run_folder.lineage import Lineage
 from training.run_folder.paths import CONFIG_FILE, EVENTS_FILE, result_dir
+from training.run_folder.record import Lineage
 from training.units import byte_size
 from worker import disk_quota
 from worker.allowed_paths import named_paths

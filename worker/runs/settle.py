@@ -22,9 +22,9 @@ from training.config.fields import ConfigError
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.errors import Problem
+from training.files import read_regular
 from training.model_info.config_json import ModelError
 from training.model_info.folder import ADAPTER_CONFIG, ModelFacts, describe_model
-from training.regular_files import read_regular
 from training.run_folder.paths import result_dir
 from worker import disk_quota
 from worker.allowed_paths import EVERYTHING, AllowedPaths, find_path

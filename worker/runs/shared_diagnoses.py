@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from training.errors import Conflict, NotFound
+from training.files import write_whole
 from training.redaction import clean, redact_all
-from training.whole_file import write_whole
 from worker.settings import get_settings
 
 LOG_BYTES = 2**20

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from training import redaction
 from training.config.run_config import Changes, RunConfig, stepped_down
+from training.files import write_whole
 from training.run_folder import checkpoints, full_disk
 from training.run_folder.events import PAUSED
-from training.run_folder.lineage import Lineage
 from training.run_folder.paths import CONFIG_FILE, LOG_FILE, saved_result
-from training.whole_file import write_whole
+from training.run_folder.record import Lineage
 from worker import celery_app
 from worker.datasets import token_stores
 from worker.file_store.run_files import RunFiles

@@ -10,7 +10,7 @@ from app.format import numbers
 from app.format.evaluations import label
 from app.format.numbers import csv_cell
 from app.format.runs import method
-from training.printable import markdown_text, one_line
+from training.redaction import markdown_text, one_line
 from training.scoring.paired import in_words
 from training.units import NONE
 

@@ -10,7 +10,7 @@ from app.documents.run import brief
 from app.format import numbers
 from app.format.numbers import csv_cell
 from training.config.fields import settings
-from training.printable import markdown_text
+from training.redaction import markdown_text
 from training.units import NONE, byte_size
 from worker.store.tables import Run
 

@@ -14,6 +14,8 @@ from trainer_process import Trained, start_recorded
 
 from training.batches.streaming import Reader, Share, Stream, count_rows, shuffled, steps
 from training.batches.views import Tokens
+from training.config.run_config import RunConfig
+from training.data.rows import DataFile
 from training.errors import DataError
 
 ROWS = 53
@@ -44,7 +46,8 @@ def reader(model: Path, data: Path) -> Reader:
 def open_reader(model: Path, data: Path, max_length: int = 64) -> Reader:
     from transformers import AutoTokenizer
 
-    return Reader(data, None, AutoTokenizer.from_pretrained(model), max_length, train_on_prompt=False)
+    config = RunConfig(model=str(model), data=str(data), max_length=max_length)
+    return Reader(DataFile(data, None), AutoTokenizer.from_pretrained(model), config)
 
 
 def numbers(rows: Iterator[Tokens], count: int) -> list[int]:

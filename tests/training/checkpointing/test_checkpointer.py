@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from training.checkpointing import checkpointer as checkpointer_module
-from training.checkpointing import host_copies
+from training.checkpointing import deferred_writes
 from training.checkpointing.checkpointer import Checkpointer
 from training.checkpointing.deferred_writes import DeferredWrites
 from training.config.run_config import RunConfig
@@ -60,7 +60,7 @@ def test_reserved_memory_is_used_by_the_first_checkpoint_and_does_not_count_as_m
     weights, moments = torch.zeros(2**18), torch.zeros(2**18)
     copies = checkpointer._deferred._copies
     checkpointer.prepare([weights, moments])
-    monkeypatch.setattr(host_copies, "free_bytes", lambda: host_copies._KEPT_FREE)  # none are left
+    monkeypatch.setattr(deferred_writes, "free_bytes", lambda: deferred_writes._KEPT_FREE)  # none are left
     for step in (1, 2):
         weights.fill_(step)
         checkpointer.save(step, None, lambda step=step: saves(tmp_path, step, {"w": weights, "m": moments}))
@@ -140,7 +140,7 @@ def test_the_writer_only_ever_lowers_its_priority_also_without_root(niceness: in
 def test_without_host_memory_for_a_copy_files_are_written_at_once(
     tmp_path: Path, checkpointer: Checkpointer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_copies, "free_bytes", lambda: 0)
+    monkeypatch.setattr(deferred_writes, "free_bytes", lambda: 0)
     checkpointer.save(1, None, lambda: saves(tmp_path, 1, {"weights": torch.zeros(2**18)}))
     checkpointer.wait()
     assert checkpoints.fault(checkpoint_dir(tmp_path, 1)) == ""

@@ -15,9 +15,8 @@ from transformers import AutoModelForCausalLM, MixtralConfig, MixtralForCausalLM
 
 from training.checkpointing import digest as digest_module
 from training.checkpointing.contents import check_contents, shapes_of_files
-from training.checkpointing.digest import Digest, trained_shapes
-from training.checkpointing.full_state import read_weights
-from training.checkpointing.parts import Part
+from training.checkpointing.digest import Digest, Part, trained_shapes
+from training.checkpointing.resharding import read_weights
 from training.checkpointing.weights import check_result, own_names, saved_names, write_left_out
 from training.config.choices import Strategy
 from training.config.peft_methods import REQUIRED, methods

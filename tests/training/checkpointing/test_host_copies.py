@@ -4,7 +4,7 @@ from collections import OrderedDict
 
 import torch
 
-from training.checkpointing.host_copies import HostCopies
+from training.checkpointing.deferred_writes import HostCopies
 
 
 class Scaler:

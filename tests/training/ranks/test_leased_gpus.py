@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from training.errors import UserError
-from training.ranks import leased_gpus
+from training.ranks.distributed import compute_device
 from training.run_folder.paths import LEASED_GPUS_VARIABLE
 from worker.machine import devices
 from worker.machine.process_identity import hostname
@@ -16,7 +16,7 @@ def test_a_process_with_a_leased_gpu_and_no_cuda_is_refused_with_the_reason(monk
     for name, value in devices.variables([f"{hostname()}/cuda:0", f"{hostname()}/cuda:2"]).items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UserError) as refused:
-        leased_gpus.device()
+        compute_device()
     assert refused.value.message.startswith(f"torch {torch.__version__} sees 0 of 2 leased GPUs: ")
     assert "0,2" in str(refused.value)
     assert "CUDA" in refused.value.message or "NVIDIA" in refused.value.message
@@ -27,4 +27,4 @@ def test_without_leased_gpus_the_cpu_computes(monkeypatch, leased):
     monkeypatch.delenv(LEASED_GPUS_VARIABLE, raising=False)
     for name, value in devices.variables(leased).items() if leased else ():
         monkeypatch.setenv(name, value)
-    assert leased_gpus.device().type == "cpu"
+    assert compute_device().type == "cpu"

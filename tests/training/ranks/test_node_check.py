@@ -10,8 +10,8 @@ import warm
 from paths import ROOT
 from patience import run
 
-from training.ranks import node_facts, node_links
-from training.ranks.node_facts import NodeFacts
+from training.ranks import node_check, node_links
+from training.ranks.node_check import NodeFacts
 from training.ranks.node_links import Link
 from training.run_folder.events import Event, Failed, NodeFault, Note, decode
 
@@ -24,7 +24,7 @@ import json, os, sys
 from pathlib import Path
 import torch, torch.distributed as dist
 from training.ranks.node_check import check_nodes
-from training.ranks.node_facts import NodeFacts
+from training.ranks.node_check import NodeFacts
 from training.reports.report import Report
 
 def check(folder, rank, versions):
@@ -86,9 +86,9 @@ def test_another_version_of_torch_is_refused_with_the_node_s_name_by_one_rank(ch
 
 def test_the_node_that_differs_from_most_is_named() -> None:
     other = replace(NODES[0], versions=VERSIONS | {"Lathe": "0.1.0"})
-    refused = node_facts.refusal([other, *NODES[1:]])
+    refused = node_check.refusal([other, *NODES[1:]])
     assert refused is not None and refused.node == "a" and "2 other nodes" in refused.message
-    assert node_facts.refusal(NODES) is None
+    assert node_check.refusal(NODES) is None
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_the_node_that_differs_from_most_is_named() -> None:
     ids=["Python", "memory", "disk", "clock"],
 )
 def test_a_difference_is_a_warning_with_the_value(node: dict, clocks: dict, words: list[str]) -> None:
-    found = node_facts.warnings([NODES[0], replace(NODES[1], **node), NODES[2]], clocks)
+    found = node_check.node_warnings([NODES[0], replace(NODES[1], **node), NODES[2]], clocks)
     assert len(found) == 1 and all(word in found[0] for word in words)
 
 

@@ -7,8 +7,7 @@ import pytest
 import tiny
 from trainer_process import start_with_slow_rank
 
-from training.ranks.hang_watch import behind
-from training.ranks.pace import Straggler, stragglers
+from training.ranks.pace import Straggler, behind, stragglers
 from training.run_folder.events import Metrics, Note
 
 

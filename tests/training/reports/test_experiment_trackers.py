@@ -18,7 +18,7 @@ from training.config.run_config import RunConfig
 from training.reports.experiment_trackers import ExperimentTrackers
 from training.reports.report import Report
 from training.run_folder.events import Metrics, Note
-from training.run_folder.lineage import Lineage
+from training.run_folder.record import Lineage
 
 pytestmark = pytest.mark.train
 SHORT = {"max_steps": 6, "eval_steps": 3, "save_steps": 2, "report_project": "tests"}

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from training.reports.gpu_sensors import GpuSensors
+from training.reports.report import GpuSensors
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")

@@ -9,8 +9,7 @@ from trained import Recipe, trained
 from trainer_process import train_here
 
 from training.errors import is_out_of_memory
-from training.reports.live_memory import LiveStorages
-from training.reports.memory_limit import counted_memory
+from training.reports.live_memory import LiveStorages, counted_memory
 from training.reports.report import peak_bytes, used_bytes
 from training.run_folder.events import Finished
 

@@ -16,7 +16,7 @@ from app.documents.run import document
 from app.pages.run import attempts as run_attempts
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
-from training.reports.memory_limit import counted_memory
+from training.reports.live_memory import counted_memory
 from training.reports.out_of_memory import part_of_step, requested
 from training.reports.out_of_memory import reporting_out_of_memory as reported
 from training.reports.report import Report

@@ -7,7 +7,7 @@ import pytest
 from tiny import make_data, make_model
 from trainer_process import train_here
 
-from training.trainer.answering.questions import SCORES, score
+from training.trainer.answering import SCORES, score
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 

@@ -24,9 +24,9 @@ def test_truncated_lines_and_records_of_later_versions_are_ignored() -> None:
 
 
 def _write_many(path: Path, rank: int) -> None:
-    with EventWriter(path) as writer:
-        for step in range(500):
-            writer.write(Failed(rank=rank, error="E", message=f"{rank}:{step} " + "x" * 3000))
+    writer = EventWriter(path)
+    for step in range(500):
+        writer.write(Failed(rank=rank, error="E", message=f"{rank}:{step} " + "x" * 3000))
 
 
 def test_lines_of_several_writers_are_never_mixed(tmp_path: Path) -> None:

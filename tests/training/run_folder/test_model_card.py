@@ -4,8 +4,8 @@ import re
 
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
-from training.run_folder.lineage import DataSource, Lineage
 from training.run_folder.model_card import write_card
+from training.run_folder.record import DataSource, Lineage
 
 HARM = "a | b\n# c <img src=x> [link](http://x) `code` \x1b[31m"
 SUMMARY = {

@@ -12,7 +12,7 @@ from training.config.run_config import RunConfig
 from training.data.example import Example
 from training.tokens.encoding import Encoder
 from training.tokens.parts import STORED_TEXTS, PartRenderer
-from training.trainer.answering.questions import questions
+from training.trainer.answering import questions
 
 CHAT = Example(
     messages=[

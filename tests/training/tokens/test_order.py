@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from training.batches.samplers import RankBatches
+from training.batches.sets import RankBatches
 from training.tokens.order import Shuffled, batches_of_ranks, epoch_order, place_of, steps_per_epoch, worst_batches
 
 FIELD_REPORT = {"micro_batch": 4, "accumulation": 1, "seed": 0, "epochs": 1.0}

@@ -9,7 +9,7 @@ import torch
 from trained import Recipe, trained
 
 from training.batches.collators import Collator
-from training.batches.padding_free import FlatCollator, cross_row_influence, takes_logits_to_keep, why_not_flat
+from training.batches.layout import FlatCollator, cross_row_influence, takes_logits_to_keep, why_not_flat
 from training.batches.views import IGNORED, Tokens
 from training.errors import UserError
 from training.tokens.lengths import packing_waste

@@ -17,8 +17,7 @@ from transformers import (
 
 from training.config.run_config import RunConfig
 from training.data.example import Example
-from training.trainer.answering.greedy import greedy
-from training.trainer.answering.sample import SampleAnswers
+from training.trainer.answering import SampleAnswers, greedy
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 CPU = torch.device("cpu")

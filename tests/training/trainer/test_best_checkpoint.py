@@ -12,7 +12,7 @@ from trainer_process import Trained, start, train_here
 from training.run_folder import checkpoints as manifest
 from training.run_folder.events import CheckpointSaved, Metrics, Note, Planned
 from training.run_folder.paths import checkpoints_dir
-from training.trainer.callbacks.best_checkpoint import Evaluation, evaluations_without_gain
+from training.trainer.callbacks import Evaluation, evaluations_without_gain
 from training.trainer.evaluation import perplexity
 
 

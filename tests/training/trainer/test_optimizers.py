@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from training.config.choices import OptimizerName, Precision
 from training.config.run_config import RunConfig
 from training.models.loading import weights_dtype
-from training.reports.memory_limit import as_fraction
-from training.trainer.callbacks.method_callbacks import loraplus
+from training.reports.live_memory import as_fraction
+from training.trainer.callbacks import loraplus
 from training.trainer.optimizers import split_parameters
 
 pytestmark = pytest.mark.train

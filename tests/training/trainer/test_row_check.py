@@ -9,7 +9,7 @@ from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.reports.report import Report
 from training.run_folder.events import Note, decode
-from training.trainer.row_check import check_rows
+from training.trainer.data_notes import check_rows
 
 
 def notes(tmp_path: Path, template: str, **settings: str) -> list[str]:

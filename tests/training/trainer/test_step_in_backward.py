@@ -8,7 +8,7 @@ import torch
 from tiny import make_data, make_model
 from trainer_process import Trained, train_here
 
-from training.trainer.step_in_backward import StepInBackward
+from training.trainer.optimizers import StepInBackward
 
 pytestmark = pytest.mark.train
 SETTINGS: dict[str, Any] = {

@@ -8,7 +8,7 @@ from tiny import make_model
 
 from training.config.run_config import RunConfig
 from training.errors import UserError
-from training.trainer.answering.questions import Question
+from training.trainer.answering import Question
 from training.vllm.answering import answers
 from training.vllm.limits import Models, NotLoaded
 from training.vllm.server import VllmError, options, serving

@@ -18,6 +18,7 @@ from tiny import TEMPLATE
 from transformers import AutoTokenizer
 
 from training.errors import DataError
+from training.files import sha256
 from training.tokens import store as token_store
 from training.tokens.make_store import failure_file, find_or_make, make_store
 from worker.datasets import datasets, token_report, token_stores
@@ -52,7 +53,7 @@ def turn(role: str, content: str) -> dict[str, str]:
 
 
 def measured(path: Path, model: Path, **more: object) -> Path:
-    sha = token_store.file_fingerprint(path)
+    sha = sha256(path)
     token_stores.measure(path, sha, str(model), **more)
     folder = token_stores.wait(lambda: token_stores.state(sha, str(model)))
     for thread in threading.enumerate():  # the process has ended too and released its lock
@@ -63,7 +64,7 @@ def measured(path: Path, model: Path, **more: object) -> Path:
 
 def stored(path: Path, model: Path) -> Path:
     """The same store as that of `measured`, made in this process."""
-    folder = token_stores.folder_of(token_store.file_fingerprint(path), str(model))
+    folder = token_stores.folder_of(sha256(path), str(model))
     folder.parent.mkdir(exist_ok=True)
     with token_store.locked(folder):
         make_store(path, folder, AutoTokenizer.from_pretrained(model), None, lambda done: None)
@@ -73,7 +74,7 @@ def stored(path: Path, model: Path) -> Path:
 def failed(path: Path, model: Path) -> TokenCount:
     with pytest.raises(DataError):
         measured(path, model)
-    state = token_stores.state(token_store.file_fingerprint(path), str(model))
+    state = token_stores.state(sha256(path), str(model))
     assert state.status == "failed" and state.problem
     return state
 
@@ -85,7 +86,7 @@ def bad_model(folder: Path, model: Path, template: str) -> Path:
 
 
 def test_a_data_set_is_tokenized_once_for_its_page_and_its_runs(home: Path, data: Path, model: Path) -> None:
-    sha = token_store.file_fingerprint(data)
+    sha = sha256(data)
     assert token_stores.state(sha, str(model)).status == "absent"
     assert token_stores.measure(data, sha, str(model), rows=50).status == "running"
     assert token_stores.measure(data, sha, str(model)).status in ("running", "done")
@@ -153,7 +154,7 @@ def test_a_model_without_a_tokenizer_is_named_in_the_error(home: Path, tmp_path:
 
 def test_a_failed_tokenization_can_be_retried(home: Path, tmp_path: Path, data: Path, model: Path) -> None:
     mended = bad_model(tmp_path / "bad", model, "{{ nothing + 1 }}")
-    sha = token_store.file_fingerprint(data)
+    sha = sha256(data)
     failed(data, mended)
     assert token_stores.measure(data, sha, str(mended)).status == "failed"
     assert token_stores.measure(data, sha, str(mended), retry=True).status == "running"
@@ -171,7 +172,7 @@ def test_the_tokenizing_process_does_not_import_torch(home: Path, data: Path, mo
 
 def test_tokenizing_works_after_a_killed_process(home: Path, tmp_path: Path, model: Path) -> None:
     data = write(tmp_path / "many.jsonl", 40_000)
-    sha = token_store.file_fingerprint(data)
+    sha = sha256(data)
     folder = token_stores.folder_of(sha, str(model))
     token_stores.measure(data, sha, str(model))
     eventually(lambda: token_stores.state(sha, str(model)).done > 0)
@@ -206,7 +207,7 @@ def test_concurrent_processes_write_one_store(tmp_path: Path, data: Path, model:
 
 def test_removing_a_data_set_removes_its_tokens_unless_they_are_in_use(home: Path, data: Path, model: Path) -> None:
     folder = stored(data, model)
-    sha = token_store.file_fingerprint(data)
+    sha = sha256(data)
     reading = token_store.in_use(folder)
     token_stores.drop(sha)
     assert folder.exists()
@@ -243,7 +244,7 @@ def test_tokens_of_deleted_data_sets_are_removed(home: Path, tmp_path: Path, mod
     deleted, remaining = stored(first, model), stored(second, model)
     left_behind = token_store.making_folder(remaining.with_name("0123456789abcdef-0"))
     left_behind.mkdir()
-    token_stores.keep_only({token_store.file_fingerprint(second)})
+    token_stores.keep_only({sha256(second)})
     assert (deleted.exists(), remaining.exists(), left_behind.exists()) == (False, True, False)
 
 

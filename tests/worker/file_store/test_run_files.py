@@ -14,11 +14,12 @@ from paths import ROOT
 from patience import ended
 
 from training.errors import UserError
+from training.files import sha256
 from training.run_folder import checkpoints
 from training.run_folder.paths import checkpoint_dir
 from worker.datasets import datasets
 from worker.file_store import dataset_files, object_store, run_files
-from worker.file_store.object_store import DamagedFile, ObjectStore, sha256
+from worker.file_store.object_store import DamagedFile, ObjectStore
 from worker.file_store.run_files import RunFiles
 from worker.settings import get_settings
 from worker.store import database

@@ -14,7 +14,7 @@ from played_run import SUMMARY, PlayedRun
 from sqlmodel import SQLModel, func, select
 
 from training.run_folder.events import Metrics, Note
-from training.run_folder.lineage import Lineage
+from training.run_folder.record import Lineage
 from training.scoring.request import EvaluationRequest, evaluation_dir
 from worker.runs import restore, run_archive
 from worker.runs.restore import BadArchive

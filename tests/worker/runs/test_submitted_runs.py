@@ -8,7 +8,7 @@ import pytest
 
 from training.config.fields import ConfigError
 from training.config.run_config import RunConfig
-from training.run_folder.lineage import DataSource
+from training.run_folder.record import DataSource
 from worker.datasets import datasets
 from worker.runs import requests, submit
 from worker.runs.lineage import lineage_of

@@ -16,8 +16,8 @@ from supervised import ENDLESS, living, queue_run, supervise
 
 from training.run_folder import checkpoints
 from training.run_folder.events import EventWriter, Finished, Metrics, RankStarted
-from training.run_folder.lineage import Lineage
 from training.run_folder.paths import checkpoints_dir
+from training.run_folder.record import Lineage
 from worker.settings import Settings, get_settings
 from worker.store import database as db
 from worker.store import runs
@@ -229,10 +229,10 @@ def test_a_run_that_finished_unnoticed_is_closed_without_another_training() -> N
     folder = get_settings().runs_dir / run_id
     (folder / "adapter").mkdir(parents=True)
     (folder / "adapter" / "adapter_model.safetensors").write_bytes(b"weights")
-    with EventWriter(folder / "events.jsonl") as writer:
-        writer.write(RankStarted(rank=0, pid=1, device="cpu"))
-        writer.write(Metrics(step=9, values={"loss": 0.5}))
-        writer.write(Finished(outcome="finished", step=9, summary={"steps": 9}))
+    writer = EventWriter(folder / "events.jsonl")
+    writer.write(RankStarted(rank=0, pid=1, device="cpu"))
+    writer.write(Metrics(step=9, values={"loss": 0.5}))
+    writer.write(Finished(outcome="finished", step=9, summary={"steps": 9}))
     with supervise(run_id) as it:
         run = it.wait()
     assert (run.status, run.summary, run.step) == (Status.FINISHED, {"steps": 9}, 9)

@@ -23,7 +23,7 @@ from training.rules.memory import wants_chunks
 Parts = dict[str, float]
 _FP32 = 4
 _PROBE_TOKENS = 12
-"""Tokens of each row of the check before the first step (training/batches/padding_free.py)."""
+"""Tokens of each row of the check before the first step (training/batches/layout.py)."""
 MOMENTS = {
     "loading": "the loading of the weights",
     "start": "the start, when rank 0 broadcasts the weights",
@@ -114,7 +114,7 @@ def _ending(config: RunConfig, shape: ModelShape, sizes: Sizes, first: float, ta
 
 def _check(shape: ModelShape, batch: Batch, sizes: Sizes) -> Parts:
     """The logits of the check that a flat batch does not mix its rows: of both rows, of one, their difference and its absolute
-    value (training/batches/padding_free.py)."""
+    value (training/batches/layout.py)."""
     tokens = 5 * _PROBE_TOKENS if batch.flat else 0
     return {"optimizer": 0.0, "logits": 4.0 * tokens * shape.vocab, "buffers": sizes.buffers}
 

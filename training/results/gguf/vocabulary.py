@@ -19,7 +19,7 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBas
 
 from training.results.gguf.architectures import refusal
 from training.results.gguf.split_rules import merge_pairs, rule_name
-from training.trainer.answering.questions import configured_ends
+from training.trainer.answering import configured_ends
 
 # transformers marks an answer in a template by these; other programs do not know them.
 _GENERATION = re.compile(r"\{%(-?)\s*(end)?generation\s*(-?)%\}")

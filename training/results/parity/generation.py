@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from training.batches.padding_free import base_of
+from training.batches.layout import base_of
 
 Answer = tuple[list[int], NDArray[np.float32]]
 """Tokens, or a class, and logits or scores."""

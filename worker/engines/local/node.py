@@ -17,8 +17,8 @@ from pydantic import BaseModel
 from training import redaction
 from training.config.run_config import RunConfig
 from training.errors import UserError
+from training.files import write_whole
 from training.run_folder.paths import CONFIG_FILE, SUPERVISOR_VARIABLE
-from training.whole_file import write_whole
 from worker.machine import address, processes
 from worker.machine.process_identity import hostname
 from worker.settings import get_settings

@@ -1,22 +1,41 @@
 """Tokens and rows per second of training."""
 
 import time
+from collections.abc import Mapping
 
 import torch
-import torch.distributed as dist
+
+from training.ranks.distributed import reduce_over_ranks
+
+# Evaluations prefix both names with eval_.
+_METRICS = {
+    "loss": "loss",
+    "accuracy": "accuracy",
+    "margin": "margin",
+    "rewards/accuracies": "accuracy",
+    "rewards/margins": "margin",
+    "rewards/chosen": "reward_chosen",
+    "rewards/rejected": "reward_rejected",
+    "kl": "kl",
+}
+_LOGGED = (
+    {"learning_rate": "learning_rate", "grad_norm": "grad_norm", "eval_perplexity": "eval_perplexity"}
+    | _METRICS
+    | {f"eval_{name}": f"eval_{metric}" for name, metric in _METRICS.items()}
+)
 
 
 class Throughput:
     """Measures tokens and rows per second of training over all ranks, without evaluation and saving, and counts all tokens.
 
-    `before` are the tokens of the attempts before this one.
+    `before` are the tokens of the attempts before this one, `seconds` those spent in training steps that were logged.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.before = 0
         self._counts = torch.zeros(2, dtype=torch.float64, device="cpu" if device.type == "cpu" else device)
         self._total = torch.zeros(2, dtype=torch.float64)
-        self._seconds = 0.0
+        self.seconds = 0.0
         self._since: float | None = None
         self._interval = 0.0
 
@@ -46,7 +65,7 @@ class Throughput:
         seconds, self._interval = self._interval, 0.0
         self.resume()
         self._total += counts
-        self._seconds += seconds
+        self.seconds += seconds
         return _rates(counts, seconds) | {"tokens": self.before + float(self._total[0])}
 
     def tokens(self) -> int:
@@ -55,24 +74,19 @@ class Throughput:
 
     def overall(self) -> dict[str, float | None]:
         """Returns the same rates over the whole attempt."""
-        return _rates(self._total, self._seconds)
+        return _rates(self._total, self.seconds)
 
     def _counts_of_all_ranks(self) -> torch.Tensor:
-        counts = self._counts.clone()
-        if dist.is_initialized() and dist.get_world_size() > 1:
-            dist.all_reduce(counts)
-        return counts.cpu()
-
-    @property
-    def seconds(self) -> float:
-        """Seconds spent in training steps that were logged."""
-        return self._seconds
+        return reduce_over_ranks(self._counts.clone()).cpu()
 
 
 def _rates(counts: torch.Tensor, seconds: float) -> dict[str, float | None]:
     tokens, rows = counts.tolist()
-    known = seconds > 0
-    return {
-        "tokens_per_second": tokens / seconds if known else None,
-        "samples_per_second": rows / seconds if known else None,
-    }
+    if seconds <= 0:
+        return {"tokens_per_second": None, "samples_per_second": None}
+    return {"tokens_per_second": tokens / seconds, "samples_per_second": rows / seconds}
+
+
+def recorded(logs: Mapping[str, float]) -> dict[str, float | None]:
+    """Returns the metrics in a trainer's log under the names in which Lathe records them."""
+    return {metric: float(logs[name]) for name, metric in _LOGGED.items() if name in logs}

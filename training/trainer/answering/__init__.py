@@ -1,1 +1,0 @@
-"""Held-out rows as questions, their scores, and answers to a sample of them during training."""

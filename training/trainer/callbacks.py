@@ -1,0 +1,186 @@
+"""Callback: reports placement, runs the probe, stops when requested."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import torch
+from peft.optimizers import create_loraplus_optimizer
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from training.config.run_config import RunConfig
+from training.errors import StopRequested, UserError
+from training.ranks.distributed import describe, keep_gradient_norm
+from training.ranks.pace import HangWatch, PaceComparison, watch
+from training.ranks.stopping import StopSignal
+from training.reports.report import Report
+from training.rules.memory import wants_probe
+from training.run_folder.events import Placed
+from training.trainer.probe import probe
+
+if TYPE_CHECKING:
+    from training.trainer.reporting_trainer import ReportingTrainer
+
+
+class StepCallback(TrainerCallback):  # type: ignore[misc]
+    """Reports each rank's placement and runs the probe when training begins; checks after each step whether to stop."""
+
+    def __init__(self, trainer: "ReportingTrainer", report: Report, stop: StopSignal) -> None:
+        self._trainer, self._report, self._stop = trainer, report, stop
+        self._comparison: PaceComparison | None = None
+        self._watch: HangWatch | None = None
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._stop.training_begins()
+        self._trainer.throughput.before = state.num_input_tokens_seen
+        keep_gradient_norm(self._trainer.model_wrapped)
+        placement = describe(self._trainer.model_wrapped)
+        shards = {
+            name: placement.pop(name) for name in ("parameter_shard", "parameters", "optimizer_shard", "optimized")
+        }
+        self._report.for_rank(Placed(rank=self._report.rank, **shards))
+        self._trainer.on_model_placed(placement, state)
+        if state.global_step == 0 and wants_probe(self._trainer.context.config, args.device.type):
+            with self._report.during("probing"):
+                probe(self._trainer, self._trainer.context.tracker)
+        self._report.enter("training")
+        self._report.memory(state.global_step, always=True)
+        self._trainer.pace.begin(state.global_step, active=self._stop.group is not None)
+        if self._stop.group is not None:  # from now on slow and hung ranks are named
+            self._comparison = PaceComparison(self._trainer.pace, self._report, self._stop.group)
+            self._watch = watch(self._trainer.pace, self._report, self._comparison.nodes)
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if self._watch:
+            self._watch.end()
+
+    def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._trainer.on_epoch_begin()
+
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._trainer.on_step_begin()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if self._comparison:
+            self._comparison.after_step(state.global_step)
+        self._trainer.divergence.end_step()
+        self._stop.diverged |= self._trainer.divergence.seen
+        if self._stop.agreed():
+            control.should_evaluate = False
+            control.should_save = control.should_training_stop = True
+        elif self._stop.diverged:
+            control.should_evaluate = control.should_save = False
+            control.should_log = control.should_training_stop = True
+        elif self._trainer.paused:
+            control.should_log = control.should_save = control.should_training_stop = True
+            control.should_evaluate = self._trainer.eval_dataset is not None
+
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        if self._stop.agreed():
+            raise StopRequested
+
+
+class Evaluation(NamedTuple):
+    """The step and results of an evaluation; only token losses have a perplexity."""
+
+    step: int
+    loss: float | None = None
+    perplexity: float | None = None
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any]) -> Self:
+        """Reads an entry of the trainer's log."""
+        return cls(int(entry["step"]), entry.get("eval_loss"), entry.get("eval_perplexity"))
+
+    @property
+    def rank(self) -> float:
+        """The loss, with NaN as infinity; lower is better."""
+        return math.inf if self.loss is None or math.isnan(self.loss) else self.loss
+
+
+def evaluations(state: TrainerState) -> list[Evaluation]:
+    """Returns all evaluations of the run, including those of earlier attempts."""
+    return [Evaluation.of(entry) for entry in state.log_history if "eval_loss" in entry]
+
+
+def best(results: Iterable[Evaluation]) -> Evaluation | None:
+    """Returns the first evaluation with the lowest loss."""
+    return min(results, key=lambda evaluation: evaluation.rank, default=None)
+
+
+def evaluations_without_gain(results: Iterable[Evaluation], threshold: float) -> int:
+    """Counts the last evaluations in a row that did not lower the lowest loss by more than `threshold`."""
+    lowest, count = math.inf, 0
+    for loss in (evaluation.rank for evaluation in results):
+        count = 0 if loss < lowest - threshold else count + 1
+        lowest = min(lowest, loss)
+    return count
+
+
+def stops_early(config: RunConfig, state: TrainerState) -> bool:
+    """True if early stopping ends the run now, before its last step."""
+    count = evaluations_without_gain(evaluations(state), config.early_stopping_threshold)
+    patience = config.early_stopping_patience
+    return patience is not None and count >= patience and state.global_step < state.max_steps
+
+
+class BestCheckpointCallback(TrainerCallback):  # type: ignore[misc]
+    """Saves a checkpoint at each evaluation that is the best so far, and stops early when the loss no longer improves.
+
+    Both decisions depend only on the logged evaluations, which checkpoints contain, so a resumed run decides the same.
+    """
+
+    def __init__(self, config: RunConfig, report: Report) -> None:
+        self._config, self._report = config, report
+
+    def on_evaluate(self, _args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        results = evaluations(state)
+        lowest = best(results)
+        if lowest is None:
+            return
+        if self._config.load_best_at_end and lowest.step == state.global_step:
+            control.should_save = True
+        if stops_early(self._config, state):
+            control.should_training_stop = True
+            count = evaluations_without_gain(results, self._config.early_stopping_threshold)
+            message = f"Stopped early at step {state.global_step}: {count} evaluations in a row did not lower the loss"
+            self._report.note(f"{message} ({lowest.loss:.4f} at step {lowest.step}).")
+
+
+def best_to_load(config: RunConfig, state: TrainerState) -> Evaluation | None:
+    """Returns the evaluation whose checkpoint must be kept since it may become the result, or None."""
+    return best(evaluations(state)) if config.load_best_at_end else None
+
+
+def loraplus(trainer: Trainer, model: torch.nn.Module, ratio: float) -> torch.optim.Optimizer:
+    """Returns the trainer's optimizer, with a learning rate of B of `ratio` times that of A."""
+    cls, settings = trainer.optimizer_cls_and_kwargs or trainer.get_optimizer_cls_and_kwargs(trainer.args, model)
+    decay = trainer.args.weight_decay
+    rates = {"loraplus_lr_ratio": ratio, "loraplus_lr_embedding": settings["lr"]}  # PEFT's default is a fixed 1e-6
+    optimizer: torch.optim.Optimizer = create_loraplus_optimizer(
+        model, cls, loraplus_weight_decay=decay, **rates, **settings
+    )
+    # ZeRO cannot partition a group without parameters.
+    optimizer.param_groups = [group for group in optimizer.param_groups if group["params"]]
+    return optimizer
+
+
+class AdaLoraCallback(TrainerCallback):  # type: ignore[misc]
+    """Sets AdaLoRA's total steps, and reallocates its ranks after every optimizer step."""
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **named: Any
+    ) -> None:
+        schedule = named["model"].peft_config["default"]
+        if schedule.tinit >= state.max_steps - schedule.tfinal:
+            given = f"tinit={schedule.tinit}, tfinal={schedule.tfinal}"
+            fix = f"Keep tinit + tfinal below the run's {state.max_steps} steps."
+            raise UserError("method_options", given, "leave AdaLoRA no step to reallocate its ranks.", fix)
+        schedule.total_step = state.max_steps
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **named: Any
+    ) -> None:
+        named["model"].base_model.update_and_allocate(state.global_step + 1)
