@@ -1,4 +1,5 @@
-"""The data sets behind the rows of a view, the held-out batches of each, and the set of each item in a training batch."""
+"""Which rows each rank takes and in which order, and the data sets of these rows: of held-out batches and of each item of a
+training batch."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

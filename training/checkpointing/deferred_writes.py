@@ -1,7 +1,7 @@
 """Defers what the libraries write into a checkpoint: they hand over state, and a writer writes a copy of it later.
 
 transformers, PEFT, accelerate and DeepSpeed write large files with three functions: `torch.save`, safetensors' `save_file` and
-`torch.distributed.checkpoint.save`. Files that are written otherwise are small.
+`torch.distributed.checkpoint.save`. Files that are written otherwise are small. Copies are in host memory.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The weights that a checkpoint or result saves, without copies of those that it does not."""
+"""The weights that a checkpoint or result saves, without copies of those that it does not; and AdaLoRA's ranks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Joins the ranks of a run, coordinates them, and describes how each holds its part of the model."""
+"""Finds the devices of a run, joins its ranks, coordinates them, and describes how each holds its part of the model."""
 
 import math
 import os

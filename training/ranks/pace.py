@@ -1,4 +1,5 @@
-"""How long each rank itself works in a step, before it waits for the others; names a rank that is slower than they are."""
+"""How long each rank itself works in a step, before it waits for the others; names a rank that is slower than they are, and one
+that has stopped while they wait for it, long before their collective times out."""
 
 import json
 import threading

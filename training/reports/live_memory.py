@@ -1,7 +1,7 @@
 """Counts the memory of live tensor storages: the sum, its peak, and a budget.
 
 CUDA's allocator counts what it allocates and raises an error when memory is full. This mode does the same on CPU, to measure
-a run's memory and to test out-of-memory handling without a GPU.
+a run's memory, to limit it and to test out-of-memory handling without a GPU.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Writes the records of a rank to events.jsonl: phases, metrics, failures."""
+"""Writes the records of a rank to events.jsonl: phases, metrics, failures; and reads the memory and sensors of its GPU."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Rows as questions: prompt tokens as in training, expected answers, and scores of answers."""
+"""Held-out rows as questions, greedy answers by the forward pass alone (which works on every strategy), and their scores."""
 
 import inspect
 import re

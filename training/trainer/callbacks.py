@@ -1,18 +1,15 @@
-"""Callback: reports placement, runs the probe, stops when requested."""
+"""The trainer's callbacks: placement, probe and stop; the best checkpoint and early stopping; AdaLoRA's ranks."""
 
 import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-import torch
-from peft.optimizers import create_loraplus_optimizer
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from training.config.run_config import RunConfig
 from training.errors import StopRequested, UserError
 from training.ranks.distributed import describe, keep_gradient_norm
 from training.ranks.pace import HangWatch, PaceComparison, watch
-from training.ranks.stopping import StopSignal
 from training.reports.report import Report
 from training.rules.memory import wants_probe
 from training.run_folder.events import Placed
@@ -25,8 +22,8 @@ if TYPE_CHECKING:
 class StepCallback(TrainerCallback):  # type: ignore[misc]
     """Reports each rank's placement and runs the probe when training begins; checks after each step whether to stop."""
 
-    def __init__(self, trainer: "ReportingTrainer", report: Report, stop: StopSignal) -> None:
-        self._trainer, self._report, self._stop = trainer, report, stop
+    def __init__(self, trainer: "ReportingTrainer") -> None:
+        self._trainer, self._report, self._stop = trainer, trainer.context.report, trainer.context.stop
         self._comparison: PaceComparison | None = None
         self._watch: HangWatch | None = None
 
@@ -152,19 +149,6 @@ class BestCheckpointCallback(TrainerCallback):  # type: ignore[misc]
 def best_to_load(config: RunConfig, state: TrainerState) -> Evaluation | None:
     """Returns the evaluation whose checkpoint must be kept since it may become the result, or None."""
     return best(evaluations(state)) if config.load_best_at_end else None
-
-
-def loraplus(trainer: Trainer, model: torch.nn.Module, ratio: float) -> torch.optim.Optimizer:
-    """Returns the trainer's optimizer, with a learning rate of B of `ratio` times that of A."""
-    cls, settings = trainer.optimizer_cls_and_kwargs or trainer.get_optimizer_cls_and_kwargs(trainer.args, model)
-    decay = trainer.args.weight_decay
-    rates = {"loraplus_lr_ratio": ratio, "loraplus_lr_embedding": settings["lr"]}  # PEFT's default is a fixed 1e-6
-    optimizer: torch.optim.Optimizer = create_loraplus_optimizer(
-        model, cls, loraplus_weight_decay=decay, **rates, **settings
-    )
-    # ZeRO cannot partition a group without parameters.
-    optimizer.param_groups = [group for group in optimizer.param_groups if group["params"]]
-    return optimizer
 
 
 class AdaLoraCallback(TrainerCallback):  # type: ignore[misc]

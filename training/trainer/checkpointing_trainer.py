@@ -1,4 +1,4 @@
-"""A Trainer that saves checkpoints in the background, and resumes from those of other strategies and numbers of processes."""
+"""The run that a trainer belongs to; a Trainer that saves checkpoints in the background, and resumes from those of other layouts."""
 
 import gc
 from dataclasses import dataclass

@@ -1,4 +1,5 @@
-"""Notes on the rows of a run, written to its log before training: rows left out, repeated rows, leaked held-out rows."""
+"""Notes on the rows of a run, written to its log before training: rows left out, repeated rows, leaked held-out rows, and
+the faults of a hub model's rows, which only the run itself can check."""
 
 from collections.abc import Iterable
 from pathlib import Path

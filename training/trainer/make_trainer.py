@@ -1,4 +1,4 @@
-"""Makes the trainer of a run."""
+"""What each task trains with, and the trainer of a run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

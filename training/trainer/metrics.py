@@ -1,4 +1,4 @@
-"""Tokens and rows per second of training."""
+"""Tokens and rows per second of training, and the names under which Lathe records what trainers log."""
 
 import time
 from collections.abc import Mapping

@@ -1,10 +1,12 @@
-"""The optimizer and the scheduler of a run. Trainer takes most optimizers by name, two as a class."""
+"""The optimizer and the scheduler of a run, and steps within the backward pass. Trainer takes most optimizers by name."""
 
 import re
 from typing import Any
 
 import torch
+from peft.optimizers import create_loraplus_optimizer
 from torch.optim import AdamW, Muon, Optimizer
+from transformers import Trainer
 
 from training.config.choices import OptimizerName, Scheduler
 from training.config.run_config import RunConfig
@@ -53,6 +55,19 @@ def optimizer_factory(config: RunConfig) -> tuple[Any, dict[str, Any]] | None:
             shared = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
             return (lambda: MuonWithAdamW), {"momentum": config.momentum, **shared, **adam}
     return None
+
+
+def loraplus(trainer: Trainer, model: torch.nn.Module, ratio: float) -> torch.optim.Optimizer:
+    """Returns the trainer's optimizer, with a learning rate of B of `ratio` times that of A."""
+    cls, settings = trainer.optimizer_cls_and_kwargs or trainer.get_optimizer_cls_and_kwargs(trainer.args, model)
+    decay = trainer.args.weight_decay
+    rates = {"loraplus_lr_ratio": ratio, "loraplus_lr_embedding": settings["lr"]}  # PEFT's default is a fixed 1e-6
+    optimizer: torch.optim.Optimizer = create_loraplus_optimizer(
+        model, cls, loraplus_weight_decay=decay, **rates, **settings
+    )
+    # ZeRO cannot partition a group without parameters.
+    optimizer.param_groups = [group for group in optimizer.param_groups if group["params"]]
+    return optimizer
 
 
 class MuonWithAdamW(Optimizer):

@@ -36,14 +36,13 @@ from training.trainer.callbacks import (
     StepCallback,
     best_to_load,
     evaluations,
-    loraplus,
     stops_early,
 )
 from training.trainer.checkpointing_trainer import CheckpointingTrainer, TrainerContext
 from training.trainer.divergence import Divergence, best_first
 from training.trainer.evaluation import SetLosses
 from training.trainer.metrics import Throughput, recorded
-from training.trainer.optimizers import StepInBackward, optimizer_factory, scheduler_arguments
+from training.trainer.optimizers import StepInBackward, loraplus, optimizer_factory, scheduler_arguments
 
 
 class ReportingTrainer(CheckpointingTrainer):
@@ -72,7 +71,7 @@ class ReportingTrainer(CheckpointingTrainer):
         self.memory_before = 0
         self.last_loss: float | None = None
         self.last_evaluation = Evaluation(step=-1)
-        self.add_callback(StepCallback(self, context.report, context.stop))
+        self.add_callback(StepCallback(self))
         self.add_callback(BestCheckpointCallback(context.config, context.report))
         self.add_callback(context.trackers)
         if context.config.method is Method.ADALORA:

@@ -17,8 +17,7 @@ from training.config.choices import OptimizerName, Precision
 from training.config.run_config import RunConfig
 from training.models.loading import weights_dtype
 from training.reports.live_memory import as_fraction
-from training.trainer.callbacks import loraplus
-from training.trainer.optimizers import split_parameters
+from training.trainer.optimizers import loraplus, split_parameters
 
 pytestmark = pytest.mark.train
 CLASSES = {
