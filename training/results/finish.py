@@ -25,8 +25,7 @@ from training.results.answers import Compared, compare, write_records
 from training.results.merging import merge
 from training.results.parity.reference import Reference, by_all_ranks, fits_here, record
 from training.results.parity.verify import verified
-from training.run_folder.hub_upload import push, token
-from training.run_folder.model_card import write_card
+from training.run_folder.model_card import environment_token, upload, write_card
 from training.run_folder.paths import ANSWERS_FILE, result_dir
 from training.run_folder.record import Lineage, write_record
 from training.trainer.answering import questions
@@ -145,7 +144,7 @@ def publish_result(
         report.enter("pushing")
         command = f"lathe push {run} {config.push_to_hub}"
         with _note_on_failure(report, f"The result was not pushed. To try again, run `{command}`."):
-            url = push(result, config.push_to_hub, private=config.push_private, secret=token())
+            url = upload(result, config.push_to_hub, private=config.push_private, secret=environment_token())
             report.note(f"Pushed to {url}.")
 
 

@@ -1,4 +1,5 @@
-"""The model card of a result: README.md with results, training, data, versions and configuration, as model hubs read it."""
+"""The model card of a result (README.md with results, training, data, versions and configuration, as model hubs read it), and its
+upload to a hub. The token comes from the environment only; it is never stored or printed."""
 
 import re
 from pathlib import Path
@@ -16,12 +17,18 @@ from training.scoring.paired import Paired, in_words
 
 if TYPE_CHECKING:
     import huggingface_hub
+import os
+
+from training.errors import UserError
 
 _PIPELINES = {
     Task.SEQ2SEQ: "text2text-generation",
     Task.CLASSIFICATION: "text-classification",
     Task.REWARD: "text-classification",
 }
+_ANSWER_METRICS = {
+    "exact_match": "Exact match", "f1": "Token F1", "rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"
+}  # fmt: skip
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 _PARITY = "Parity with the trained model"
@@ -92,14 +99,7 @@ def _results(summary: dict[str, Any]) -> Rows:
         ("Evaluation perplexity", _decimal(summary.get("eval_perplexity"))),
     ]
     answers = summary.get("answers") or {}
-    labels = {
-        "exact_match": "Exact match",
-        "f1": "Token F1",
-        "rouge1": "ROUGE-1",
-        "rouge2": "ROUGE-2",
-        "rougeL": "ROUGE-L",
-    }
-    for name, label in labels.items():
+    for name, label in _ANSWER_METRICS.items():
         if f"{name}_after" in answers:
             before, after = answers[f"{name}_before"], answers[f"{name}_after"]
             change = (answers.get("changes") or {}).get(name)
@@ -159,3 +159,40 @@ def _fenced(yaml: str) -> str:
 
 def _decimal(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}"
+
+
+def environment_token() -> str | None:
+    """The hub's token, from HF_TOKEN."""
+    return os.environ.get("HF_TOKEN") or None
+
+
+def upload(folder: Path, repo: str, *, private: bool, secret: str | None) -> str:
+    """Uploads the files of `folder` to the hub repository `repo`; returns its address. A new repository is `private`.
+
+    Raises:
+        UserError: there is no token, the hub refuses the request, or it cannot be reached.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    def refused(message: str, fix: str) -> UserError:
+        return UserError("push_to_hub", repo, message, fix)
+
+    if not secret:
+        raise refused("needs a hub token.", "Set HF_TOKEN to a token with write access.")
+    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), token=secret)
+    try:
+        address = api.create_repo(repo, private=private, exist_ok=True)
+        api.upload_folder(repo_id=address.repo_id, folder_path=folder, commit_message="Trained with Lathe")
+    except HFValidationError:
+        raise refused("is not a valid repository name.", "Write owner/name.") from None
+    except HfHubHTTPError as error:
+        status = error.response.status_code if error.response is not None else "no status"
+        denied = status in (401, 403, 404)
+        fix = "Check the name, and that the token has write access." if denied else "Try again later."
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        raise refused(f"was refused by the hub ({status}): {lines[-1][:300]}", fix) from None
+    except Exception as error:  # the client's HTTP library depends on its version
+        where = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+        raise refused(f"could not be reached at {where} ({type(error).__name__}).", "Try again later.") from None
+    return str(address)

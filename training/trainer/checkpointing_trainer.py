@@ -1,4 +1,4 @@
-"""The run that a trainer belongs to; a Trainer that saves checkpoints in the background, and resumes from those of other layouts."""
+"""The run that a trainer belongs to; a Trainer that saves checkpoints in the background and resumes from those of other layouts."""
 
 import gc
 from dataclasses import dataclass

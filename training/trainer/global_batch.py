@@ -142,11 +142,10 @@ class GlobalBatchTrainer(Trainer):  # type: ignore[misc]
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Loads this rank's `_batches`; accelerate's loader would repeat rows at the end of an epoch."""
         assert self._batches
-        size = self.sequence_shares
-        collate = self.data_collator
+        collate, size = self.data_collator, self.sequence_shares
         if size > 1:
             collate = own_part(collate, self._train_batch_size, size, self.args.process_index)
-        return self._loader(self.train_dataset, self._batches, collate)
+        return self.loader(self.train_dataset, collate, batch_sampler=self._batches)
 
     def get_sp_size(self) -> int:
         """Returns 1 instead of the processes that share a sequence: the loader of each already has all batches of its group."""
@@ -155,31 +154,20 @@ class GlobalBatchTrainer(Trainer):  # type: ignore[misc]
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
         """Loads this rank's batches of the held-out rows, in order. An evaluation divides no sequences."""
         rows = self.eval_dataset if eval_dataset is None else eval_dataset
-        self._held_out = HeldOutBatches(
-            self.held_out_sets or Sets(("",), (len(rows),)),
-            self.args.eval_batch_size,
-            self.args.process_index,
-            self.args.world_size,
-        )
-        return self._loader(rows, self._held_out, self.data_collator)
+        sets, args = self.held_out_sets or Sets(("",), (len(rows),)), self.args
+        self._held_out = HeldOutBatches(sets, args.eval_batch_size, args.process_index, args.world_size)
+        return self.loader(rows, self.data_collator, batch_sampler=self._held_out)
 
-    def _loader(self, rows: Any, batches: RankBatches | HeldOutBatches, collate: Any) -> DataLoader[Any]:
-        return DataLoader(
-            rows,
-            batch_sampler=batches,
-            collate_fn=collate,
-            pin_memory=self.args.dataloader_pin_memory,
-            generator=torch.Generator(),  # a loader draws a seed, which must not come from dropout's generator
-        )
+    def loader(self, rows: Any, collate: Any, **batches: Any) -> DataLoader[Any]:
+        """Loads rows; `batches` are torch's arguments that say which."""
+        generator = torch.Generator()  # a loader draws a seed, which must not come from dropout's generator
+        pinned = self.args.dataloader_pin_memory
+        return DataLoader(rows, collate_fn=collate, pin_memory=pinned, generator=generator, **batches)
 
     def evaluation_loop(self, dataloader: DataLoader[Any], *arguments: Any, **named: Any) -> EvalLoopOutput:
         """Trainer's loop, with means over items instead of means over batches."""
-        mean = self._item_mean = ItemMean(
-            self.args.device,
-            len(dataloader),
-            self._held_out,
-            len(self.held_out_sets.names) if self.held_out_sets else 1,
-        )
+        count = len(self.held_out_sets.names) if self.held_out_sets else 1
+        mean = self._item_mean = ItemMean(self.args.device, len(dataloader), self._held_out, count)
         try:
             output = super().evaluation_loop(dataloader, *arguments, **named)
         finally:

@@ -179,14 +179,10 @@ class ReportingTrainer(CheckpointingTrainer):
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Loads a stream without accelerate, since it yields only this rank's rows."""
-        if self._stream is None:
-            loader: DataLoader[Any] = super().get_train_dataloader()
-            return loader
-        pinned = self.args.dataloader_pin_memory
-        generator = torch.Generator()  # a loader draws a seed, which must not come from dropout's generator
-        return DataLoader(
-            self._stream, self._train_batch_size, collate_fn=self.data_collator, pin_memory=pinned, generator=generator
-        )
+        if self._stream:
+            return self.loader(self._stream, self.data_collator, batch_size=self._train_batch_size)
+        loader: DataLoader[Any] = super().get_train_dataloader()
+        return loader
 
     def create_optimizer(self, *arguments: Any) -> torch.optim.Optimizer:
         """Creates an optimizer that transformers knows by name, or one of Lathe's."""

@@ -17,8 +17,8 @@ from app.cli.client import Client, connect, path_of, ready, whole
 from app.cli.options import CommandError
 from app.format.runs import difference, figures
 from training.errors import UserError
-from training.run_folder import hub_upload
 from training.run_folder.gguf_types import ADAPTER_GGUF_FILE, GgufType
+from training.run_folder.model_card import upload
 from training.run_folder.paths import ARCHIVE_FILE, MERGED_FILE
 from training.units import byte_size
 from worker.runs import archive, results, verification
@@ -120,7 +120,7 @@ def push(run_id: str, repo: str, *, merged: bool, public: bool, as_json: bool) -
     run = _run(run_id)
     folder = results.Builder(run).merged() if merged else results.find(run)
     try:
-        url = hub_upload.push(folder, repo, private=not public, secret=hub_token())
+        url = upload(folder, repo, private=not public, secret=hub_token())
     except UserError as error:
         raise CommandError("REPO", repo, error.message, error.fix) from None
     click.echo(json.dumps({"url": url}) if as_json else f"Pushed to {url}.")
