@@ -160,14 +160,17 @@ class Digest:
     @classmethod
     def of(cls, model: torch.nn.Module, optimizer: Any, *, divided: bool) -> Self:
         """The digest of the trained parameters of an unwrapped model. A collective if they are `divided` among the ranks."""
-        sums = {name: [_Sum() for _ in range(6)] for name in trained_shapes(model)}
-        for part in parts(model, optimizer):
-            _add(sums[part.name], part)
+        numbers = {name: number for number, name in enumerate(trained_shapes(model))}
         device = next(iter(model.parameters())).device
-        rows = torch.stack([torch.stack([total.on(device) for total in row]) for row in sums.values()])
+        tables = {device: torch.zeros(len(numbers), 6, dtype=torch.int64, device=device)}  # sums modulo 2**64
+        for part in parts(model, optimizer):
+            place = part.values.device
+            tables.setdefault(place, torch.zeros(len(numbers), 6, dtype=torch.int64, device=place))
+            _add(tables[place][numbers[part.name]], part)
+        rows = torch.stack([table.to(device) for table in tables.values()]).sum(0)
         if divided:
             reduce_over_ranks(rows)
-        return cls(dict(zip(sums, rows.tolist(), strict=True)))
+        return cls(dict(zip(numbers, rows.tolist(), strict=True)))
 
     def incomplete(self, shapes: dict[str, list[int]]) -> list[str]:
         """The names of parameters of which the optimizers of all ranks together do not have every element."""
@@ -208,37 +211,22 @@ class Digest:
         return cls(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
 
 
-class _Sum:
-    """A sum of 64-bit integers, modulo 2**64, on the devices of its terms."""
-
-    def __init__(self) -> None:
-        self._terms: dict[torch.device, torch.Tensor] = {}
-
-    def add(self, term: torch.Tensor) -> None:
-        before = self._terms.get(term.device)
-        self._terms[term.device] = term if before is None else before + term
-
-    def on(self, device: torch.device) -> torch.Tensor:
-        total = torch.zeros((), dtype=torch.int64, device=device)
-        for term in self._terms.values():
-            total = total + term.to(device)
-        return total
-
-
 def trained_shapes(model: torch.nn.Module) -> dict[str, list[int]]:
     """The full shapes of the trained parameters of an unwrapped model by name."""
     names = names_of(model)
     return {names[id(parameter)]: full_shape(parameter) for parameter in model.parameters() if parameter.requires_grad}
 
 
-def _add(row: list[_Sum], part: Part) -> None:
-    row[_WEIGHT if part.kind == WEIGHT else _STATE].add(_hash(part))
-    row[_BYTES].add(torch.tensor(part.values.nbytes))
-    if part.kind == WEIGHT:
-        row[_ELEMENTS].add(torch.tensor(part.values.numel()))
+def _add(row: torch.Tensor, part: Part) -> None:
+    """Adds a part to the row of its parameter, a view of shape (6,) on the part's device."""
+    is_weight = part.kind == WEIGHT
+    row[_WEIGHT if is_weight else _STATE] += _hash(part)
+    row[_BYTES] += part.values.nbytes
+    if is_weight:
+        row[_ELEMENTS] += part.values.numel()
     if part.values.is_floating_point():
         for chunk in torch.split(part.values, _CHUNK):
-            row[_WEIGHT_NOT_FINITE if part.kind == WEIGHT else _STATE_NOT_FINITE].add((~torch.isfinite(chunk)).sum())
+            row[_WEIGHT_NOT_FINITE if is_weight else _STATE_NOT_FINITE] += (~torch.isfinite(chunk)).sum()
 
 
 def _hash(part: Part) -> torch.Tensor:
