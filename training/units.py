@@ -33,7 +33,7 @@ def parse_size(text: str) -> int:
     Raises:
         ValueError: it is not a size.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", text.strip().lower(), re.ASCII)
-    if found is None or found[2] not in _BYTES:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", text.strip().lower(), re.ASCII)
+    if match is None or match[2] not in _BYTES:
         raise ValueError(text)
-    return int(Decimal(found[1]) * _BYTES[found[2]])
+    return int(Decimal(match[1]) * _BYTES[match[2]])

@@ -86,8 +86,10 @@ class Reader:
         limit, rows = self._config.max_length, list[Tokens | None]()
         for number, (end, length) in enumerate(zip(ends, encoded.lengths, strict=True)):
             weights = np.zeros(length, np.float32)
-            mine = encoded.spans[:, 0] == number
-            for (_, first, last), weight in zip(encoded.spans[mine], encoded.weights[mine], strict=True):
+            spans_of_row = encoded.spans[:, 0] == number
+            for (_, first, last), weight in zip(
+                encoded.spans[spans_of_row], encoded.weights[spans_of_row], strict=True
+            ):
                 weights[first:last] = weight
             tokens, weights = encoded.tokens[end - length : end][:limit], weights[:limit]
             kept = weights if self._chat.weight_field else None

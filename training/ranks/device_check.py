@@ -38,10 +38,10 @@ def main(arguments: list[str]) -> None:
 
 def accelerator() -> str:
     """What torch computes on besides the CPU, by its own interface: cuda, rocm (AMD's), mps (Apple's), ...; "" if on nothing."""
-    found = torch.accelerator.current_accelerator(check_available=True)
-    if found is None:
+    current = torch.accelerator.current_accelerator(check_available=True)
+    if current is None:
         return ""
-    return "rocm" if found.type == "cuda" and torch.version.hip else found.type
+    return "rocm" if current.type == "cuda" and torch.version.hip else current.type
 
 
 def tried(device: torch.device) -> dict[str, Any]:
@@ -65,8 +65,8 @@ def links(processes: int) -> list[Link]:
 
     with tempfile.TemporaryDirectory() as folder:
         spawn(_rank, (processes, folder), nprocs=processes)  # type: ignore[no-untyped-call]
-        found = [Link(**one) for file in Path(folder).glob("*.json") for one in json.loads(file.read_text())]
-    return sorted(found, key=lambda link: (link.first, link.second))
+        measured = [Link(**link) for file in Path(folder).glob("*.json") for link in json.loads(file.read_text())]
+    return sorted(measured, key=lambda link: (link.first, link.second))
 
 
 def _rank(rank: int, processes: int, folder: str) -> None:
@@ -81,8 +81,8 @@ def _rank(rank: int, processes: int, folder: str) -> None:
     dist.init_process_group(
         "nccl" if on_gpu else "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=processes
     )
-    found = measure(range(processes), rank, device)
-    (Path(folder) / f"{rank}.json").write_text(json.dumps([asdict(link) for link in found]), encoding="utf-8")
+    own = measure(range(processes), rank, device)
+    (Path(folder) / f"{rank}.json").write_text(json.dumps([asdict(link) for link in own]), encoding="utf-8")
     dist.destroy_process_group()
 
 

@@ -76,17 +76,17 @@ def facts_here(machine: int, run_dir: Path) -> NodeFacts:
 def _versions() -> dict[str, str]:
     import torch
 
-    found = {"Python": platform.python_version(), "torch": torch.__version__}
+    versions = {"Python": platform.python_version(), "torch": torch.__version__}
     with suppress(PackageNotFoundError):
-        found["Lathe"] = version("lathe-workbench")
+        versions["Lathe"] = version("lathe-workbench")
     if torch.cuda.is_available():
         import pynvml
 
-        found["NCCL"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+        versions["NCCL"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
         with suppress(pynvml.NVMLError):
             pynvml.nvmlInit()
-            found["CUDA driver"] = str(pynvml.nvmlSystemGetDriverVersion())
-    return found
+            versions["CUDA driver"] = str(pynvml.nvmlSystemGetDriverVersion())
+    return versions
 
 
 def refusal(nodes: Sequence[NodeFacts]) -> NodeRefused | None:
@@ -118,15 +118,15 @@ def _version_warnings(nodes: Sequence[NodeFacts]) -> list[str]:
 
 
 def _room_warnings(nodes: Sequence[NodeFacts]) -> list[str]:
-    found, usual = [], median(node.memory_free for node in nodes)
+    warnings, usual = [], median(node.memory_free for node in nodes)
     for node in nodes:
         if node.memory_free < max(LEAST_BYTES, LEAST_SHARE * usual):
             free = f"Node {node.name} has {byte_size(node.memory_free)} of free host memory"
-            found.append(f"{free}; the median of the nodes is {byte_size(usual)}. End other programs there.")
+            warnings.append(f"{free}; the median of the nodes is {byte_size(usual)}. End other programs there.")
         if node.disk_free < LEAST_BYTES:
             free = f"Node {node.name} has {byte_size(node.disk_free)} of free disk space in the data folder"
-            found.append(f"{free}. Free disk space (page System), or checkpoints cannot be saved.")
-    return found
+            warnings.append(f"{free}. Free disk space (page System), or checkpoints cannot be saved.")
+    return warnings
 
 
 def _clock_warnings(nodes: Sequence[NodeFacts], clocks: Mapping[int, float]) -> list[str]:
@@ -171,7 +171,7 @@ def check_nodes(report: Report, run_dir: Path, device: torch.device, facts: Node
     if is_leader:
         store.set(f"facts {here}", json.dumps(asdict(facts or facts_here(here, run_dir))))
         store.set(f"rank {here}", str(dist.get_rank()))
-    known = _agree(report, store, nodes)
+    node_facts = _agree(report, store, nodes)
     leaders = [int(store.get(f"rank {node}")) for node in range(nodes)]
     own = here if is_leader else None
     clocks, links = node_links.clock_offset(leaders, own), node_links.measure(leaders, own, device)
@@ -179,7 +179,7 @@ def check_nodes(report: Report, run_dir: Path, device: torch.device, facts: Node
         store.set(f"links {here}", json.dumps([asdict(link) for link in links]))
     if report.rank == 0:
         all_links = [Link(**link) for node in range(nodes) for link in _read(store, f"links {node}")]
-        _report(report, known, clocks, all_links, time.perf_counter() - began)
+        _report(report, node_facts, clocks, all_links, time.perf_counter() - began)
 
 
 def _agree(report: Report, store: Any, nodes: int) -> list[NodeFacts]:
@@ -189,14 +189,14 @@ def _agree(report: Report, store: Any, nodes: int) -> list[NodeFacts]:
             time.sleep(_REPORT_SECONDS)  # a machine that ends first ends the others
             os._exit(1)
         return []
-    known = [NodeFacts(**_read(store, f"facts {node}")) for node in range(nodes)]
-    refused = refusal(known)
+    node_facts = [NodeFacts(**_read(store, f"facts {node}")) for node in range(nodes)]
+    refused = refusal(node_facts)
     if refused:
         report.for_run(NodeFault(machine=refused.machine, node=refused.node, message=refused.problem.sentence))
         store.set("verdict", "refused")
         raise refused
     store.set("verdict", _OK)
-    return known
+    return node_facts
 
 
 def _read(store: Any, key: str) -> Any:

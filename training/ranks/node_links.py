@@ -45,15 +45,15 @@ def measure(leaders: Sequence[int], here: int | None, device: torch.device) -> l
         leaders: The rank of each node that measures.
         here: This rank's node if it is one of them, else None.
     """
-    found = []
+    links = []
     for first, second in pairs(len(leaders)):
         group = dist.new_group([leaders[first], leaders[second]])  # the backend of the training
         if here in (first, second):
             latency, bandwidth = _timed(group, device)
             if here == first:
-                found.append(Link(first, second, latency, bandwidth))
+                links.append(Link(first, second, latency, bandwidth))
             dist.destroy_process_group(group)
-    return found
+    return links
 
 
 def clock_offset(leaders: Sequence[int], here: int | None) -> dict[int, float]:

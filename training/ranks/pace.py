@@ -117,12 +117,12 @@ class Straggler:
 
 def stragglers(seconds: Sequence[float]) -> list[Straggler]:
     """The ranks that are slower than the others, from each rank's seconds of a step."""
-    found = []
+    slow = []
     for rank, own in enumerate(seconds):
         others = median([*seconds[:rank], *seconds[rank + 1 :]])
         if own > SLOW_FACTOR * others and own - others > LEAST_SECONDS:
-            found.append(Straggler(rank, own, others))
-    return found
+            slow.append(Straggler(rank, own, others))
+    return slow
 
 
 class PaceComparison:
@@ -217,8 +217,8 @@ def behind(positions: Mapping[int, Position]) -> list[int]:
     if not positions:
         return []
     furthest = max(moves for moves, _, _ in positions.values())
-    found = [rank for rank, (moves, _, _) in sorted(positions.items()) if moves < furthest]
-    return found if all(positions[rank][2] == _WATCHED for rank in found) else []
+    late = [rank for rank, (moves, _, _) in sorted(positions.items()) if moves < furthest]
+    return late if all(positions[rank][2] == _WATCHED for rank in late) else []
 
 
 def watch(pace: Pace, report: Report, nodes: Sequence[str]) -> HangWatch:

@@ -143,10 +143,10 @@ def _on_cuda(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str,
 
 def _tensors() -> Iterator[tuple[str, torch.Tensor]]:
     """Yields the tensors known to Python; weights, gradients and optimizer state first, so that views get the right kind."""
-    known = [item for item in gc.get_objects() if issubclass(type(item), torch.Tensor | torch.optim.Optimizer)]
-    tensors = [item for item in known if isinstance(item, torch.Tensor)]
+    objects = [item for item in gc.get_objects() if issubclass(type(item), torch.Tensor | torch.optim.Optimizer)]
+    tensors = [item for item in objects if isinstance(item, torch.Tensor)]
     parameters = [tensor for tensor in tensors if isinstance(tensor, torch.nn.Parameter)]
-    states = [state for item in known if isinstance(item, torch.optim.Optimizer) for state in item.state.values()]
+    states = [state for item in objects if isinstance(item, torch.optim.Optimizer) for state in item.state.values()]
     yield from (("weights", weight) for weight in parameters)
     yield from (("gradients", weight.grad) for weight in parameters if weight.grad is not None)
     yield from (("optimizer", value) for state in states for value in state.values() if isinstance(value, torch.Tensor))

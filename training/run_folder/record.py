@@ -102,14 +102,14 @@ def read_record(folder: Path) -> dict[str, Any]:
     """
     file = folder / RECORD_FILE if folder.is_dir() else folder
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        version, known = int(found["version"]), isinstance(found["settings"], dict)
+        values = json.loads(file.read_text(encoding="utf-8"))
+        version, has_settings = int(values["version"]), isinstance(values["settings"], dict)
     except (OSError, ValueError, KeyError, TypeError):
         fix = f"Give the folder of an adapter or model that Lathe trained: it contains {RECORD_FILE}."
         raise UserError("--like", str(folder), f"has no readable {RECORD_FILE}.", fix) from None
-    if version > VERSION or not known:
+    if version > VERSION or not has_settings:
         raise UserError("--like", str(folder), f"was written by a newer Lathe (version {version}).", "Update Lathe.")
-    return dict(found)
+    return dict(values)
 
 
 def model_files(config: RunConfig) -> dict[str, str]:

@@ -159,9 +159,9 @@ class AdaLoraCallback(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         schedule = named["model"].peft_config["default"]
         if schedule.tinit >= state.max_steps - schedule.tfinal:
-            given = f"tinit={schedule.tinit}, tfinal={schedule.tfinal}"
+            options = f"tinit={schedule.tinit}, tfinal={schedule.tfinal}"
             fix = f"Keep tinit + tfinal below the run's {state.max_steps} steps."
-            raise UserError("method_options", given, "leave AdaLoRA no step to reallocate its ranks.", fix)
+            raise UserError("method_options", options, "leave AdaLoRA no step to reallocate its ranks.", fix)
         schedule.total_step = state.max_steps
 
     def on_optimizer_step(

@@ -83,13 +83,13 @@ class ChunkedHead:
     def outputs(self, model: Any, inputs: dict[str, Any]) -> Any:
         """Returns the model's outputs for a batch with labels: `logits` is the (weighted) sum of the tokens' losses, and
         `token_losses` has each, of shape (items,), in the order of the rows."""
-        given = {name: value for name, value in inputs.items() if name not in _NOT_FOR_THE_MODEL}
+        arguments = {name: value for name, value in inputs.items() if name not in _NOT_FOR_THE_MODEL}
         shifted = not self._base.config.is_encoder_decoder
         if not shifted:
-            given["decoder_input_ids"] = self._base.prepare_decoder_input_ids_from_labels(labels=inputs["labels"])
+            arguments["decoder_input_ids"] = self._base.prepare_decoder_input_ids_from_labels(labels=inputs["labels"])
         batch = self._batch = _Batch(inputs, shifted)
         try:
-            outputs = model(**given)
+            outputs = model(**arguments)
         finally:
             self._batch = None
         outputs["token_losses"] = batch.losses

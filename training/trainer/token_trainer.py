@@ -157,8 +157,8 @@ class RunTrainer(ReportingTrainer):
             return (loss + self._auxiliary(outputs) if model.training else loss), outputs
         if WEIGHTS not in inputs:
             return super().model_loss(model, inputs)
-        given = {name: value for name, value in inputs.items() if name not in (WEIGHTS, "labels", "shift_labels")}
-        outputs = model(**given)
+        arguments = {name: value for name, value in inputs.items() if name not in (WEIGHTS, "labels", "shift_labels")}
+        outputs = model(**arguments)
         loss = token_loss(outputs["logits"], inputs, shifted=self._shifted)
         return (loss + self._auxiliary(outputs) if model.training else loss), outputs
 
