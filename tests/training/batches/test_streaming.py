@@ -46,7 +46,7 @@ def reader(model: Path, data: Path) -> Reader:
 def open_reader(model: Path, data: Path, max_length: int = 64) -> Reader:
     from transformers import AutoTokenizer
 
-    config = RunConfig(model=str(model), data=str(data), max_length=max_length)
+    config = RunConfig(model=str(model), data=str(data)).model_copy(update={"max_length": max_length})
     return Reader(DataFile(data, None), AutoTokenizer.from_pretrained(model), config)
 
 
