@@ -62,6 +62,31 @@ def busy_home(bare_home: Path) -> Path:
     return upgraded(INSTALLATIONS / "0.2.0.tar.xz", bare_home)
 
 
+@pytest.mark.parametrize("archive", ["0.1.0.tar.gz", "0.2.0.tar.xz"])
+def test_everything_in_an_old_installation_can_be_read(bare_home, archive):
+    upgraded(INSTALLATIONS / archive, bare_home)
+    api = client()
+    addresses = ["/api/runs", "/api/datasets", "/api/sweeps", "/api/system", "/api/queue", "/api/served", "/"]
+    for run in api.get("/api/runs").json()["runs"]:
+        base = f"/api/runs/{run['id']}"
+        addresses += [f"/run?id={run['id']}", base]
+        addresses += [
+            f"{base}/{part}" for part in ("outputs", "evaluations", "events", "plots", "diagnosis", "config.yaml")
+        ]
+        evaluations = api.get(f"{base}/evaluations").json()["evaluations"]
+        addresses += [f"/api/evaluations/{evaluation['id']}" for evaluation in evaluations]
+    for kind, page in (("datasets", "dataset"), ("sweeps", "sweep")):
+        for entry in api.get(f"/api/{kind}").json()[kind]:
+            addresses += [f"/api/{kind}/{entry['id']}", f"/{page}?id={entry['id']}"]
+    answers = {address: api.get(address).status_code for address in addresses}
+    refused = {
+        address
+        for address, status in answers.items()
+        if status >= 500 or (status != 200 and "diagnosis" not in address)
+    }
+    assert refused == set(), answers
+
+
 def run_named(name: str) -> Run:
     with database.read() as session:
         return next(run for run in run_list.listing(session=session) if run.name == name)
