@@ -40,6 +40,13 @@ def evaluate(arguments: list[str]) -> int:
     return supervisor.main()
 
 
+def build(arguments: list[str]) -> int:
+    from worker import builds
+
+    sys.argv = ["builds", *arguments]
+    return builds.main()
+
+
 def drain(_: list[str]) -> int:
     from app.cli import serve
     from worker.queue import tasks
@@ -66,6 +73,7 @@ def told(code: int) -> int:
 PROGRAMS: dict[str, Callable[[list[str]], int]] = {
     "worker.supervision.supervisor": stand_in.supervise,
     "worker.evaluations.supervisor": evaluate,
+    "worker.builds": build,
     "celery": celery,
     "drain": drain,
     "up": up,
@@ -146,6 +154,7 @@ def load() -> None:
     from celery.bin import celery, worker  # noqa: F401
     from kombu.transport import redis  # noqa: F401
 
+    from worker import builds  # noqa: F401
     from worker.evaluations import supervisor as evaluation_supervisor  # noqa: F401
     from worker.forecasts import run_forecast  # noqa: F401
     from worker.notifications import delivery  # noqa: F401

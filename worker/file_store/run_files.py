@@ -14,6 +14,7 @@ from training.run_folder.paths import (
     LINEAGE_FILE,
     LOG_FILE,
     MANIFEST_FILE,
+    MERGED_FILE,
     MERGED_FOLDER,
     PARITY_FOLDER,
     checkpoint_step,
@@ -162,16 +163,48 @@ def pull_result(store: ObjectStore, run_dir: Path, events_bytes: int) -> None:
     """
     key = f"runs/{run_dir.name}"
     for name in _FOLDERS:
-        part = run_dir / f".{name}.fetched"  # kept if this fails, so that the next try downloads the rest
-        if pull_folder(store, f"{key}/{name}", part):
-            (part / MANIFEST_FILE).unlink()
-            shutil.rmtree(run_dir / name, ignore_errors=True)
-            part.rename(run_dir / name)
+        _pull_result_folder(store, key, run_dir, name)
     for stored in store.keys(key):
         name = stored.removeprefix(f"{key}/")
         if "/" not in name and name != EVENTS_FILE:
             store.download(stored, run_dir / name)
     _pull_lines(store, key, run_dir / EVENTS_FILE, events_bytes)  # the last, since it says that all is here
+
+
+def pull_checkpoint(store: ObjectStore, run_dir: Path, folder: Path) -> None:
+    """Downloads a checkpoint, if the store has it."""
+    pull_folder(store, f"runs/{run_dir.name}/{_CHECKPOINTS}/{folder.name}", folder)
+
+
+def push_built(store: ObjectStore, run_dir: Path, built: Path) -> None:
+    """Uploads a form of the result that was built: its file, or for a merged model and all that is made from it, the folder."""
+    key, journal = f"runs/{run_dir.name}", Journal(run_dir)
+    if (run_dir / MERGED_FOLDER).is_dir():
+        push_folder(store, run_dir / MERGED_FOLDER, f"{key}/{MERGED_FOLDER}", journal)
+    if built.name != MERGED_FILE:
+        push_file(store, built, f"{key}/{built.name}", journal)
+
+
+def pull_built(store: ObjectStore, run_dir: Path, name: str) -> bool:
+    """Downloads what `push_built` uploads, by the name of the built file; False if the store does not have it."""
+    key = f"runs/{run_dir.name}"
+    if name == MERGED_FILE:
+        return (run_dir / MERGED_FOLDER).is_dir() or _pull_result_folder(store, key, run_dir, MERGED_FOLDER)
+    there = store.size(f"{key}/{name}") is not None
+    if there:
+        store.download(f"{key}/{name}", run_dir / name)
+    return there
+
+
+def _pull_result_folder(store: ObjectStore, key: str, run_dir: Path, name: str) -> bool:
+    """Downloads a folder and puts it in place of the one here, in one step; False if the store does not have it."""
+    part = run_dir / f".{name}.fetched"  # kept if this fails, so that the next try downloads the rest
+    there = pull_folder(store, f"{key}/{name}", part)
+    if there:
+        (part / MANIFEST_FILE).unlink()
+        shutil.rmtree(run_dir / name, ignore_errors=True)
+        part.rename(run_dir / name)
+    return there
 
 
 def _pull_lines(store: ObjectStore, key: str, file: Path, stored: int) -> None:

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from sqlmodel import Session
 
 from training.config.choices import EngineName
+from worker import builds
 from worker.disk import retention
 from worker.doctor import wrong_at_start
 from worker.engines.local import starting
@@ -90,8 +91,9 @@ def run_round() -> None:
         recover(run)
     advance.advance_all()
     lifecycle.finish_all()
-    evaluations.recover()
-    evaluations.start_waiting()  # before the runs: it takes minutes
+    for queued in (evaluations, builds):
+        queued.recover()
+        queued.start_waiting()  # before the runs: it takes minutes
     submit_waiting()
 
 

@@ -16,6 +16,7 @@ from celery.signals import (
 )
 
 from training.redaction import Formatter
+from worker import builds
 from worker.celery_app import SERVE_MODEL, START_RUN, current_app
 from worker.evaluations import starting as evaluations
 from worker.notifications.delivery import Deliverer
@@ -39,8 +40,9 @@ def worker_command() -> list[str]:
 
 @shared_task(name=START_RUN, ignore_result=True)  # type: ignore[untyped-decorator]
 def start_run(run_id: str) -> None:
-    """Starts waiting evaluations and runs. The message names `run_id`; runs that have waited longer start first."""
+    """Starts waiting evaluations, builds and runs. The message names `run_id`; runs that have waited longer start first."""
     evaluations.start_waiting()
+    builds.start_waiting()
     started = submit_waiting()
     log.info("message for run %s: %s", run_id, ", ".join(f"started {run.id}" for run in started) or "nothing to start")
 

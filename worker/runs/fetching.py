@@ -4,17 +4,21 @@ import contextlib
 import logging
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from training.errors import UserError
-from training.run_folder.paths import EVENTS_FILE
+from training.run_folder.paths import EVENTS_FILE, MERGED_FILE, MERGED_FOLDER, checkpoint_dir, checkpoint_step
 from worker.file_store import object_store, run_files
 from worker.file_store.object_store import ObjectStore
-from worker.runs.archive import pack_results
+from worker.runs.archive import pack, pack_results
 from worker.settings import get_settings
 from worker.store.tables import Run
 
 log = logging.getLogger(__name__)
+
+_STORE_FIX = "Check LATHE_STORE_URL, its credentials and the disk, then try again."
 
 
 class NotFetched(UserError):  # noqa: N818
@@ -77,9 +81,52 @@ def fetch(run: Run) -> None:
         return
     under_way.done.wait()
     if under_way.problem:
-        raise NotFetched(
-            "run", run.id, under_way.problem, "Check LATHE_STORE_URL, its credentials and the disk, then try again."
-        )
+        raise NotFetched("run", run.id, under_way.problem, _STORE_FIX)
+
+
+def fetch_checkpoint(run: Run, name: str) -> None:
+    """Downloads a checkpoint that is not here, if the object store has it; another name does nothing.
+
+    Raises:
+        NotFetched: as `fetch`.
+    """
+    step = checkpoint_step(Path(name))
+    folder = checkpoint_dir(get_settings().runs_dir / run.id, step) if step is not None else None
+    if folder and not folder.is_dir():
+        _with_store(run, lambda store, run_dir: run_files.pull_checkpoint(store, run_dir, folder))
+
+
+def keep(run: Run, built: Path) -> None:
+    """Uploads a form of the run's result that was built, if there is an object store.
+
+    Raises:
+        NotFetched: the object store does not answer.
+    """
+    _with_store(run, lambda store, run_dir: run_files.push_built(store, run_dir, built))
+
+
+def fetch_built(run: Run, name: str) -> None:
+    """Downloads a form of the run's result that was built on another machine, by the name of its file, if the object store has it.
+
+    Raises:
+        NotFetched: as `fetch`.
+    """
+
+    def pull(store: ObjectStore, run_dir: Path) -> None:
+        if run_files.pull_built(store, run_dir, name) and name == MERGED_FILE:
+            pack(run_dir / MERGED_FOLDER, run_dir / MERGED_FILE, lambda: None)
+
+    if not (get_settings().runs_dir / run.id / name).is_file():
+        _with_store(run, pull)
+
+
+def _with_store(run: Run, action: Callable[[ObjectStore, Path], object]) -> None:
+    if store := object_store.configured():
+        try:
+            action(store, get_settings().runs_dir / run.id)
+        except Exception as error:  # every store has errors of its own
+            message = f"its files could not be copied from or to the object store ({type(error).__name__}: {error})."
+            raise NotFetched("run", run.id, message, _STORE_FIX) from None
 
 
 def _note_use(run: Run) -> None:

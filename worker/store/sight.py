@@ -15,6 +15,7 @@ from sqlalchemy.orm import ORMExecuteState, with_loader_criteria
 from sqlmodel import Session, SQLModel, col, select
 
 from worker.store.tables import (
+    Build,
     Dataset,
     Evaluation,
     LogLine,
@@ -40,7 +41,7 @@ HIDDEN = "hidden-"
 """With what the ids begin that are shown in place of the ids of such runs."""
 
 _OWNED: tuple[Any, ...] = (Run, Sweep, Dataset, ServedModel, PromptSet)
-_OF_RUNS: tuple[Any, ...] = (Evaluation, RunEvent, LogLine, Metric, MetricRollup, RunNode)
+_OF_RUNS: tuple[Any, ...] = (Build, Evaluation, RunEvent, LogLine, Metric, MetricRollup, RunNode)
 _SHARED = {Run: ["run"], Sweep: ["sweep"], Dataset: ["dataset", "upload"]}
 
 _user: ContextVar[str | None] = ContextVar("user", default=None)

@@ -1,4 +1,4 @@
-"""Work that a process holds by a lease: runs, their parts on further machines, evaluations and served models.
+"""Work that a process holds by a lease: runs, their parts on further machines, evaluations, builds and served models.
 
 Work has one holder at a time. Each change of holder is one conditional UPDATE, so that only one of several concurrent tries
 succeeds. `attempt` counts the claims; holders of older attempts are refused. A lease ends at `expires_at`, by the database's
@@ -13,7 +13,7 @@ from sqlmodel import Session, col, delete, select
 
 from training.redaction import redact_all
 from worker.store import database, quotas
-from worker.store.tables import DeviceLease, Evaluation, Run, RunNode, ServedModel, ServedState, Status
+from worker.store.tables import Build, DeviceLease, Evaluation, Run, RunNode, ServedModel, ServedState, Status
 from worker.store.tables.held import Held
 from worker.store.tables.queued import QueuedWork
 
@@ -214,6 +214,8 @@ EVALUATION = QueuedKind(
     (Evaluation.id, Evaluation.attempt),
     lambda item: {"run_id": item.run_id, "evaluation_id": item.id},
 )
+BUILD = QueuedKind(Build, (Build.id, Build.attempt), lambda item: {"run_id": item.run_id})
+"""It uses no device."""
 NODE = Kind(
     RunNode,
     "Run {}, attempt {}: machine {}",

@@ -11,7 +11,8 @@ from worker.runs.submit import Prepared
 
 # What lets a configuration in: of the store, by module and function.
 ENTRANCES = {
-    ("runs", "create"), ("runs", "resume"), ("evaluations", "create"), ("served_models", "create"), ("submit", "stored"),
+    ("runs", "create"), ("runs", "resume"), ("evaluations", "create"), ("builds", "create"),
+    ("served_models", "create"), ("submit", "stored"),
 }  # fmt: skip
 # Each function that calls one, and the check that it makes, or the value that only the check makes.
 CALLERS = {
@@ -20,6 +21,7 @@ CALLERS = {
     ("worker/runs/submit.py", "_create"): "Prepared",
     ("worker/sweeps/lifecycle.py", "_store"): "Prepared",
     ("worker/evaluations/submit.py", "submit"): "admitted",
+    ("worker/builds.py", "submit"): "admitted",
     ("worker/serving/requests.py", "ask"): "_admit",
 }
 

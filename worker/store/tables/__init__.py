@@ -23,7 +23,7 @@ from worker.store.tables.notifications import (
     Preferences,
     WebhookFormat,
 )
-from worker.store.tables.queued import Evaluation
+from worker.store.tables.queued import Build, Evaluation
 from worker.store.tables.reported import LogLine, Metric, MetricRollup, RunEvent
 from worker.store.tables.run_values import damaged
 from worker.store.tables.runs import LOCAL, Attempt, Request, Run, RunNode, Status, Sweep
@@ -33,6 +33,7 @@ __all__ = [
     "LOCAL",
     "Account",
     "Attempt",
+    "Build",
     "ChannelKind",
     "Cordon",
     "Dataset",

@@ -1,8 +1,8 @@
-"""Work on ended runs that waits for a worker: what its rows have in common, and evaluations."""
+"""Work on ended runs that waits for a worker: what its rows have in common, evaluations, and builds."""
 
 from typing import Any
 
-from sqlalchemy import JSON, Index, Text
+from sqlalchemy import JSON, BigInteger, Index, Text, UniqueConstraint
 from sqlmodel import Field
 
 from worker.store.tables.columns import as_text, flag, json_or_null, json_value
@@ -44,3 +44,15 @@ class Evaluation(QueuedWork, table=True):
     device: str = Field(default="", max_length=200)
     overlap: dict[str, Any] | None = json_or_null("as training.scoring.overlap")
     summary: dict[str, Any] | None = json_or_null("rows, and the mean of each metric")
+
+
+class Build(QueuedWork, table=True):
+    """A form of a run's result that is made on request, as worker/runs/results.py names it. The file is in the run's folder."""
+
+    __table_args__ = (UniqueConstraint("run_id", "form"),)
+
+    id: str = Field(primary_key=True, max_length=32)
+    form: str = Field(max_length=40, description="merged, gguf, gguf-TYPE, gguf-adapter or checkpoint-N")
+    done: int = Field(default=0, sa_type=BigInteger, description="bytes")
+    total: int = Field(default=0, sa_type=BigInteger)
+    notes: str = Field(default="", sa_type=Text, description="what to know of the file that was made")
