@@ -10,19 +10,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from sqlmodel import col
+
 from training import redaction
 from training.config.fields import ConfigError
 from training.errors import Problem
 from training.run_folder import checkpoints
-from training.run_folder.paths import CONFIG_FILE, checkpoint_dir, checkpoint_step
+from training.run_folder.paths import MERGED_FOLDER, checkpoint_dir, checkpoint_step, result_dir, saved_result
 from training.units import byte_size
-from worker import disk_quota
+from worker import celery_app, disk_quota
 from worker.machine import overload
 from worker.machine.process_identity import me
 from worker.machine.sizes import size_of
 from worker.runs import fetching, results
-from worker.runs.admission import admitted
-from worker.runs.requests import notify
+from worker.runs.requests import admitted
 from worker.runs.settle import Settled
 from worker.settings import get_settings
 from worker.store import builds, database, runs
@@ -58,7 +59,7 @@ def submit(run_id: str, form: str, *, owner: str = LOCAL) -> Build:
     _check_space(run, form, settled=admitted(run))
     with database.write() as session:
         item = builds.create(session=session, run_id=run.id, form=form, owner=owner)
-    notify(run.id)
+    celery_app.notify(run.id)
     return item
 
 
@@ -74,7 +75,8 @@ def start_waiting() -> list[Build]:
 
 
 def _here(run: Run) -> bool:
-    return (get_settings().runs_dir / run.id / CONFIG_FILE).is_file()
+    run_dir = get_settings().runs_dir / run.id
+    return bool(saved_result(run_dir) or checkpoints.sealed(run_dir))
 
 
 def _check_space(run: Run, form: str, settled: Settled) -> None:
@@ -99,9 +101,9 @@ def _needed(run_dir: Path, form: str, settled: Settled) -> int:
     if (step := checkpoint_step(Path(form))) is not None:
         return 2 * (_weights(checkpoint_dir(run_dir, step)) or size_of(checkpoint_dir(run_dir, step)).bytes)
     if form == results.GGUF_ADAPTER:
-        return _weights(run_dir / "adapter")
+        return _weights(result_dir(run_dir, adapts=True))
     model = _weights(settled.folder) if settled.folder else 0
-    merged = model if settled.config.method.adapts and not (run_dir / "merged").is_dir() else 0
+    merged = model if settled.config.method.adapts and not (run_dir / MERGED_FOLDER).is_dir() else 0
     more = 2 if form in results.GGUF_FORMS and results.GGUF_FORMS[form].by_llama_cpp else 1
     return merged + more * model
 
@@ -116,7 +118,7 @@ def _claimed() -> Build | None:
             run = runs.get(session=session, run_id=item.run_id)
             if _here(run) or fetching.is_elsewhere(run):
                 lease = {"holder": str(me()), "lease_seconds": get_settings().lease_seconds}
-                return BUILD.take(session, Build.id == item.id, **lease)
+                return BUILD.take(session, col(Build.id) == item.id, **lease)
     return None
 
 

@@ -19,7 +19,7 @@ from worker.settings import ROOT
 from worker.store import database, evaluations, machines, runs, waiting
 from worker.store.sight import ANOTHER_RUN
 from worker.store.submissions import Submission
-from worker.store.tables import Evaluation, Run
+from worker.store.tables import Build, Evaluation, Run
 
 if TYPE_CHECKING:
     from worker.disk.freeing import Freeable
@@ -166,6 +166,32 @@ def delete_evaluation(evaluation_id: str) -> None:
     from worker.evaluations import submit as evaluating
 
     evaluating.remove(own_evaluation(evaluation_id))
+
+
+def build(run_id: str, form: str) -> Build:
+    """Queues the build of a form of a run's result.
+
+    Raises:
+        Forbidden: another user owns the run.
+        UserError: the run cannot have it.
+    """
+    from worker import builds
+
+    return builds.submit(own_run(run_id), form, owner=callers.current().name)
+
+
+def stop_build(run_id: str, form: str) -> Build:
+    """Stops a queued build, or asks a running one to stop.
+
+    Raises:
+        Forbidden: another user owns the run.
+    """
+    from worker.store import builds
+
+    own = own_run(run_id)
+    with database.write() as session:
+        builds.request_stop(session=session, run_id=own, form=form)
+        return builds.get(session=session, run_id=own, form=form)
 
 
 def move(run_id: str, before: str | None) -> None:

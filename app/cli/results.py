@@ -49,15 +49,15 @@ def export(
     cli_export.export(run_id, output, to, form, force=force, as_json=as_json)
 
 
-@click.command(cls=LocalCommand)
+@click.command(cls=Command)
 @run_argument
 @click.option("--to", metavar="FOLDER", type=path_type, required=True, help="A folder that does not exist yet.")
 @click.option("--step", metavar="N", type=click.IntRange(min=1), help="The checkpoint's step. Default: the newest.")
 @json_option
 def gather(run_id: str, to: Path, step: int | None, as_json: bool) -> None:
-    """Gather the adapter or model of a checkpoint, whose weights ZeRO or FSDP keep in shards.
+    """Write the adapter or model of a checkpoint, also of a run that stopped or failed.
 
-    It needs one process and the base model on this machine, and also works for runs that stopped or failed.
+    Shards of ZeRO or FSDP are gathered, which needs one process and the base model.
     """
     from app.cli.runs import export as cli_export
 

@@ -7,7 +7,7 @@ import click
 
 from app.cli.options import Command, Group, LocalCommand, json_option
 
-FREEABLE = ("finished_checkpoints", "tokens", "uploads", "resumable_checkpoints", "unknown_runs")
+FREEABLE = ("finished_checkpoints", "tokens", "uploads", "builds", "resumable_checkpoints", "unknown_runs")
 
 host_option = click.option("--host", help="Address to listen on.  [default: LATHE_HOST or 127.0.0.1]")
 port_type = click.IntRange(1, 65535)

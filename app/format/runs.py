@@ -11,7 +11,7 @@ from training.config.choices import Method
 from training.config.fields import settings
 from training.run_folder.model_card import quality_loss
 from training.scoring.paired import Paired, in_words
-from training.units import NONE
+from training.units import NONE, byte_size
 from worker.store.tables import Request, Run, Status
 
 _END = 12  # characters of a name that stay where space is short
@@ -185,3 +185,14 @@ def _evaluations(names: list[str]) -> str:
         if len(names) == 1
         else f": {plural(len(names), 'evaluation')} use some"
     )
+
+
+def building(build: Mapping[str, Any]) -> str:
+    """What the build of a form of a result is doing."""
+    if build["status"] == Status.QUEUED:
+        return f"{build['reason']} Waiting for a worker that has the run's files.".strip()
+    if build["stopping"]:
+        return "Stopping."
+    phase = str(build["phase"]).capitalize()
+    done = f", {byte_size(build['done'])} of {byte_size(build['total'])}" if build["total"] else ""
+    return f"{phase}{done}."

@@ -34,6 +34,7 @@ FREEABLE = {
         "Lathe tokenizes a data set again when a run or a page needs it.",
     ),
     Freeable.UPLOADS: ("Uploads older than a day", "These files were uploaded but not imported."),
+    Freeable.BUILDS: ("Merged models, GGUF files and adapters of checkpoints", "They can be built again."),
     Freeable.RESUMABLE_CHECKPOINTS: (
         "Checkpoints of failed and stopped runs",
         "Resume needs them: without its checkpoints, a run starts at step 0.",

@@ -3,12 +3,14 @@
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from training.run_folder.paths import checkpoints_dir, saved_result
+from training.run_folder.gguf_types import GGUF_FILES
+from training.run_folder.paths import MERGED_FILE, MERGED_FOLDER, checkpoint_step, checkpoints_dir, saved_result
+from training.units import byte_size
 from worker.datasets import token_stores
 from worker.disk import removal
 from worker.machine.sizes import Size, entries, size_of
@@ -32,6 +34,7 @@ class Freeable(StrEnum):
     FINISHED_CHECKPOINTS = "finished_checkpoints"
     TOKENS = "tokens"
     UPLOADS = "uploads"
+    BUILDS = "builds"
     RESUMABLE_CHECKPOINTS = "resumable_checkpoints"
     UNKNOWN_RUNS = "unknown_runs"
 
@@ -43,7 +46,7 @@ class Freeable(StrEnum):
     @property
     def of_runs(self) -> bool:
         """True if the files belong to runs, whose owners may free them."""
-        return self in (Freeable.FINISHED_CHECKPOINTS, Freeable.RESUMABLE_CHECKPOINTS)
+        return self in (Freeable.FINISHED_CHECKPOINTS, Freeable.RESUMABLE_CHECKPOINTS, Freeable.BUILDS)
 
 
 @dataclass(frozen=True)
@@ -80,8 +83,11 @@ def offers(states: Mapping[str, RunState]) -> Iterator[Offer]:
         if state is None:
             if _is_unknown_run(folder):
                 yield Offer(Freeable.UNKNOWN_RUNS, folder, run_id=folder.name)
-        elif kind := _checkpoint_kind(state, folder):
+            continue
+        if kind := _checkpoint_kind(state, folder):
             yield Offer(kind, checkpoints_dir(folder), state.owner, state.id)
+        if state.status.ended:
+            yield from (Offer(Freeable.BUILDS, path, state.owner, state.id) for path in entries(folder) if built(path))
     used = _used_data()
     yield from (Offer(Freeable.TOKENS, store) for store in token_stores.stores() if _is_unused(store, used))
     for folder_name, _, files in os.walk(get_settings().uploads_dir):  # uploaded, but not imported
@@ -105,6 +111,8 @@ def free(progress: Progress, may_change: MayChange, who: str) -> None:
 
 def _free(offer: Offer, may_change: MayChange, who: str) -> Size:
     """Frees one offer and returns what was freed: nothing if it is needed by now."""
+    if offer.kind is Freeable.BUILDS:
+        return _free_built(offer, may_change, who)
     if offer.kind.of_runs:
         return _free_checkpoints(offer, may_change, who)
     size = size_of(offer.path)
@@ -134,6 +142,16 @@ def _free_checkpoints(offer: Offer, may_change: MayChange, who: str) -> Size:
     return removal.delete_checkpoints(offer.run_id, chosen, f"{who} freed disk space on the page System.{lost}")
 
 
+def _free_built(offer: Offer, may_change: MayChange, who: str) -> Size:
+    def chosen(run: Run) -> list[Path]:
+        return [offer.path] if may_change(run.owner) and offer.path.exists() else []
+
+    def words(paths: Sequence[Path], size: Size) -> str:
+        return f"Deleted {paths[0].name} ({byte_size(size.bytes)}). {who} freed disk space on the page System."
+
+    return removal.remove(offer.run_id, chosen, words)[1]
+
+
 def _checkpoint_kind(state: RunState, run_dir: Path) -> Freeable | None:
     """As what the run's checkpoints can be freed; None if it has none or needs them."""
     if not entries(checkpoints_dir(run_dir)):
@@ -141,6 +159,12 @@ def _checkpoint_kind(state: RunState, run_dir: Path) -> Freeable | None:
     if state.status is Status.FINISHED and saved_result(run_dir):
         return Freeable.FINISHED_CHECKPOINTS
     return Freeable.RESUMABLE_CHECKPOINTS if state.resumable else None
+
+
+def built(path: Path) -> bool:
+    """True for a form of a result, in a run's folder, that can be built again."""
+    is_checkpoint = path.suffix == ".zip" and checkpoint_step(path.with_suffix("")) is not None
+    return path.name in (MERGED_FOLDER, MERGED_FILE, *GGUF_FILES) or is_checkpoint
 
 
 def _used_data() -> set[str]:

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from sqlmodel import func, select
 
-from training.run_folder.gguf_types import GGUF_FILES
-from training.run_folder.paths import ARCHIVE_FILE, MERGED_FILE, MERGED_FOLDER, checkpoints_dir, tokens_dir
+from training.run_folder.paths import ARCHIVE_FILE, checkpoints_dir, tokens_dir
 from worker.disk import freeing, retention
 from worker.disk.freeing import Freeable
 from worker.disk.removal import is_aside
@@ -23,7 +22,7 @@ from worker.store.tables import Dataset
 from worker.store.uses import RunState, run_states
 
 LARGEST_RUNS = 10
-_RESULTS = ("adapter", "model", MERGED_FOLDER, ARCHIVE_FILE, MERGED_FILE, *GGUF_FILES)
+_RESULTS = ("adapter", "model", ARCHIVE_FILE)
 _LOGS = ("logs", "broker", "diagnoses")
 
 
@@ -124,7 +123,7 @@ def _kind(path: Path) -> Kind:
         return Kind.CHECKPOINTS
     if path == tokens_dir(path.parent):
         return Kind.TOKENS
-    return Kind.RESULTS if path.name in _RESULTS else Kind.RUN_FILES
+    return Kind.RESULTS if path.name in _RESULTS or freeing.built(path) else Kind.RUN_FILES
 
 
 def _logs() -> Size:

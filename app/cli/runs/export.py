@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +17,8 @@ import click
 from app.cli import sent_files
 from app.cli.client import Client, connect, path_of, ready, whole
 from app.cli.options import CommandError
-from app.format.runs import difference, figures
+from app.cli.runs.follow import POLL_SECONDS, screen_for
+from app.format.runs import building, difference, figures
 from training.errors import UserError
 from training.run_folder.gguf_types import ADAPTER_GGUF_FILE, GgufType
 from training.run_folder.model_card import upload
@@ -25,7 +28,7 @@ from worker.runs import archive, results, verification
 from worker.runs.results import NoResult
 from worker.settings import hub_token
 from worker.store import database, runs
-from worker.store.tables import Run
+from worker.store.tables import Run, Status
 
 
 @dataclass(frozen=True)
@@ -56,11 +59,11 @@ class Form:
         return self.gguf is not None or self.gguf_adapter
 
     @property
-    def download(self) -> str:
-        """The name of the download of a server."""
+    def built(self) -> str:
+        """What a server builds on request; "" for the result itself."""
         if self.gguf:
-            return GgufType.TRAINED.file + ("" if self.gguf is GgufType.TRAINED else f"?type={self.gguf.value}")
-        return ADAPTER_GGUF_FILE if self.gguf_adapter else MERGED_FILE if self.merged else ARCHIVE_FILE
+            return next(form for form, kind in results.GGUF_FORMS.items() if kind is self.gguf)
+        return results.GGUF_ADAPTER if self.gguf_adapter else results.MERGED if self.merged else ""
 
     @property
     def ending(self) -> str:
@@ -98,15 +101,20 @@ def export(run_id: str, output: Path | None, to: Path | None, form: Form, *, for
 
 
 def gather(run_id: str, to: Path, step: int | None, *, as_json: bool) -> None:
-    """Writes the adapter or model of a checkpoint in shards to the folder `to`.
+    """Writes the adapter or model of a checkpoint to the folder `to`.
 
     Raises:
         RunNotFound: no run has this id.
         CommandError: the run has no such checkpoint, its weights cannot be gathered, or the folder exists.
     """
     _refuse_existing(to, "FOLDER", force=False)
-    target = to.absolute()
-    results.Builder(_run(run_id)).gather(target, step)
+    target, client = to.absolute(), connect()
+    if client.remote:
+        full_id = client.get(path_of("runs", run_id))["id"]
+        address = _built(client, full_id, "checkpoint" if step is None else f"checkpoint-{step}")
+        _download_folder(client, address, target)
+    else:
+        results.Builder(_run(run_id)).gather(target, step)
     _tell(target, as_json=as_json)
 
 
@@ -174,12 +182,37 @@ def _download(client: Client, run_id: str, target: Path | None, form: Form, *, u
         target = target / f"{full_id}{form.ending}"
     if not (unpack and target.is_dir() and not any(target.iterdir())):
         _refuse_existing(target, "--to" if unpack else "--output", force=force)
-    path = path_of("runs", full_id, f"/{form.download}")
+    path = _built(client, full_id, form.built) if form.built else path_of("runs", full_id, f"/{ARCHIVE_FILE}")
     if unpack:
         _download_folder(client, path, target)
     else:
         client.download(path, target)
     return target
+
+
+def _built(client: Client, run_id: str, form: str) -> str:
+    """The download of a form, which the server builds if it does not have it yet; shows the progress.
+
+    Raises:
+        CommandError: it could not be built.
+        ServerError: the server refuses.
+    """
+    for output in client.get(path_of("runs", run_id, "/outputs"))["outputs"]:
+        if output["form"] == form and output["address"]:
+            return str(output["address"])
+    build, screen = client.send("POST", path_of("runs", run_id, f"/builds/{form}")), screen_for(sys.stderr)
+    while not Status(build["status"]).ended:
+        screen.update(building(build), build["phase"] or build["status"])
+        time.sleep(POLL_SECONDS)
+        build = client.get(path_of("runs", run_id, f"/builds/{build['form']}"))
+    screen.close()
+    if build["error"]:
+        raise CommandError(*(build["error"][name] for name in ("field", "value", "message", "fix")))
+    if not build["address"]:
+        raise CommandError("RUN", run_id, f"the build of {form} was stopped.", "Start it again.")
+    for note in build["notes"].splitlines():
+        click.echo(note, err=True)
+    return str(build["address"])
 
 
 def _download_folder(client: Client, path: str, target: Path) -> None:

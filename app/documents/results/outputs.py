@@ -1,12 +1,13 @@
 """Every form of a finished run's result: what it is for, its size, and where it is or the command that makes it."""
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sqlmodel import Session
 
-from app.documents import Document
+from app.documents import Document, columns
 from app.format.runs import result_noun
 from app.format.snippets import Snippet, Used, snippets
 from training.config.fields import parse
@@ -17,6 +18,7 @@ from training.data.to_examples import to_example
 from training.errors import DataError
 from training.model_info.chat_template import ChatTemplate, chat_template_of
 from training.rules.outputs import can_merge
+from training.run_folder import checkpoints
 from training.run_folder.gguf_types import ADAPTER_GGUF_FILE, GgufType
 from training.run_folder.paths import (
     ANSWERS_FILE,
@@ -25,18 +27,38 @@ from training.run_folder.paths import (
     LOG_FILE,
     MERGED_FILE,
     MERGED_FOLDER,
+    checkpoint_step,
     saved_result,
 )
 from worker.runs import fetching
+from worker.runs.results import GGUF_ADAPTER, GGUF_FORMS, MERGED, file_of
 from worker.settings import get_settings
-from worker.store.tables import Dataset, Run
+from worker.store import builds
+from worker.store.tables import Build, Dataset, Run, Status
+
+
+@columns(
+    Build,
+    ("run_id", "form", "owner", "status", "created_at", "started_at", "finished_at", "attempt", "stopping", "phase", "done",
+     "total", "error", "reason", "notes"),
+)  # fmt: skip
+class BuildAnswer(Document):
+    """A build: its progress, and how it ended. `address` is the download, empty before. Times are seconds since the epoch."""
+
+    address: str
+
+
+class BuildList(Document):
+    """The builds of a run, newest first."""
+
+    builds: list[BuildAnswer]
 
 
 @dataclass(frozen=True)
 class Output:
     """A form of the result: `address` is its download; without one, `command` makes it, and `note` says what is missing.
 
-    Forms of one `group` are variants of the same thing.
+    Forms of one `group` are variants of the same thing. `form` is what POST /api/runs/RUN/builds/FORM makes; `build` is the latest.
     """
 
     name: str
@@ -46,6 +68,8 @@ class Output:
     command: str = ""
     note: str = ""
     group: str = ""
+    form: str = ""
+    build: BuildAnswer | None = None
 
 
 class Outputs(Document):
@@ -58,14 +82,50 @@ class Outputs(Document):
 def document(session: Session, run: Run) -> Outputs:
     """The outputs of a run, and the snippets that use its result."""
     used = used_by_snippets(session, run)
-    return Outputs(outputs=outputs(run), snippets=snippets(used) if used else [])
+    requested = builds.of_run(session=session, run_id=run.id)
+    return Outputs(outputs=outputs(run, requested), snippets=snippets(used) if used else [])
 
 
-def outputs(run: Run) -> list[Output]:
-    """The forms of an ended run's result, on this machine or not; a run without a result has its configuration and log."""
+def built(run: Run, item: Build) -> BuildAnswer:
+    """A build."""
+    address = _address(run, item.form) if item.status is Status.FINISHED else ""
+    return BuildAnswer.model_validate(item.model_dump() | {"address": address})
+
+
+def outputs(run: Run, requested: Sequence[Build] = ()) -> list[Output]:
+    """The forms of an ended run's result, on this machine or not, and its checkpoints, configuration and log.
+
+    `requested` are its builds.
+    """
+    latest = {item.form: item for item in requested}
+    kept = {path.name for path in checkpoints.sealed(get_settings().runs_dir / run.id)} if run.status.ended else set()
+    steps = {step for form in kept | latest.keys() if (step := checkpoint_step(Path(form))) is not None}
+    return [_with_build(run, output, latest.get(output.form)) for output in _forms(run, sorted(steps, reverse=True))]
+
+
+def _with_build(run: Run, output: Output, item: Build | None) -> Output:
+    """The form with its latest build; what another machine has built is downloaded from the object store on request."""
+    if item is None or not output.form:
+        return output
+    kept = item.status is Status.FINISHED and get_settings().store_url and not output.address
+    address = _address(run, output.form) if kept else output.address
+    return replace(output, address=address, build=built(run, item))
+
+
+def _address(run: Run, form: str) -> str:
+    """The download of a form that can be built."""
+    name, base = file_of(form), f"/api/runs/{run.id}"
+    if (kind := GGUF_FORMS.get(form)) and kind is not GgufType.TRAINED:
+        return f"{base}/{GgufType.TRAINED.file}?type={kind.value}"
+    step = checkpoint_step(Path(form))
+    return f"{base}/{name}" if step is None else f"{base}/checkpoint.zip?step={step}"
+
+
+def _forms(run: Run, steps: Sequence[int]) -> list[Output]:
     run_dir, base = get_settings().runs_dir / run.id, f"/api/runs/{run.id}"
     config = to_yaml(parse(run.config))
     found = _results(run, run_dir, base) if run.has_result else []
+    found += [_checkpoint(run, step) for step in steps]
     found.append(
         Output("Configuration", "Starts the same run: lathe run FILE.", f"{base}/config.yaml", len(config.encode()))
     )
@@ -117,16 +177,25 @@ def _results(run: Run, run_dir: Path, base: str) -> list[Output]:
     if noun == "adapter":
         found.append(_merged(run, run_dir, base, config))
     if config.task.generates and (noun == "model" or can_merge(config.method)):
-        found += [_gguf(kind, run, run_dir, base) for kind in GgufType]
+        found += [_gguf(kind, run, run_dir) for kind in GgufType]
     if config.method.is_lora and config.task.generates:
         command = f"lathe export {run.id} --gguf --adapter -o adapter.gguf"
         address, path = f"{base}/{ADAPTER_GGUF_FILE}", run_dir / ADAPTER_GGUF_FILE
-        found.append(
-            _file("GGUF adapter", "For llama.cpp beside the base model's GGUF: --lora FILE.", address, path, command)
-        )
+        purpose = "For llama.cpp beside the base model's GGUF: --lora FILE."
+        found.append(replace(_file("GGUF adapter", purpose, address, path, command), form=GGUF_ADAPTER))
     card = (saved_result(run_dir) or run_dir) / CARD_FILE
     found.append(_file("Model card", "Results, data and settings, as hubs show them.", f"{base}/card.md", card))
     return found
+
+
+def _checkpoint(run: Run, step: int) -> Output:
+    """The adapter or model of a checkpoint."""
+    group = f"{result_noun(run.config).capitalize()} of checkpoint"
+    form = f"checkpoint-{step}"
+    path = get_settings().runs_dir / run.id / file_of(form)
+    purpose = "The weights as they were at this step, and the tokenizer, as a zip."
+    command = f"lathe gather {run.id} --step {step} --to FOLDER"
+    return replace(_file(f"{group} {step}", purpose, _address(run, form), path, command), group=group, form=form)
 
 
 def _merged(run: Run, run_dir: Path, base: str, config: RunConfig) -> Output:
@@ -134,17 +203,19 @@ def _merged(run: Run, run_dir: Path, base: str, config: RunConfig) -> Output:
     if not can_merge(config.method):
         return Output("Merged model", purpose, note=f"Adapters of {config.method.value} cannot be merged.")
     command = f"lathe export {run.id} --merged -o merged.zip"
-    return _file("Merged model", purpose, f"{base}/{MERGED_FILE}", run_dir / MERGED_FILE, command)
+    merged = _file("Merged model", purpose, f"{base}/{MERGED_FILE}", run_dir / MERGED_FILE, command)
+    return replace(merged, form=MERGED)
 
 
-def _gguf(kind: GgufType, run: Run, run_dir: Path, base: str) -> Output:
+def _gguf(kind: GgufType, run: Run, run_dir: Path) -> Output:
     """The whole model as GGUF in one of its types."""
     trained = kind is GgufType.TRAINED
     name, option = ("GGUF", "") if trained else (f"GGUF {kind.value}", f" --type {kind.value}")
-    address = f"{base}/{GgufType.TRAINED.file}" + ("" if trained else f"?type={kind.value}")
     command = f"lathe export {run.id} --gguf{option} -o {run.id}.gguf"
     purpose = f"One file for llama.cpp and Ollama. {kind.meaning}"
-    return replace(_file(name, purpose, address, run_dir / kind.file, command), group="GGUF")
+    form = next(form for form, one in GGUF_FORMS.items() if one is kind)
+    address = _address(run, form)
+    return replace(_file(name, purpose, address, run_dir / kind.file, command), group="GGUF", form=form)
 
 
 def _own_template(template: ChatTemplate | None, config: RunConfig) -> str:

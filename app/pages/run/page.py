@@ -36,7 +36,8 @@ def shown(query: QueryParams) -> Context:
         raise MissingError("Run not found", reason, "/", "Show all runs") from None
     context = _heading(now.run) | _progress(now) | answers.shown(now.run, query)
     context |= evaluations.shown(now.run, query) | take_away.shown(now.run, query)
-    context["seconds"] = _ENDED_SECONDS if now.run.status.ended and not context["evaluating"] else _LIVE_SECONDS
+    busy = context["evaluating"] or context["building"]
+    context["seconds"] = _ENDED_SECONDS if now.run.status.ended and not busy else _LIVE_SECONDS
     return context
 
 

@@ -6,12 +6,12 @@ from typing import Any
 from starlette.datastructures import QueryParams
 
 from app.documents.results.outputs import Output, outputs, used_by_snippets
-from app.format.runs import difference, figures, result_noun, verdict
+from app.format.runs import building, difference, figures, result_noun, verdict
 from app.format.snippets import Snippet, snippets
 from app.pages.common.cache import TimedCache
 from worker.runs.verification import latest
 from worker.serving.models import offered
-from worker.store import database
+from worker.store import builds, database
 from worker.store.tables import Run
 
 _SECONDS = 20.0  # snippets depend on the tokenizer's files
@@ -22,24 +22,35 @@ _snippets: TimedCache[tuple[str, int, str], list[Snippet]] = TimedCache(_SECONDS
 def shown(run: Run, query: QueryParams) -> dict[str, Any]:
     """The forms of an ended run's result, how they compare with the trained model, and the snippets."""
     if not run.status.ended:
-        return {"outputs": [], "snippets": [], "parity": None, "can_be_tried": False}
+        return {"outputs": [], "snippets": [], "parity": None, "can_be_tried": False, "building": False}
     compared = latest(run) if run.has_result else None
+    with database.read() as session:
+        requested = builds.of_run(session=session, run_id=run.id)
+    forms = groupby(outputs(run, requested), key=lambda one: one.group or one.name)
     return {
-        "outputs": [_chosen(list(group), query) for _, group in groupby(outputs(run), key=lambda one: one.group or one.name)],
+        "outputs": [_chosen(list(group), query) for _, group in forms],
+        "building": any(not item.status.ended for item in requested),
         "snippets": _snippets.get((run.id, run.attempt, run.name), lambda: _all_snippets(run)) if run.has_result else [],
         "parity": compared and {
             "rows": compared["rows"],
             "forms": [(name, verdict(form), figures(form), difference(form)) for name, form in compared["forms"].items()],
         },
         "can_be_tried": bool(offered(run)),
+        "build_words": building,
     }  # fmt: skip
 
 
-def _chosen(variants: list[Output], query: QueryParams) -> tuple[Output, list[tuple[str, str]]]:
-    """The variant of a form that the query names, and what to choose from: (name, text), empty for a single one."""
+def _chosen(variants: list[Output], query: QueryParams) -> dict[str, Any]:
+    """The variant of a form that the query names as `field`, and what to choose from: (name, text), empty for a single one.
+
+    Without a name, one that is being built is shown.
+    """
     names = {one.name.removeprefix(one.group).strip(): one for one in variants}
-    chosen = names.get(query.get("gguf", ""), variants[0])
-    return chosen, [(name, name or "as trained") for name in names] if len(variants) > 1 else []
+    field = "gguf" if variants[0].group == "GGUF" else "checkpoint"
+    active = next((one for one in variants if one.build and one.build.status in ("queued", "running")), variants[0])
+    chosen = names.get(query[field], active) if field in query else active
+    choices = [(name, name or "as trained") for name in names] if len(variants) > 1 else []
+    return {"shown": chosen, "field": field, "choices": choices}
 
 
 def _all_snippets(run: Run) -> list[Snippet]:

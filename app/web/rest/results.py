@@ -10,18 +10,20 @@ from fastapi.responses import FileResponse, StreamingResponse
 from app.documents.results import outputs as output_documents
 from app.documents.results.outputs import Outputs
 from app.format.runs import result_noun
-from app.web.rest.routing import JsonRouter, Reading, sends
+from app.web.rest.routing import MOST, JsonRouter, Reading, sends
 from app.web.security import error
 from training.config.fields import parse
 from training.config.yaml_file import to_yaml
 from training.run_folder.gguf_types import ADAPTER_GGUF_FILE, GgufType
 from training.run_folder.paths import ANSWERS_FILE, ARCHIVE_FILE, CARD_FILE, MERGED_FILE, saved_result
 from worker.runs import fetching, run_archive
+from worker.runs.results import file_of
 from worker.settings import get_settings
 from worker.store import database, runs
 from worker.store.tables import Run
 
 router = JsonRouter()
+_BUILD = "Build it on the run's page, or POST /api/runs/RUN/builds/FORM"
 _TYPE = "Format of the matrices; trained: as trained."
 _MEDIA = {".zip": "application/zip", ".md": "text/markdown; charset=utf-8", ".jsonl": "application/jsonl"}
 
@@ -42,29 +44,37 @@ def adapter(run_id: str) -> Response:
 @router.get("/api/runs/{run_id}/merged.zip", **sends("application/zip", "The merged model."))
 def merged(run_id: str) -> Response:
     """The adapter merged into its base model, as a zip, if the run or an export has created it."""
-    run = _run(run_id)
-    fix = (
-        f"Run `lathe export {run.id} --merged --to FOLDER` where it was trained, or set merge_adapter in the next run."
-    )
+    run = _run(run_id, MERGED_FILE)
+    fix = f"{_BUILD} (`lathe export {run.id} --merged --to FOLDER`), or set merge_adapter in the next run."
     return _file(run, adapter_path(run, MERGED_FILE), "merged model", "-merged.zip", fix)
 
 
 @router.get("/api/runs/{run_id}/model.gguf", **sends("application/octet-stream", "The GGUF file."))
 def gguf(run_id: str, kind: Annotated[GgufType, Query(alias="type", description=_TYPE)] = GgufType.TRAINED) -> Response:
-    """The model as a GGUF file of a type, if it has been exported."""
-    run = _run(run_id)
+    """The model as a GGUF file of a type, if it has been built."""
+    run = _run(run_id, kind.file)
     option = "" if kind is GgufType.TRAINED else f" --type {kind.value}"
-    fix = f"Run `lathe export {run.id} --gguf{option} -o FILE.gguf` where it was trained."
+    fix = f"{_BUILD} (`lathe export {run.id} --gguf{option} -o FILE.gguf`)."
     what = "GGUF file" if kind is GgufType.TRAINED else f"GGUF file of type {kind.value}"
     return _file(run, adapter_path(run, kind.file), what, kind.file.removeprefix("model"), fix)
 
 
 @router.get("/api/runs/{run_id}/adapter.gguf", **sends("application/octet-stream", "The adapter as a GGUF file."))
 def gguf_adapter(run_id: str) -> Response:
-    """The LoRA adapter as a GGUF file, if it has been exported."""
-    run = _run(run_id)
-    fix = f"Run `lathe export {run.id} --gguf --adapter -o FILE.gguf` where it was trained."
+    """The LoRA adapter as a GGUF file, if it has been built."""
+    run = _run(run_id, ADAPTER_GGUF_FILE)
+    fix = f"{_BUILD} (`lathe export {run.id} --gguf --adapter -o FILE.gguf`)."
     return _file(run, adapter_path(run, ADAPTER_GGUF_FILE), "GGUF adapter", "-adapter.gguf", fix)
+
+
+@router.get("/api/runs/{run_id}/checkpoint.zip", **sends("application/zip", "The adapter or model."))
+def checkpoint(run_id: str, step: Annotated[int, Query(ge=0, le=MOST)]) -> Response:
+    """The adapter or model of the checkpoint of a step, if it has been built."""
+    form = f"checkpoint-{step}"
+    run = _run(run_id, file_of(form))
+    path = get_settings().runs_dir / run.id / file_of(form)
+    what = f"{result_noun(run.config)} of checkpoint {step}"
+    return _file(run, path if path.is_file() else None, what, f"-{form}.zip", f"{_BUILD}.")
 
 
 @router.get("/api/runs/{run_id}/card.md", **sends("text/markdown", "The model card."))
@@ -126,8 +136,8 @@ def slug(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.")[:60] or "run"
 
 
-def _run(run_id: str) -> Run:
-    """The run, whose files are downloaded from the object store if they are only there.
+def _run(run_id: str, built: str = "") -> Run:
+    """The run, whose files are downloaded from the object store if they are only there, and so is the file `built` on request.
 
     Raises:
         NotFetched: they cannot be.
@@ -135,4 +145,6 @@ def _run(run_id: str) -> Run:
     with database.read() as session:
         run = runs.get(session=session, run_id=run_id)
     fetching.fetch(run)
+    if built:
+        fetching.fetch_built(run, built)
     return run

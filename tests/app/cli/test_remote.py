@@ -249,7 +249,7 @@ def test_a_server_that_does_not_answer_is_named(monkeypatch):
 
 
 def test_commands_of_the_machine_say_so(remote, subtests):
-    for command in ("up", "web", "worker", "doctor", "token", "push RUN a/b", "verify RUN", "gather RUN --to x"):
+    for command in ("up", "web", "worker", "doctor", "token", "push RUN a/b", "verify RUN"):
         with subtests.test(command):
             [first, *_] = result = lathe(*command.split()).stderr.splitlines()
             assert "works on the machine of the installation only" in first, result

@@ -75,6 +75,7 @@ def installation(api, prepared, tmp_path, monkeypatch):
         "diagnosis_id": shared["id"],
         "import_id": started.json()["id"],
         "form": "json",
+        "result_form": api.post(f"/api/runs/{run}/builds/merged").json()["form"],
         "listed": "datasets",
         "object_id": item.id,
         "row": 1,

@@ -69,6 +69,18 @@ def test_checkpoints_of_a_finished_run_with_a_result_are_freed(database, new_run
     assert told_of(run)[-1][2].startswith("Deleted 2 checkpoints (")
 
 
+def test_what_can_be_built_again_is_freed_and_the_result_stays(database, new_run):
+    run = ended(new_run, Status.FINISHED)
+    folder = get_settings().runs_dir / run.id
+    (folder / "merged").mkdir()
+    for name in ("merged/model.safetensors", "merged.zip", "model-Q8_0.gguf", "checkpoint-10.zip", "adapter.zip"):
+        (folder / name).write_bytes(b"x" * 10)
+    assert free(Freeable.BUILDS, may_change=lambda _: False).freed.files == 0
+    assert free(Freeable.BUILDS).freed.bytes == 40
+    assert sorted(path.name for path in folder.iterdir()) == ["adapter", "adapter.zip", "checkpoints"]
+    assert told_of(run)[-1][2].startswith("Deleted model-Q8_0.gguf (10 bytes)")
+
+
 def test_checkpoints_that_resume_needs_are_offered_apart(database, new_run):
     stopped, failed = ended(new_run, Status.STOPPED), ended(new_run, Status.FAILED)
     assert offered() == {Freeable.RESUMABLE_CHECKPOINTS}
