@@ -39,12 +39,13 @@ from worker.store.tables import Build, Dataset, Run, Status
 
 @columns(
     Build,
-    ("run_id", "form", "owner", "status", "created_at", "started_at", "finished_at", "attempt", "stopping", "phase", "done",
+    ("run_id", "form", "owner", "created_at", "started_at", "finished_at", "attempt", "stopping", "phase", "done",
      "total", "error", "reason", "notes"),
 )  # fmt: skip
 class BuildAnswer(Document):
     """A build: its progress, and how it ended. `address` is the download, empty before. Times are seconds since the epoch."""
 
+    status: Status
     address: str
 
 
