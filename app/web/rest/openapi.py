@@ -57,6 +57,7 @@ _PARAMETERS = {
     "names": "Names of metrics, separated by commas. Default: all.",
     "points": "About this many points for each metric.",
     "width": "Steps of a point, as an earlier answer had them.",
+    "result_form": "`merged`, `gguf`, `gguf-TYPE`, `gguf-adapter`, `checkpoint-N`, or `checkpoint` for the newest one.",
     "first_step": "First optimizer step. Default: the start.",
     "last_step": "Last optimizer step. Default: the end.",
     "step_down": "Use the settings proposed after an out-of-memory error.",

@@ -2,17 +2,19 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from browser import IN_BROWSER, says
 from commands import lathe
+from environment import use
+from forked_server import server
 from played_run import SUMMARY, PlayedRun
-from prepared import Prepared
+from prepared import Prepared, copied
 from run_files import checkpoint, result
 from web import client
 
-from app.cli.client import Client
 from worker.settings import get_settings
 from worker.store import database
 from worker.store.tables import Build, Status
@@ -84,6 +86,11 @@ def test_the_newest_checkpoint_of_a_stopped_run_is_its_first_form(home: Path) ->
     assert api.get(address).content == b"weights"
 
 
+@pytest.fixture
+def prepared(bare_home: Path) -> Prepared:
+    return copied(bare_home)
+
+
 def test_only_who_may_change_a_run_builds_its_forms(prepared: Prepared) -> None:
     api, path = client(), f"/api/runs/{prepared.finished}/builds/merged"
     bob, carol = ({"Authorization": f"Bearer {prepared.tokens[name]}"} for name in ("bob", "carol"))
@@ -95,28 +102,31 @@ def test_only_who_may_change_a_run_builds_its_forms(prepared: Prepared) -> None:
     assert api.post(f"{path}/stop", headers=carol).json()["status"] == "stopped"
 
 
+@pytest.mark.slow
 def test_the_command_lets_a_server_build_what_it_does_not_have(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = played()
-    monkeypatch.setattr(Client, "remote", True)
 
     def worker(_seconds: float) -> None:
         claimed(phase="merging the adapter")
         (get_settings().runs_dir / run.id / "merged.zip").write_bytes(b"whole")
         ended(notes="A note.")
 
-    monkeypatch.setattr("app.cli.runs.export.time.sleep", worker)
-    done = lathe("export", run.id, "--merged", "-o", tmp_path / "m.zip")
-    assert done.exit_code == 0 and "A note." in done.stderr
-    assert (tmp_path / "m.zip").read_bytes() == b"whole"
-
     def failing(_seconds: float) -> None:
         claimed()
         ended(Status.FAILED, error=ERROR)
 
-    monkeypatch.setattr("app.cli.runs.export.time.sleep", failing)
-    failed = lathe("export", run.id, "--gguf", "-o", tmp_path / "m.gguf")
+    monkeypatch.setattr("app.cli.runs.export.time", SimpleNamespace(sleep=worker))
+    with server(home) as started:
+        use(monkeypatch, DATA_DIR=str(home), SERVER=started.address)
+        done = lathe("export", run.id, "--merged", "-o", tmp_path / "m.zip")
+        monkeypatch.setattr("app.cli.runs.export.time", SimpleNamespace(sleep=failing))
+        failed = lathe("export", run.id, "--gguf", "-o", tmp_path / "m.gguf")
+    assert done.exit_code == 0, done.output
+    assert "A note." in done.stderr
+    assert (tmp_path / "m.zip").read_bytes() == b"whole"
+
     assert failed.exit_code == 1 and "the disk is full. Free disk space." in failed.stderr.replace("\n", " ")
 
 
