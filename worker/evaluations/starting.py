@@ -1,7 +1,7 @@
 """Starts queued evaluations on free devices of this machine, and finds lost ones. The worker calls it at each round."""
 
 from worker.evaluations.submit import folder_of
-from worker.machine import devices, overload
+from worker.machine import devices, free_devices, overload
 from worker.machine.process_identity import me
 from worker.settings import get_settings
 from worker.store import database, evaluations, served_models
@@ -29,7 +29,7 @@ def start_waiting() -> list[Evaluation]:
 def _claimed() -> Evaluation | None:
     with database.write() as session:
         queued = evaluations.startable(session=session)
-        free = devices.free(session=session) if queued else []
+        free = free_devices.free(session=session) if queued else []
         if not free:
             return None
         seconds = get_settings().lease_seconds
@@ -42,7 +42,7 @@ def _end_served_for_next() -> None:
     """Asks a served model of this machine to end if an evaluation waits for its device."""
     with database.read() as session:
         queued = evaluations.startable(session=session)
-        if not queued or devices.free(session=session):
+        if not queued or free_devices.free(session=session):
             return
         own = set(devices.own_devices())
         held = {name: served for name, served in served_models.on_devices(session=session).items() if name in own}

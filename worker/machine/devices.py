@@ -1,18 +1,17 @@
-"""The devices of this machine that runs can lease or may have now, and how a process sees those that it leased."""
+"""The devices of this machine that runs can lease, and how a process sees those that it leased.
+
+This needs no database: a machine that only trains has none (benchmarks.gpu).
+"""
 
 import os
 import re
 from collections.abc import Iterator, Sequence
 
-from sqlmodel import Session, select
-
 from training.config.machine import Machine
 from training.run_folder.paths import LEASED_GPUS_VARIABLE
-from worker.machine.gpus import Gpu, all_gpus, driver_problem, used_by_others
+from worker.machine.gpus import Gpu, all_gpus, driver_problem
 from worker.machine.process_identity import hostname
 from worker.settings import SettingsError, get_settings
-from worker.store import machines, nodes
-from worker.store.tables import DeviceLease
 
 CPU = "cpu"
 JOB = "/slurm:"
@@ -138,22 +137,3 @@ def choose(processes: int, free: list[str]) -> list[str] | None:
     """
     needed = 1 if any(device.endswith(f"/{CPU}") for device in free) else processes
     return free[:needed] if len(free) >= needed else None
-
-
-def offered(*, session: Session) -> list[str]:
-    """This machine's devices that are not put aside after a failure."""
-    avoided = machines.cordoned(session=session)
-    return [device for device in own_devices() if device not in avoided]
-
-
-def free(*, session: Session) -> list[str]:
-    """This machine's devices that no run has leased, that are not put aside, and of which others do not use the memory.
-
-    What LATHE_DEVICES names is free whatever others do.
-    """
-    taken = {*session.exec(select(DeviceLease.device)), *nodes.devices_in_use(session=session)}
-    left = [device for device in offered(session=session) if device not in taken]
-    if get_settings().devices:
-        return left
-    gpus = {lease_name(gpu): gpu for gpu in usable_gpus()}
-    return [device for device in left if device not in gpus or not used_by_others(gpus[device])]

@@ -19,7 +19,7 @@ from typing import Any
 from sqlmodel import Session, select
 
 from training.run_folder.paths import RUN_VARIABLE, SUPERVISOR_VARIABLE, VLLM_VARIABLE
-from worker.machine import devices, overload, processes, programs
+from worker.machine import devices, free_devices, overload, processes, programs
 from worker.machine.process_identity import hostname, me
 from worker.runs import results
 from worker.serving import models
@@ -116,7 +116,7 @@ def _obstacle(served: ServedModel) -> str:
             return "The models served before are being ended."
         if devices.usable_gpus() and (allowed := quotas.DeviceQuotas.read(session)).left(served.owner) < 1:
             return f"{allowed.sentence(served.owner)}; it starts when one is free."
-        if devices.usable_gpus() and not devices.free(session=session):
+        if devices.usable_gpus() and not free_devices.free(session=session):
             return f"All devices are in use by {_users(session)}; it starts when one is free."
     return ""
 
@@ -130,7 +130,7 @@ def _users(session: Session) -> str:
 
 def _free_gpu(session: Session) -> str | None:
     """The last free GPU: runs take the first."""
-    free = devices.free(session=session)
+    free = free_devices.free(session=session)
     return free[-1] if free else None
 
 

@@ -10,7 +10,7 @@ from sqlmodel import col, delete, select, update
 from benchmarks.scale.limits.processes import at_once
 from training.config.run_config import RunConfig
 from worker.engines.local import starting
-from worker.machine import devices
+from worker.machine import free_devices
 from worker.store import claims, database, run_list, runs, waiting
 from worker.store.tables import Attempt, Run, Status
 
@@ -64,7 +64,7 @@ def looks() -> Queue:
 def _look() -> None:
     """Chooses the next run for a free device, as worker/engines/local/starting.py does before each claim."""
     with database.read() as session:
-        free, now = devices.free(session=session), database.now(session=session)
+        free, now = free_devices.free(session=session), database.now(session=session)
         startable = waiting.startable_one_by_one(session=session)
         assert starting.next_run(startable, free or ["node/cuda:0"], ["node/cuda:0"], now, 600)
 

@@ -3,7 +3,7 @@
 import pytest
 from sqlmodel import Session
 
-from worker.machine import devices
+from worker.machine import devices, free_devices
 from worker.machine.devices import Gpu
 from worker.machine.process_identity import hostname
 from worker.settings import SettingsError, get_settings
@@ -81,7 +81,7 @@ def test_a_run_takes_one_gpu_per_process_or_the_whole_cpu() -> None:
 @pytest.mark.usefixtures("home", "gpus")
 def test_a_device_is_free_before_and_after_a_lease() -> None:
     def free(session: Session) -> list[str]:
-        return [device.rpartition(":")[2] for device in devices.free(session=session)]
+        return [device.rpartition(":")[2] for device in free_devices.free(session=session)]
 
     with db.write() as session:
         session.add(Run(id="r", name="r", config={}, created_at=0, queued_at=0))

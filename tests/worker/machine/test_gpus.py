@@ -6,7 +6,7 @@ import pytest
 from nvml import GIB, LOST, MISMATCH, NO_PERMISSION, NOT_LOADED, RESET, UNKNOWN, gpu, install, needs_compiler
 from subtest_table import table
 
-from worker.machine import devices, gpus, measurement, overload
+from worker.machine import devices, free_devices, gpus, measurement, overload
 from worker.machine.process_identity import hostname
 from worker.settings import SettingsError, get_settings
 from worker.store import database
@@ -137,7 +137,7 @@ def test_a_gpu_that_others_use_is_not_given_to_a_run_unless_it_is_named(nvml, ho
 
     def free():
         with database.read() as session:
-            return [name.rpartition(":")[2] for name in devices.free(session=session)]
+            return [name.rpartition(":")[2] for name in free_devices.free(session=session)]
 
     assert free() == ["0", "2", "3"]
     said = measurement.measured_devices()[1].others

@@ -12,7 +12,7 @@ from training.config.choices import Strategy
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.run_folder.events import Failed, NodeFault
-from worker.machine import devices
+from worker.machine import free_devices
 from worker.machine.process_identity import hostname
 from worker.settings import get_settings
 from worker.store import claims, history, machines, runs
@@ -147,10 +147,10 @@ def test_a_broken_gpu_is_put_aside_and_its_run_is_tried_on_another(
     assert run.status is (Status.QUEUED if expected else Status.FAILED)
     assert len(warnings(run)) == bool(expected)
     with db.write() as session:
-        assert not names & {*devices.free(session=session)}
+        assert not names & {*free_devices.free(session=session)}
         for name in names:
             machines.uncordon(session=session, host=name)
-        assert names <= {*devices.free(session=session)}
+        assert names <= {*free_devices.free(session=session)}
         claims.finish(session=session, run_id=run.id, attempt=run.attempt, status=Status.STOPPED)
         if expected:
             runs.request_stop(session=session, run_id=run.id)

@@ -10,7 +10,7 @@ from training.config.choices import EngineName
 from training.run_folder import full_disk
 from training.run_folder.paths import RUN_VARIABLE, SUPERVISOR_LOG
 from worker.engines.local import placement
-from worker.machine import devices, overload, processes
+from worker.machine import devices, free_devices, overload, processes
 from worker.machine.process_identity import hostname, me
 from worker.settings import get_settings
 from worker.store import claims, database, nodes, served_models, waiting
@@ -55,8 +55,8 @@ def _end_served_for_next() -> None:
     """Asks served models to end if the next waiting run could start on their devices, which may be those of several machines."""
     with database.read() as session:
         held = served_models.on_devices(session=session)
-        yielding = [device for device in devices.offered(session=session) if device in held]
-        usable = [*devices.free(session=session), *yielding]
+        yielding = [device for device in free_devices.offered(session=session) if device in held]
+        usable = [*free_devices.free(session=session), *yielding]
         found = _next(session, usable, yielding=held) if held and usable else None
     if found and (needed := held.keys() & set(found[1])):
         with database.write() as session:
@@ -70,7 +70,7 @@ def prepare() -> None:
     if overload.here():
         return
     with database.read() as session:
-        free = devices.free(session=session)
+        free = free_devices.free(session=session)
     if free:
         with supervisors.lock:
             _standby.prepare(supervisor_command(FLAG))
@@ -78,7 +78,7 @@ def prepare() -> None:
 
 def _candidate() -> tuple[Run, list[str]] | None:
     with database.read() as session:
-        free = devices.free(session=session)
+        free = free_devices.free(session=session)
         return _next(session, free) if free else None
 
 
@@ -89,7 +89,7 @@ def _next(session: Session, usable: list[str], yielding: Collection[str] = ()) -
         return placement.place(session=session, run=run, here=here, yielding=yielding)
 
     now, patience = database.now(session=session), get_settings().overtaking_seconds
-    return next_run(_startable(session), usable, devices.offered(session=session), now, patience, gang)
+    return next_run(_startable(session), usable, free_devices.offered(session=session), now, patience, gang)
 
 
 def _startable(session: Session) -> Iterator[Run]:
