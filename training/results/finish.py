@@ -25,6 +25,7 @@ from training.results.answers import Compared, compare, write_records
 from training.results.merging import merge
 from training.results.parity.reference import Reference, by_all_ranks, fits_here, record
 from training.results.parity.verify import verified
+from training.run_folder.derived import outdated
 from training.run_folder.model_card import environment_token, upload, write_card
 from training.run_folder.paths import ANSWERS_FILE, result_dir
 from training.run_folder.record import Lineage, write_record
@@ -244,6 +245,8 @@ def save_result(trainer: ReportingTrainer, config: RunConfig, run_dir: Path) -> 
             (partial / "training_args.bin").unlink(missing_ok=True)  # an unused pickle
             check_result(partial, trainer.accelerator.unwrap_model(trainer.model))
             export_plain_lora(partial, run_dir)
+            for form in outdated(run_dir):  # no form of an earlier result stands beside the new one
+                shutil.rmtree(form) if form.is_dir() else form.unlink()
             shutil.rmtree(target, ignore_errors=True)
             partial.rename(target)
     return target

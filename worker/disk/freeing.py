@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from training.run_folder.gguf_types import GGUF_FILES
-from training.run_folder.paths import MERGED_FILE, MERGED_FOLDER, checkpoint_step, checkpoints_dir, saved_result
+from training.run_folder.derived import is_derived
+from training.run_folder.paths import checkpoints_dir, saved_result
 from training.units import byte_size
 from worker.datasets import token_stores
 from worker.disk import removal
@@ -87,7 +87,9 @@ def offers(states: Mapping[str, RunState]) -> Iterator[Offer]:
         if kind := _checkpoint_kind(state, folder):
             yield Offer(kind, checkpoints_dir(folder), state.owner, state.id)
         if state.status.ended:
-            yield from (Offer(Freeable.BUILDS, path, state.owner, state.id) for path in entries(folder) if built(path))
+            yield from (
+                Offer(Freeable.BUILDS, path, state.owner, state.id) for path in entries(folder) if is_derived(path)
+            )
     used = _used_data()
     yield from (Offer(Freeable.TOKENS, store) for store in token_stores.stores() if _is_unused(store, used))
     for folder_name, _, files in os.walk(get_settings().uploads_dir):  # uploaded, but not imported
@@ -159,12 +161,6 @@ def _checkpoint_kind(state: RunState, run_dir: Path) -> Freeable | None:
     if state.status is Status.FINISHED and saved_result(run_dir):
         return Freeable.FINISHED_CHECKPOINTS
     return Freeable.RESUMABLE_CHECKPOINTS if state.resumable else None
-
-
-def built(path: Path) -> bool:
-    """True for a form of a result, in a run's folder, that can be built again."""
-    is_checkpoint = path.suffix == ".zip" and checkpoint_step(path.with_suffix("")) is not None
-    return path.name in (MERGED_FOLDER, MERGED_FILE, *GGUF_FILES) or is_checkpoint
 
 
 def _used_data() -> set[str]:

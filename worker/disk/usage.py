@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sqlmodel import func, select
 
+from training.run_folder.derived import is_derived
 from training.run_folder.paths import ARCHIVE_FILE, checkpoints_dir, tokens_dir
 from worker.disk import freeing, retention
 from worker.disk.freeing import Freeable
@@ -123,7 +124,7 @@ def _kind(path: Path) -> Kind:
         return Kind.CHECKPOINTS
     if path == tokens_dir(path.parent):
         return Kind.TOKENS
-    return Kind.RESULTS if path.name in _RESULTS or freeing.built(path) else Kind.RUN_FILES
+    return Kind.RESULTS if path.name in _RESULTS or is_derived(path) else Kind.RUN_FILES
 
 
 def _logs() -> Size:

@@ -1,6 +1,7 @@
 """Builds over REST, by the command line of another machine, and on the page: who may start them, progress, failure, download."""
 
 import json
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from web import client
 
 from worker.settings import get_settings
 from worker.store import database
-from worker.store.tables import Build, Status
+from worker.store.tables import Build, Run, Status
 from worker.store.work import BUILD
 
 
@@ -84,6 +85,18 @@ def test_the_newest_checkpoint_of_a_stopped_run_is_its_first_form(home: Path) ->
     first = api.get(f"/api/runs/{run.id}/outputs").json()["outputs"][0]
     assert (first["form"], first["address"], first["build"]["status"]) == ("checkpoint-4", address, "queued")
     assert api.get(address).content == b"weights"
+
+
+def test_what_was_built_of_an_earlier_result_is_not_offered(home: Path) -> None:
+    run, api = played(), client()
+    api.post(f"/api/runs/{run.id}/builds/merged")
+    claimed()
+    ended()
+    with database.write() as session:
+        session.get_one(Run, run.id).finished_at = time.time() + 60
+    assert api.get(f"/api/runs/{run.id}/builds/merged").json()["address"] == ""
+    merged = next(one for one in api.get(f"/api/runs/{run.id}/outputs").json()["outputs"] if one["form"] == "merged")
+    assert (merged["address"], merged["build"]) == ("", None)
 
 
 @pytest.fixture
