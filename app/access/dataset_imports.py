@@ -17,7 +17,7 @@ from typing import Any
 from app.access import callers
 from app.access.permissions import check_change
 from app.errors import storage_problem
-from app.format.datasets import problems_of
+from app.format.dataset_text import problems_of
 from training.errors import DataError, NotFound
 from worker.datasets import datasets, folders, hub
 from worker.settings import ROOT, get_settings

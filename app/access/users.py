@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from app.access import callers, server_token
 from app.access.permissions import check_admin
-from app.documents.settings import AccountOfCaller
+from app.documents.preferences import AccountOfCaller
 from training.errors import Conflict
 from worker.settings import get_settings
 from worker.store import accounts, database

@@ -8,12 +8,12 @@ import click
 from app.cli.dataset.commands import dataset
 from app.cli.notify import notify
 from app.cli.options import Command, Group, config_type, count_type, json_option, path_type
-from app.cli.results import archive, evaluate, evaluations, export, gather, push, restore, verify
 from app.cli.runs.edit import delete, edit
 from app.cli.runs.queue import queue
 from app.cli.runs.sweep import sweep
 from app.cli.services import doctor, machines, system, up, web, worker
 from app.cli.setting_flags import RunCommand, settings_by_any_name, underscores_too
+from app.cli.take_away import archive, evaluate, evaluations, export, gather, push, restore, verify
 from app.cli.user import share, token, user
 from training.config.choices import Strategy
 

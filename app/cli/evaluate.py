@@ -13,7 +13,7 @@ from app.cli.client import connect, path_of
 from app.cli.options import CommandError
 from app.cli.runs.follow import POLL_SECONDS, QUIET_SECONDS, Screen, screen_for
 from app.cli.runs.run import EXIT
-from app.format import evaluations as words
+from app.format import evaluation_text as words
 from app.format import numbers
 from worker.store.tables import Status
 

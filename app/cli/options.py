@@ -103,7 +103,7 @@ def explain(error: Exception) -> list[Problem] | None:
     if isinstance(error, (click.exceptions.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError)):
         return None
     if isinstance(error, DataError):
-        from app.format.datasets import data_problems
+        from app.format.dataset_text import data_problems
 
         return data_problems(error)
     if isinstance(error, UserError):

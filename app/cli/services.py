@@ -69,7 +69,7 @@ def worker(ctx: click.Context, drain: bool) -> None:
 @json_option
 def system(kinds: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """Show machines, devices, disk use, queue and services."""
-    from app.cli import system as cli_system
+    from app.cli import machines as cli_system
 
     if kinds:
         cli_system.free(list(kinds), yes=yes, as_json=as_json)
@@ -89,7 +89,7 @@ def machines() -> None:
 @click.argument("name")
 def use(name: str) -> None:
     """Let runs on several machines use NAME again."""
-    from app.cli.system import uncordon
+    from app.cli.machines import uncordon
 
     uncordon(name)
     click.echo(f"Runs on several machines use {name} again.")

@@ -140,7 +140,7 @@ def _limit(name: str, option: str, value: str) -> int | None:
 
 
 def _page(listed: list[dict[str, Any]]) -> str:
-    from app.format.system import account_cells
+    from app.format.system_text import account_cells
 
     rows = [[account["name"], "admin" if account["admin"] else "user", *account_cells(account)] for account in listed]
     return table([["NAME", "ROLE", "DEVICES", "WAITING", "DISK"], *rows])

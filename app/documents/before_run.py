@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import Field
 
 from app.documents import Document
-from app.documents.errors import ErrorEntry
+from app.documents.error_form import ErrorEntry
 from training.forecast.formula.activations import Batch
 from training.template_check.findings import Finding, ShownRow
 

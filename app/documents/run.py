@@ -7,7 +7,7 @@ from pydantic import Field, ValidationError
 from sqlmodel import Session
 
 from app.documents import Document, columns
-from app.format.forecast import misfit
+from app.format.forecast_text import misfit
 from training.config.choices import EngineName
 from training.config.run_config import RunConfig
 from training.errors import UserError

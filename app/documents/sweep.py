@@ -6,7 +6,7 @@ from pydantic import Field
 from sqlmodel import Session
 
 from app.documents import Document
-from app.documents.errors import ErrorEntry
+from app.documents.error_form import ErrorEntry
 from worker.store import sweeps
 from worker.store.tables import Run, Status, Sweep
 from worker.sweeps.advance import state_word

@@ -9,10 +9,10 @@ from urllib.parse import urlencode
 from starlette.datastructures import QueryParams
 
 from app.documents.comparison.document import MOST_RUNS, Comparison, compare, split_ids
-from app.documents.comparison.results import Line, same_data
+from app.documents.comparison.result_lines import Line, same_data
 from app.format import numbers
-from app.format.evaluations import label
-from app.format.runs import method, short_names, status
+from app.format.evaluation_text import label
+from app.format.run_text import method, short_names, status
 from app.pages.common.run_plots import plotted, strokes
 from app.pages.common.view import Context, View
 from training.scoring.paired import Verdict, in_words

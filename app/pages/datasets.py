@@ -5,7 +5,7 @@ from starlette.datastructures import QueryParams
 from app.access import callers
 from app.access.dataset_imports import intakes
 from app.documents.dataset import matches
-from app.format import datasets as words
+from app.format import dataset_text as words
 from app.pages.common.view import Context, View
 from training.data.row_formats import UNKNOWN
 from worker.datasets import datasets

@@ -3,8 +3,8 @@
 from starlette.datastructures import QueryParams
 
 from app.access import callers, notify, users
-from app.documents import settings as documents
-from app.documents.settings import Channel
+from app.documents import preferences as documents
+from app.documents.preferences import Channel
 from app.pages.common.view import Context, View
 from worker.settings import get_settings
 

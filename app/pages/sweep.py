@@ -7,7 +7,7 @@ from starlette.datastructures import QueryParams
 from app.access import callers
 from app.documents.comparison.document import MOST_RUNS
 from app.documents.sweep import document
-from app.format import sweeps as words
+from app.format import sweep_text as words
 from app.pages.common import diagnosis  # noqa: F401 what the template calls
 from app.pages.common.cache import TimedCache
 from app.pages.common.run_plots import plotted

@@ -3,7 +3,7 @@
 from starlette.datastructures import QueryParams
 
 from app.documents.sweep import brief
-from app.format import sweeps as words
+from app.format import sweep_text as words
 from app.pages.common.view import Context, View
 from worker.store import database, sweeps
 

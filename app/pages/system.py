@@ -7,7 +7,7 @@ from starlette.datastructures import QueryParams
 from app.access import callers
 from app.documents import system
 from app.documents.system import MachineAnswer, Services
-from app.format import system as words
+from app.format import system_text as words
 from app.pages.common.cache import TimedCache
 from app.pages.common.view import Context, View
 from worker.disk.freeing import Freeable

@@ -19,7 +19,7 @@ from torch.utils.data import IterableDataset
 from transformers import PreTrainedTokenizerBase
 
 from training.batches.views import Tokens, labeled
-from training.chat.settings import ChatSettings, with_row_weight
+from training.chat.rendering_settings import ChatSettings, with_row_weight
 from training.config.run_config import RunConfig
 from training.data.example import Example
 from training.data.files.formats import file_format, open_bytes

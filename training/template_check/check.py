@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from training.chat.settings import ChatSettings
+from training.chat.rendering_settings import ChatSettings
 from training.chat.template import TemplateLimit
 from training.config.choices import LossOn
 from training.config.run_config import RunConfig

@@ -12,7 +12,7 @@ from typing import Any
 from tokenizers import Encoding
 from transformers import PreTrainedTokenizerBase
 
-from training.chat.settings import ChatSettings, answer_weights, with_row_weight
+from training.chat.rendering_settings import ChatSettings, answer_weights, with_row_weight
 from training.chat.template import TemplateLimit
 from training.config.choices import Task
 from training.config.run_config import RunConfig

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from transformers import PreTrainedTokenizerBase
 
 from training.chat.reasoning import split
-from training.chat.settings import TRAIN, ChatSettings, without_fields
+from training.chat.rendering_settings import TRAIN, ChatSettings, without_fields
 from training.config.choices import LossOn
 from training.model_info.chat_template import DATE, NO_DATE
 from training.template_check.findings import ERROR, WARNING, Fault, Finding

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from training.chat.reasoning import FIELDS, last_question, split
-from training.chat.settings import ChatSettings, answer_weights
+from training.chat.rendering_settings import ChatSettings, answer_weights
 from training.data.example import Example, Message, Row
 from training.tokens.rendering import Rendered, Span
 

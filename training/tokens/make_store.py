@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from training.chat.settings import DEFAULT, ChatSettings, with_row_weight
+from training.chat.rendering_settings import DEFAULT, ChatSettings, with_row_weight
 from training.data.example import Example, Row
 from training.data.rows import read_numbered
 from training.errors import DataError, UserError

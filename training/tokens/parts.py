@@ -4,7 +4,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from training.chat.settings import DEFAULT, ChatSettings
+from training.chat.rendering_settings import DEFAULT, ChatSettings
 from training.config.choices import Task
 from training.data.example import Example
 from training.errors import DataError

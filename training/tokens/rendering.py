@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from training.chat.reasoning import FIELDS, ReasoningWriter
-from training.chat.settings import DEFAULT, ChatSettings, answer_weights, without_fields
+from training.chat.rendering_settings import DEFAULT, ChatSettings, answer_weights, without_fields
 from training.chat.template import rendering_error, too_long
 from training.data.example import Example, Message, Row
 from training.errors import DataError

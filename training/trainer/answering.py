@@ -14,7 +14,7 @@ from peft import PeftModel
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from training.batches.layout import base_of, evaluating
-from training.chat.settings import ChatSettings
+from training.chat.rendering_settings import ChatSettings
 from training.config.choices import Task
 from training.config.name_lists import listed
 from training.config.run_config import RunConfig

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from training.batches.streaming import Reader, Share, Stream, count_rows, steps
 from training.batches.task_rows import Find, TaskRows, open_rows
 from training.batches.views import TokenList, View
-from training.chat.settings import ChatSettings
+from training.chat.rendering_settings import ChatSettings
 from training.config.run_config import RunConfig
 from training.data.example import Example
 from training.data.rows import DataFile, DataRows, data_files, read_files

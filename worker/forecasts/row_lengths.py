@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from training.chat.settings import ChatSettings
+from training.chat.rendering_settings import ChatSettings
 from training.config.data_sets import Source
 from training.config.run_config import RunConfig
 from training.tokens.order import Integers

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlmodel import Session
 
-from training.chat.settings import ChatSettings
+from training.chat.rendering_settings import ChatSettings
 from training.config.fields import ConfigError
 from training.config.run_config import RunConfig
 from training.errors import Problem

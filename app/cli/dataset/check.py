@@ -11,7 +11,7 @@ import click
 from app.cli.options import CommandError
 from app.documents import dataset
 from app.format import numbers
-from app.format.datasets import issue_lines
+from app.format.dataset_text import issue_lines
 from training.config.choices import Task
 from training.data.inspection import Inspection
 from training.data.mapping import format_of, parse_mapping

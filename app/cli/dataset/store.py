@@ -9,7 +9,7 @@ import click
 from app.cli import sent_files
 from app.cli.client import connect, path_of
 from app.format import numbers
-from app.format.datasets import issue_lines
+from app.format.dataset_text import issue_lines
 from training.data.row_formats import UNKNOWN
 from training.units import byte_size
 

@@ -18,7 +18,7 @@ from app.cli import sent_files
 from app.cli.client import Client, connect, path_of, ready, whole
 from app.cli.options import CommandError
 from app.cli.runs.follow import POLL_SECONDS, screen_for
-from app.format.runs import building, difference, figures
+from app.format.run_text import building, difference, figures
 from training.errors import UserError
 from training.run_folder.gguf_types import ADAPTER_GGUF_FILE, GgufType
 from training.run_folder.model_card import upload

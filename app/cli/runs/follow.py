@@ -10,7 +10,7 @@ from app.cli.client import Unreachable, connect, path_of
 from app.cli.options import clear_line
 from app.format import numbers as text
 from app.format.numbers import shorten
-from app.format.runs import eta
+from app.format.run_text import eta
 from training.units import NONE, byte_size
 from worker.store.database import UNREACHABLE
 from worker.store.tables import Status

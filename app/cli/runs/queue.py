@@ -88,7 +88,7 @@ def _change(run_ids: Sequence[str], values: dict[str, Any], *, as_json: bool) ->
 def _show(values: dict[str, Any], *, as_json: bool) -> None:
     """Prints the queue."""
     from app.format import numbers
-    from app.format import runs as words
+    from app.format import run_text as words
 
     if as_json:
         click.echo(json.dumps(values))

@@ -13,7 +13,7 @@ from app.cli.import_files import refuse_foreign
 from app.cli.runs.follow import follow, screen_for
 from app.cli.runs.show import failure, results
 from app.format import numbers
-from app.format.runs import DIFFERS, result_noun, took
+from app.format.run_text import DIFFERS, result_noun, took
 from training.config.choices import Method
 from training.config.fields import parse
 from training.config.run_config import RunConfig

@@ -8,9 +8,9 @@ import click
 
 from app.cli.client import connect, path_of
 from app.format import numbers
-from app.format.datasets import data_words
+from app.format.dataset_text import data_words
 from app.format.numbers import plain
-from app.format.runs import DIFFERS, change, exact_match, progress, result_noun, scores, strategy, took
+from app.format.run_text import DIFFERS, change, exact_match, progress, result_noun, scores, strategy, took
 from training.config.data_sets import FIELDS
 from training.config.fields import in_words
 from training.run_folder.events import OutOfMemory

@@ -40,7 +40,7 @@ def sweep() -> None:
 @json_option
 def start(file: Path, dry_run: bool, as_json: bool) -> None:
     """Queue the runs of a sweep. Runs that do not fit are left out."""
-    from app.format import sweeps as words
+    from app.format import sweep_text as words
     from worker.sweeps.spec import read_sweep
 
     client, spec = connect(), read_sweep(file)
@@ -62,7 +62,7 @@ def start(file: Path, dry_run: bool, as_json: bool) -> None:
 def list_(limit: int, as_json: bool) -> None:
     """List the sweeps, newest first."""
     from app.format import numbers
-    from app.format import sweeps as words
+    from app.format import sweep_text as words
 
     found = connect().listed("/api/sweeps", "sweeps", limit)
     if as_json:
@@ -113,7 +113,7 @@ def delete(sweep_id: str, yes: bool, as_json: bool) -> None:
 
     All runs must have ended; `lathe sweep stop SWEEP` stops them.
     """
-    from app.format import sweeps as words
+    from app.format import sweep_text as words
 
     client = connect()
     found = client.get(path_of("sweeps", sweep_id))
@@ -132,7 +132,7 @@ def _commands(sweep_id: str) -> str:
 
 def _plan(plan: dict[str, Any]) -> str:
     from app.format import numbers
-    from app.format import sweeps as words
+    from app.format import sweep_text as words
 
     rows = [["TRIAL", "VALUES", "MEMORY", "STEPS", "STARTS", "REASON"]]
     for run in plan["runs"]:
@@ -146,7 +146,7 @@ def _plan(plan: dict[str, Any]) -> str:
 
 def _page(values: dict[str, Any]) -> str:
     from app.format import numbers
-    from app.format import sweeps as words
+    from app.format import sweep_text as words
 
     facts = [
         ("Method", words.METHODS[values["method"]]),

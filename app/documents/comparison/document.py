@@ -9,11 +9,11 @@ from sqlmodel import Session
 
 from app.documents import Document
 from app.documents.comparison.paired import Against, against_first, held_out, marked
-from app.documents.comparison.results import Devices, Line, device_kind, results, texts
+from app.documents.comparison.result_lines import Devices, Line, device_kind, results, texts
 from app.documents.results.evaluations import of_results
-from app.format.datasets import data_words, digest_label
+from app.format.dataset_text import data_words, digest_label
 from app.format.numbers import count
-from app.format.runs import method
+from app.format.run_text import method
 from training.config.applies import Values, applies
 from training.config.data_sets import FIELDS
 from training.config.fields import Setting, settings

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from app.documents.comparison.results import Line
+from app.documents.comparison.result_lines import Line
 from app.documents.results.evaluations import NOTHING, ScoredRows, paired_any
 from training.run_folder.paths import ANSWERS_FILE
 from training.scoring.paired import Paired, Verdict

@@ -5,11 +5,11 @@ import io
 from collections.abc import Sequence
 
 from app.documents.comparison.document import Comparison
-from app.documents.comparison.results import Line
+from app.documents.comparison.result_lines import Line
 from app.format import numbers
-from app.format.evaluations import label
+from app.format.evaluation_text import label
 from app.format.numbers import csv_cell
-from app.format.runs import method
+from app.format.run_text import method
 from training.redaction import markdown_text, one_line
 from training.scoring.paired import in_words
 from training.units import NONE

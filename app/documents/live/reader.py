@@ -14,7 +14,7 @@ from app.documents.live.panels import is_drawn, is_summed_up, line_key
 from app.documents.live.plots import rounded
 from app.documents.run import Place, place
 from app.format import numbers
-from app.format.runs import eta
+from app.format.run_text import eta
 from training.units import NONE, byte_size
 from worker.store import database, history, runs, series
 from worker.store.metrics import Point

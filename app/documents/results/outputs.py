@@ -8,7 +8,7 @@ from pathlib import Path
 from sqlmodel import Session
 
 from app.documents import Document, columns
-from app.format.runs import result_noun
+from app.format.run_text import result_noun
 from app.format.snippets import Snippet, Used, snippets
 from training.config.fields import parse
 from training.config.run_config import RunConfig

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 from zlib import crc32
 
-from app.format.runs import short_names
+from app.format.run_text import short_names
 from app.web.assets import plotly_url
 from app.web.templating import TEMPLATES
 from worker.store.tables import Run

@@ -28,7 +28,7 @@ from starlette.datastructures import QueryParams
 from app.access import callers
 from app.access.callers import Caller
 from app.format import numbers
-from app.format.datasets import where
+from app.format.dataset_text import where
 from app.format.rows import CONTINUED, token_signs, visible
 from app.pages.common.cache import TimedCache
 from app.pages.common.html import ago

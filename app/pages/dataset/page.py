@@ -7,7 +7,7 @@ from starlette.datastructures import QueryParams
 
 from app.access import callers
 from app.documents import dataset as documents
-from app.format import datasets as words
+from app.format import dataset_text as words
 from app.format import rows as row_words
 from app.pages.common.view import Context, MissingError, View
 from app.pages.dataset import mapping as mappings

@@ -10,7 +10,7 @@ from app.access import callers
 from app.access.dataset_imports import samples
 from app.format import numbers
 from app.format import rows as row_words
-from app.format.datasets import problems_of
+from app.format.dataset_text import problems_of
 from app.pages.new_run import data_cost, data_mix
 from app.web.templating import filled, macros
 from training.config.data_sets import FIELDS, Source, entries, sources, written

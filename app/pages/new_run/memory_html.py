@@ -7,8 +7,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from app.format import forecast as words
-from app.format.forecast import QUESTIONS, memory_text, speed_rows, value_text
+from app.format import forecast_text as words
+from app.format.forecast_text import QUESTIONS, memory_text, speed_rows, value_text
 from app.pages.common import form
 from app.pages.common.html import each
 from training.forecast.advice import Advice, Combination

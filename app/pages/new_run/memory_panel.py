@@ -10,7 +10,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from app.access import callers
-from app.format.forecast import nothing_fits
+from app.format.forecast_text import nothing_fits
 from app.pages.common import form
 from app.pages.common.cache import TimedCache
 from app.pages.common.html import HTML, UNQUEUED, each, html, note_html, table

@@ -7,7 +7,7 @@ from typing import Any
 from markupsafe import Markup
 
 from app.access import callers
-from app.format import forecast as words
+from app.format import forecast_text as words
 from app.format import numbers
 from app.pages.common import form
 from app.pages.common.cache import TimedCache

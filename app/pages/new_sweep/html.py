@@ -6,7 +6,7 @@ from typing import Any
 from markupsafe import Markup
 
 from app.format import numbers
-from app.format import sweeps as words
+from app.format import sweep_text as words
 from app.pages.common.form import label
 from app.pages.common.html import each, panel, table
 from training.config import yaml_text

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.format import numbers
-from app.format.datasets import data_words, digest_label
-from app.format.runs import change, exact_match, result_noun, scores, strategy
+from app.format.dataset_text import data_words, digest_label
+from app.format.run_text import change, exact_match, result_noun, scores, strategy
 from app.pages.common.form import applying, from_config
 from training.config.data_sets import FIELDS
 from training.config.fields import settings

@@ -5,10 +5,10 @@ import time
 from starlette.datastructures import QueryParams
 
 from app.access import callers
-from app.format import runs as words
+from app.format import run_text as words
 from app.pages.common import diagnosis  # noqa: F401 what its template needs
 from app.pages.common.view import Context, MissingError, View
-from app.pages.run import answers, attempts, evaluations, overview, snapshot, take_away
+from app.pages.run import answers, attempts, overview, scores, snapshot, take_away
 from app.pages.run.failure import failure
 from app.pages.run.snapshot import Snapshot
 from app.web.rest.results import adapter_path
@@ -35,7 +35,7 @@ def shown(query: QueryParams) -> Context:
         reason = str(error) if run_id else "The address has no run id."
         raise MissingError("Run not found", reason, "/", "Show all runs") from None
     context = _heading(now.run) | _progress(now) | answers.shown(now.run, query)
-    context |= evaluations.shown(now.run, query) | take_away.shown(now.run, query)
+    context |= scores.shown(now.run, query) | take_away.shown(now.run, query)
     busy = context["evaluating"] or context["building"]
     context["seconds"] = _ENDED_SECONDS if now.run.status.ended and not busy else _LIVE_SECONDS
     return context

@@ -6,7 +6,7 @@ from typing import Any
 from starlette.datastructures import QueryParams
 
 from app.documents.results.outputs import Output, outputs, used_by_snippets
-from app.format.runs import building, difference, figures, result_noun, verdict
+from app.format.run_text import building, difference, figures, result_noun, verdict
 from app.format.snippets import Snippet, snippets
 from app.pages.common.cache import TimedCache
 from worker.runs.verification import latest

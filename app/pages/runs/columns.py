@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from app.format import numbers
-from app.format.datasets import data_names
+from app.format.dataset_text import data_names
 from training.config.fields import Setting, settings
 from training.units import NONE, byte_size
 from worker.store.tables import Run

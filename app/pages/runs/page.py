@@ -8,9 +8,9 @@ from starlette.datastructures import QueryParams
 
 from app.access import callers
 from app.documents import queue
-from app.format import runs as queue_words
-from app.format import runs as words
-from app.format.datasets import data_names
+from app.format import run_text as queue_words
+from app.format import run_text as words
+from app.format.dataset_text import data_names
 from app.pages.common.view import Context, View
 from app.pages.runs.columns import DEFAULT, Names, columns
 from app.pages.runs.listing import PAGE, Listing

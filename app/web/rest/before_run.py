@@ -8,8 +8,8 @@ from starlette.concurrency import run_in_threadpool
 
 from app.access import callers
 from app.documents.before_run import ConfigCheck, ConflictAnswer, ForecastAnswer, Rendering, Targets, Translation
-from app.documents.errors import ErrorEntry
-from app.format import forecast as forecast_words
+from app.documents.error_form import ErrorEntry
+from app.format import forecast_text as forecast_words
 from app.format import rows as template_words
 from app.web.rest.openapi import RUN_BODY, raw_body
 from app.web.rest.routing import JsonRouter, settings_object

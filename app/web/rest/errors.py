@@ -10,7 +10,7 @@ from sqlalchemy import exc
 from starlette.exceptions import HTTPException
 
 from app.errors import is_full, storage_problem
-from app.format.datasets import data_problems
+from app.format.dataset_text import data_problems
 from app.web.rest.openapi import methods_of
 from app.web.security import HEADERS, ErrorResponse, error
 from training.errors import DataError, Problem, UserError

@@ -6,7 +6,7 @@ from fastapi import Body
 from pydantic import Field
 
 from app.access import callers
-from app.access import playground as changes
+from app.access import prompts as changes
 from app.documents import playground as documents
 from app.documents.playground import PromptSetAnswer, PromptSets, Served, ServedAnswer, Suggestions
 from app.web.rest.routing import BodyForm, JsonRouter, Reading

@@ -9,7 +9,7 @@ from fastapi.responses import FileResponse, StreamingResponse
 
 from app.documents.results import outputs as output_documents
 from app.documents.results.outputs import Outputs
-from app.format.runs import result_noun
+from app.format.run_text import result_noun
 from app.web.rest.routing import MOST, JsonRouter, Reading, sends
 from app.web.security import error
 from training.config.fields import parse

@@ -7,8 +7,8 @@ from pydantic import Field
 
 from app.access import callers, notify, users
 from app.access.notify import Wish
-from app.documents import settings as documents
-from app.documents.settings import (
+from app.documents import preferences as documents
+from app.documents.preferences import (
     BrowserEvents,
     BrowserMessage,
     BrowserMessages,

@@ -5,7 +5,7 @@ from commands import lathe
 from played_run import SUMMARY, PlayedRun
 
 from app.cli.runs import run as cli_run
-from app.format import runs as words
+from app.format import run_text as words
 from worker.store.tables import Status
 
 SAME = {"prompt_ids_equal": True, "answers_equal": True, "equal": True}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.format.runs import short_names
+from app.format.run_text import short_names
 from worker.store.tables import Run
 
 

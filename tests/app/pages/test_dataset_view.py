@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from dataset_parts import body, parts
 
-from app.format.datasets import share
+from app.format.dataset_text import share
 from app.format.rows import visible
 from app.pages.dataset.mapping import KINDS, for_kind, kind_of, missing_roles, partial, paths
 from app.pages.dataset.state import ViewState

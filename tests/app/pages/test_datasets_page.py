@@ -9,7 +9,7 @@ from played_run import PlayedRun
 from web import client
 
 from app.access.dataset_imports import Intake, intakes
-from app.format.datasets import removal
+from app.format.dataset_text import removal
 from worker.datasets import datasets
 from worker.store import database, runs
 from worker.store.tables import Dataset, Run, Status

@@ -5,7 +5,7 @@ import json
 import pytest
 from commands import answer, lathe
 
-from app.format.forecast import simulation_page
+from app.format.forecast_text import simulation_page
 from app.pages.new_run.memory_html import simulation_html
 
 TINY = {

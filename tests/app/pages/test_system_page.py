@@ -10,7 +10,7 @@ from sqlmodel import update
 from starlette.datastructures import QueryParams
 from web import account, client
 
-from app.format.system import account_cells, device_names, used_of
+from app.format.system_text import account_cells, device_names, used_of
 from app.pages import system as system_page
 from worker.disk import background, usage
 from worker.settings import get_settings

@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 from web import account, client
 
 from app.documents.sweep import brief
-from app.format import sweeps as words
+from app.format import sweep_text as words
 from app.pages.common.view import View
 from app.web.templating import TEMPLATES
 from worker.settings import get_settings

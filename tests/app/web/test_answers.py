@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from web import client
 
 from app.documents.before_run import ConfigCheck, ForecastAnswer, Translation
-from app.documents.errors import ErrorAnswer
+from app.documents.error_form import ErrorAnswer
 from app.web.rest.openapi import operations
 from worker.datasets import datasets, token_stores
 from worker.disk import background, usage

@@ -7,7 +7,7 @@ import pytest
 from chat_models import CHATML, QWEN3, chat, make_tokenizer
 from subtest_table import table
 
-from training.chat.settings import ChatSettings, answer_weights, with_row_weight
+from training.chat.rendering_settings import ChatSettings, answer_weights, with_row_weight
 from training.chat.template import from_file, is_source, syntax_problem
 from training.config.choices import LossOn, Reasoning
 from training.config.run_config import RunConfig

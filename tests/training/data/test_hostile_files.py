@@ -13,7 +13,7 @@ from pyarrow import parquet
 from sqlmodel import select
 from subtest_table import table
 
-from app.format.datasets import problems_of
+from app.format.dataset_text import problems_of
 from training.data.row_formats import UNKNOWN
 from training.errors import DataError
 from worker.datasets import checking, datasets

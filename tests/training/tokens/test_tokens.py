@@ -10,7 +10,7 @@ from tiny import make_model
 
 from training.batches.collators import Collator
 from training.batches.views import IGNORED, TokenView
-from training.chat.settings import ChatSettings
+from training.chat.rendering_settings import ChatSettings
 from training.data.example import Example
 from training.errors import DataError
 from training.tokens.encoding import Encoder

@@ -14,7 +14,7 @@ from supervised import started  # noqa: F401
 from tiny import make_data, make_model
 
 from app.documents.results import evaluations as document
-from app.format import evaluations as words
+from app.format import evaluation_text as words
 from training.run_folder.paths import RUN_VARIABLE
 from worker.evaluations import starting
 from worker.evaluations.submit import submit

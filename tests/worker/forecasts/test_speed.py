@@ -7,7 +7,7 @@ import pytest
 from played_run import SUMMARY, PlayedRun
 
 from app.access import notify
-from app.format.forecast import speed_page
+from app.format.forecast_text import speed_page
 from training.config.run_config import RunConfig
 from training.forecast.formula.activations import Batch
 from training.forecast.gpus import CARDS

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 from transformers import PreTrainedTokenizerBase
 
 from training.batches.views import IGNORED
-from training.chat.settings import ChatSettings
+from training.chat.rendering_settings import ChatSettings
 from training.config.choices import LossOn, Precision, Strategy, Task
 from training.config.name_values import template_arguments
 from training.config.run_config import RunConfig

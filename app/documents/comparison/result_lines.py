@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.format import numbers
-from app.format.evaluations import label
+from app.format.evaluation_text import label
 from training.units import NONE, byte_size
 from worker.store.tables import Run, Status
 

@@ -6,7 +6,7 @@ from starlette.datastructures import QueryParams
 
 from app.access.dataset_imports import samples
 from app.documents.results import evaluations as document
-from app.format import evaluations as words
+from app.format import evaluation_text as words
 from app.pages.run.answers import paged
 from training.run_folder import checkpoints
 from training.run_folder.paths import checkpoints_dir, saved_result

@@ -8,7 +8,7 @@ import click
 from app.cli.client import MACHINES, connect, path_of
 from app.cli.options import CommandError
 from app.format import numbers
-from app.format.system import (
+from app.format.system_text import (
     FREEABLE,
     KINDS,
     NO_WORKER,
