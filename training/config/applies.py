@@ -89,6 +89,7 @@ def _listed(names: Sequence[str], last: str) -> str:
 
 _lora = _to("method", Method.LORA, Method.QLORA)
 _adapters = _to_all_but("method", Method.FULL)
+_answers = _to_all_but("task", *(task for task in Task if not task.generates))
 _zero3 = _to("strategy", Strategy.ZERO3)
 _sharded_zero = _to("strategy", Strategy.ZERO1, Strategy.ZERO2, Strategy.ZERO3)
 _mixtures = Applies("data", "several data sets with weights", lambda values: has_weights(values.get("data")))
@@ -108,8 +109,8 @@ APPLIES: dict[str, Applies] = {
     "dpo_loss": _to("task", Task.DPO),
     "desirable_weight": _to("task", Task.KTO),
     "undesirable_weight": _to("task", Task.KTO),
-    "answer_rows": _to_all_but("task", Task.REWARD, Task.CLASSIFICATION),
-    "eval_answers": _to_all_but("task", Task.REWARD, Task.CLASSIFICATION),
+    "answer_rows": _answers,
+    "eval_answers": _answers,
     "eval_answers_every": _to_runs_with("eval_answers"),
     "eval_metrics": _to_runs_with("eval_answers"),
     "lora_r": _lora,

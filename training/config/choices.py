@@ -19,6 +19,26 @@ class Task(StrEnum):
         return self in (Task.DPO, Task.ORPO, Task.REWARD)
 
     @property
+    def is_language_modeling(self) -> bool:
+        """True if its rows are sequences of tokens that can be concatenated in a batch."""
+        return self in (Task.SFT, Task.PRETRAINING)
+
+    @property
+    def is_preference(self) -> bool:
+        """True if it compares answers; trl's trainers compute the loss, and turn dropout off."""
+        return self in (Task.DPO, Task.KTO, Task.ORPO, Task.REWARD)
+
+    @property
+    def has_reference(self) -> bool:
+        """True if its loss compares the model with a reference model: with an adapter, the model without it."""
+        return self in (Task.DPO, Task.KTO)
+
+    @property
+    def renders_rows(self) -> bool:
+        """True if the chat template renders whole rows: prompt and answers."""
+        return self in (Task.SFT, Task.DPO, Task.KTO, Task.ORPO)
+
+    @property
     def generates(self) -> bool:
         """True if its model generates text, and can answer held-out rows."""
         return self not in (Task.REWARD, Task.CLASSIFICATION)

@@ -55,11 +55,11 @@ NO_FSDP = {
     Method.VBLORA: "shares vectors between layers",
 }
 """Methods that fail or hang with FSDP, each with the operation that needs unsharded weights."""
-_PREFERENCE = frozenset({Task.DPO, Task.KTO})
+_WITH_REFERENCE = frozenset(task for task in Task if task.has_reference)
 NO_TASKS = {
-    Method.ADALORA: (_PREFERENCE, "allows one trainable adapter, and trl adds a second one for the reference"),
+    Method.ADALORA: (_WITH_REFERENCE, "allows one trainable adapter, and trl adds a second one for the reference"),
     Method.ADAPTION_PROMPT: (
-        _PREFERENCE | {Task.SEQ2SEQ},
+        _WITH_REFERENCE | {Task.SEQ2SEQ},
         "adapts decoder-only models and returns no log-probabilities, which the losses of DPO and KTO need",
     ),
     Method.P_TUNING: (frozenset({Task.ORPO}), "adds virtual tokens, which ORPO's loss does not expect"),
@@ -195,7 +195,7 @@ def a_pattern_of_target_modules_must_be_valid(config: RunConfig, machine: Machin
 
 @rule
 def a_reference_model_needs_the_original_weights(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.task in (Task.DPO, Task.KTO) and config.method.is_lora and config.lora_init.changes_weights:
+    if config.task.has_reference and config.method.is_lora and config.lora_init.changes_weights:
         yield Conflict(
             ("lora_init", "task"),
             f"{config.task} uses the model without its adapter as reference, and {config.lora_init} changes that model's weights.",

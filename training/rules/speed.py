@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from training.config.choices import Attention, BatchOrder, Checkpointing, Packing, Precision, Strategy, Task
+from training.config.choices import Attention, BatchOrder, Checkpointing, Packing, Precision, Strategy
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.rules.conflict import Conflict, rule
@@ -11,7 +11,7 @@ from training.rules.conflict import Conflict, rule
 @rule
 def packing_needs_a_language_modeling_task(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
     concatenates = config.packing in (Packing.PADDING_FREE, Packing.PACKED)
-    if concatenates and config.task not in (Task.SFT, Task.PRETRAINING):
+    if concatenates and not config.task.is_language_modeling:
         yield Conflict(
             ("packing", "task"),
             f"{config.task.value} needs separate rows, and {config.packing.value} concatenates them.",

@@ -112,7 +112,7 @@ def sequences_are_split_evenly(config: RunConfig, machine: Machine) -> Iterator[
 def sequence_parallelism_needs_padded_rows(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
     if config.sequence_parallel_size == 1:
         return
-    if config.task not in (Task.SFT, Task.PRETRAINING):
+    if not config.task.is_language_modeling:
         reason = (
             f"Task {config.task.value} computes its loss from complete sequences, and sequence parallelism splits them."
         )

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from training.batches.layout import PLAIN, base_of, choose_layout
+from training.batches.layout import base_of, choose_layout
 from training.batches.views import IGNORED, Tokens
 from training.config.choices import Precision, Task
 from training.config.run_config import RunConfig
@@ -51,7 +51,7 @@ class Request:
 def collator(model: torch.nn.Module, request: Request) -> Any:
     """Returns the collator of the run."""
     config, pad = request.config, 0
-    if config.task not in PLAIN:
+    if not config.task.is_language_modeling:
         return objective(config).collator(pad)
     chosen: Any = choose_layout(config, model, pad).collator
     if why_padded(base_of(model).config.model_type):  # a run finds that out by trying

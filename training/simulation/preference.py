@@ -18,7 +18,7 @@ Loss = Callable[[dict[str, Any]], torch.Tensor]
 
 def needs_reference(config: RunConfig) -> bool:
     """True if the loss compares the model with a second one; with an adapter, the reference is the model without it."""
-    return config.task in (Task.DPO, Task.KTO) and not config.method.adapts
+    return config.task.has_reference and not config.method.adapts
 
 
 def prepare_preference(config: RunConfig, *models: Any) -> None:
@@ -28,7 +28,7 @@ def prepare_preference(config: RunConfig, *models: Any) -> None:
     measured = ("log_probs", "entropy", "mean_logits", "is_top1")  # of the trained model, the first
     for number, model in enumerate(models):
         disable_dropout_in_model(model)
-        if config.task in (Task.DPO, Task.KTO):
+        if config.task.has_reference:
             base = model.get_base_model() if hasattr(model, "get_base_model") else model
             add_fused_lm_head(base, outputs=measured[:1] if number else measured)
 

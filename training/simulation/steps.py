@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from accelerate.utils.operations import convert_outputs_to_fp32
 
-from training.batches.layout import PLAIN, evaluating
-from training.config.choices import Checkpointing, Precision, Strategy, Task
+from training.batches.layout import evaluating
+from training.config.choices import Checkpointing, Precision, Strategy
 from training.config.run_config import RunConfig
 from training.config.sharding import deepspeed_config
 from training.models.activation_checkpointing import checkpoint_every_second_layer, saved_activations
@@ -46,7 +46,7 @@ def kernels(request: Request) -> Iterator[None]:
             stack.enter_context(linear_layers())
         if request.device == "cuda":
             stack.enter_context(cuda_kernels(flash=request.flash))
-            if request.config.task in (Task.DPO, Task.KTO):
+            if request.config.task.has_reference:
                 stack.enter_context(head_on_cuda())
         yield
 
@@ -55,7 +55,7 @@ def run_steps(model: Any, reference: Any, batch: Any, request: Request, live: Ti
     """Runs the first steps of a run on the `last` rank or the fullest; `batch` makes the inputs of a micro step."""
     config = request.config
     both = [one for one in (model, reference) if one is not None]
-    if config.task not in (*PLAIN, Task.SEQ2SEQ, Task.CLASSIFICATION):
+    if config.task.is_preference:
         prepare_preference(config, *both)
     if request.precision is not Precision.FP32 and config.strategy.zero_stage is None:
         cast = torch.autocast("cpu", dtype=DTYPES[request.precision])
@@ -63,7 +63,7 @@ def run_steps(model: Any, reference: Any, batch: Any, request: Request, live: Ti
             one.forward = convert_outputs_to_fp32(cast(one.forward))
     strategy = simulated_strategy(model, config, request.precision, live, on_cpu=request.device == "cpu", last=last)
     live.enter = strategy.enter
-    if shards(config) and config.task in PLAIN:
+    if shards(config) and config.task.is_language_modeling:
         _test(model, batch, live)
     compute_loss = _loss(model, reference, request)
     for parameter in model.parameters():
@@ -126,7 +126,7 @@ def _placed(request: Request, *, first_step: bool) -> list[Request | PlacedBatch
 def _loss(model: Any, reference: Any, request: Request) -> Callable[[dict[str, Any]], torch.Tensor]:
     """Returns the function that computes the loss of a batch: in chunks where the run does."""
     forward = model.__call__
-    if request.config.task not in (*PLAIN, Task.SEQ2SEQ, Task.CLASSIFICATION):
+    if request.config.task.is_preference:
         return preference_loss(request.config, model, reference)
     head = linear_head(model) if request.config.task in CHUNKED_TASKS else None
     if head is None or not wants_chunks(request.config, head.out_features):

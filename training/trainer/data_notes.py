@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from training.batches.task_rows import TaskRows
-from training.config.choices import Task, TemplateCheck
+from training.config.choices import TemplateCheck
 from training.config.run_config import RunConfig
 from training.data.rows import DataRows, data_files
 from training.errors import UserError
@@ -23,10 +23,6 @@ from training.tokens.order import Integers
 from training.tokens.selection import Selection
 
 _MAX_PAIRS = 3  # named in the note on shared rows
-
-
-RENDERED = (Task.SFT, Task.DPO, Task.KTO, Task.ORPO)
-"""The tasks whose rows are rendered whole."""
 
 
 class NumberedRows(NamedTuple):
@@ -81,7 +77,7 @@ def check_rows(config: RunConfig, tokenizer: PreTrainedTokenizerBase, report: Re
     Raises:
         UserError: a fault is an error, and `template_check` is strict.
     """
-    if config.task not in RENDERED or Path(config.model).is_dir():
+    if not config.task.renders_rows or Path(config.model).is_dir():
         return
     local = config.model_copy(update={"model": str(folder)}) if (folder := local_model(config)) else config
     for file in data_files(config.sources, config.columns):

@@ -20,7 +20,7 @@ from training.batches.collators import (
     TargetCollator,
     UnpairedCollator,
 )
-from training.batches.layout import PLAIN, base_of, choose_layout, dataset
+from training.batches.layout import base_of, choose_layout, dataset
 from training.batches.sets import TokenDataset, sets_of
 from training.batches.streaming import Stream
 from training.config.choices import Precision, Task
@@ -62,7 +62,7 @@ def objective(config: RunConfig) -> Objective:
             return Objective(RunTrainer, TargetCollator)
         case Task.CLASSIFICATION:
             return Objective(ClassTrainer, ClassCollator)
-        case _:
+        case Task.DPO | Task.KTO | Task.ORPO | Task.REWARD:
             return _preference(config)
 
 
@@ -91,8 +91,10 @@ def _preference(config: RunConfig) -> Objective:
             )
         case Task.ORPO:
             return Objective(ORPORun, OddsCollator, ORPOConfig, {"beta": config.beta, "max_length": config.max_length})
-        case _:
+        case Task.REWARD:
             return Objective(RewardRun, ScoreCollator, RewardConfig, no_truncation)
+        case _:
+            raise ValueError(f"{config.task} compares no answers")
 
 
 def make_trainer(
@@ -122,12 +124,12 @@ def make_trainer(
     held_out: Any = TokenDataset(data.held_out, held_out_sets) if data.held_out and held_out_sets else None
     reference: dict[str, Any] = {}
     plan, collator = _plan(model, data, precision), objective.collator(tokenizer.pad_token_id)
-    if config.task in PLAIN and config.sequence_parallel_size == 1:  # sequence parallelism needs padded rows
+    if config.task.is_language_modeling and config.sequence_parallel_size == 1:  # ranks share only padded rows
         layout = choose_layout(config, model, tokenizer.pad_token_id)
         plan |= {"packing": layout.packing.value, "attention": layout.attention}
         collator = layout.collator
         report.note(layout.description)
-    if config.task in (Task.DPO, Task.KTO) and not config.method.adapts:
+    if config.task.has_reference and not config.method.adapts:
         # With an adapter, the reference is the model with the adapter disabled. Autocast would keep 16-bit copies of weights
         # that require gradients until the end of the reference's forward pass.
         loaded = load_model(config, weights_dtype(config, precision), len(tokenizer))

@@ -32,7 +32,6 @@ from training.tokens.parts import StoredText
 from training.tokens.selection import Selection, SetRows, held_out_count, select, sliced_rows
 from training.tokens.store import VARIABLE, TokenStore, joined
 from training.trainer.data_notes import (
-    RENDERED,
     NumberedRows,
     left_out_rows,
     note_findings,
@@ -151,7 +150,7 @@ def _tokens(
     root = Path(os.environ.get(VARIABLE) or tokens_dir(run_dir))
     model, revision, chat = config.model, config.revision, ChatSettings.of(config)
     store = find_or_make(file.path, root, tokenizer, model, revision, file.columns, report.progress, part, chat)
-    if config.task in RENDERED:
+    if config.task.renders_rows:
         note_findings(config, gap_findings(gap_counts(store.facts["gaps"])), report)
     return store
 

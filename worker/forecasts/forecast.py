@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from training.config.choices import Packing, Task
+from training.config.choices import Packing
 from training.config.run_config import RunConfig
 from training.forecast.advice import Advice, advise
 from training.forecast.forecast import Forecast, estimate, full_batch
@@ -46,7 +46,7 @@ class Setup:
         """True if rows are concatenated without padding, as training/batches/layout.py decides; models that were not tried
         (training/model_info/families.py) are taken to allow it."""
         config = self.config
-        plain = config.task in (Task.SFT, Task.PRETRAINING) and config.sequence_parallel_size == 1
+        plain = config.task.is_language_modeling and config.sequence_parallel_size == 1
         chosen = plain and config.packing is not Packing.NONE and not config.neftune_noise_alpha
         return chosen and not self.shape.pads
 

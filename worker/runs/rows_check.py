@@ -28,7 +28,6 @@ from worker.store.tables import Dataset
 MEMORY_BYTES = 3 * 2**30  # of the program's address space, plus the file's size
 SECONDS = 25  # of CPU time; rendering the rows takes about one
 _KEPT = 64  # reports, for the files of tokenizer and data and the settings: Start needs no second check of what a page has shown
-TASKS = (Task.SFT, Task.DPO, Task.KTO, Task.ORPO)
 _SETTINGS = (
     "model", "revision", "task", "max_length", "train_on_prompt", "method", "modules_to_save", "target_modules",
     "trainable_layers", "chat_template", "chat_template_kwargs", "reasoning_history", "loss_on", "loss_field", "weight_field",
@@ -93,8 +92,8 @@ def _invalid(config: RunConfig) -> list[Problem]:
 
 
 def _why_not(config: RunConfig) -> Problem:
-    if config.task not in TASKS:
-        fitting = ", ".join(task.value for task in TASKS)
+    if not config.task.renders_rows:
+        fitting = ", ".join(task.value for task in Task if task.renders_rows)
         message = "does not train answers of a chat, so its rows are not rendered and checked."
         return Problem("task", config.task.value, message, f"Choose {fitting}.")
     fix = "Give a local folder with tokenizer.json. Rows for a hub model are checked by the run itself."
@@ -103,7 +102,7 @@ def _why_not(config: RunConfig) -> Problem:
 
 def _can_check(config: RunConfig) -> bool:
     """True if rows of this run can be checked here: its task trains answers, and its tokenizer is in a folder of this machine."""
-    return config.task in TASKS and has_tokenizer(Path(config.model).expanduser())
+    return config.task.renders_rows and has_tokenizer(Path(config.model).expanduser())
 
 
 def _report(config: RunConfig, data: Dataset | Path, columns: str | None = None) -> Report:

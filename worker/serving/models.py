@@ -31,7 +31,7 @@ MOST = 5
 
 _ADAPTER_FILE = "adapter_config.json"
 _MODEL_FILE = "config.json"
-_UNSERVED = (Task.CLASSIFICATION, Task.REWARD)
+_UNSERVED = tuple(task for task in Task if not task.generates)
 CACHE_TOKENS = 2048
 """The tokens of prompt and answer for which memory must be free."""
 
@@ -127,7 +127,7 @@ def source(*, session: Session, name: str) -> Source:
     """
     run, what = run_of(session=session, name=name), name.partition(":")[2]
     config = RunConfig.model_validate(run.config)
-    if config.task in _UNSERVED:
+    if not config.task.generates:
         fix = "Choose a run whose model generates text."
         raise NotServed("model", name, f"was trained for {config.task.value}, which answers no prompts.", fix)
     return Source(f"{run.id}:{what}" if what else run.id, None if what == BASE else _folder(run, what), config)

@@ -33,14 +33,9 @@ _TILES_ON_CPU = 7.25
 
 def task_shape(config: RunConfig, shape: ModelShape) -> ModelShape:
     """The shape of the model that the task trains: a scoring model has no language model head."""
-    if compares_answers(config):
+    if config.task.is_preference:
         shape = replace(shape, dropout=0.0)
     return shape if config.task.generates else replace(shape, head=0)
-
-
-def compares_answers(config: RunConfig) -> bool:
-    """True for the tasks whose trainers in trl turn dropout off."""
-    return config.task in (Task.DPO, Task.KTO, Task.ORPO, Task.REWARD)
 
 
 def formats_of(config: RunConfig, shape: ModelShape, sizes: Sizes) -> Formats:
@@ -51,7 +46,7 @@ def formats_of(config: RunConfig, shape: ModelShape, sizes: Sizes) -> Formats:
     return Formats(
         stream=sizes.stream, compute=sizes.compute, casts=casts, autocast=sizes.casts, trains=not config.method.adapts,
         adapts=sizes.adapts, rank=adapter_rank(config),
-        adapter_dropout=config.lora_dropout > 0 and config.method.is_lora and not compares_answers(config),
+        adapter_dropout=config.lora_dropout > 0 and config.method.is_lora and not config.task.is_preference,
         on_cuda=sizes.on_cuda, flash=sizes.flash,
         # The families that cap scores have no other kernel without flash attention (transformers/models/gemma2), BLOOM none at all.
         eager=config.attention is Attention.EAGER or (capped and not config.attention.flash) or shape.model_type == _BLOOM,
@@ -188,7 +183,7 @@ def _logits(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) ->
     """Bytes of logits and loss at the end of the forward pass and at the beginning of the backward pass."""
     if not config.task.generates:
         return 0.0, 0.0
-    if config.task in (Task.DPO, Task.KTO):
+    if config.task.has_reference:
         return _fused_head(config, shape, batch, sizes)
     elements = batch.loss_tokens * shape.vocab / config.sequence_parallel_size
     if config.task is Task.ORPO:

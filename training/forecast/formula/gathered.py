@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from training.config.choices import Quantization, Strategy, Task
+from training.config.choices import Quantization, Strategy
 from training.config.run_config import RunConfig
 from training.config.sharding import MAX_LIVE_PARAMETERS, stage_3_sizes
 from training.forecast.formula.trainable import adapted, adapter_rank, layer_matrices, ties_head, trains_tables
@@ -123,12 +123,12 @@ def _layers_done_early(config: RunConfig, shape: ModelShape) -> float:
 
 def _tested(config: RunConfig) -> bool:
     """True if a run tests its batches before the first step, in passes without a backward pass."""
-    return config.task in (Task.SFT, Task.PRETRAINING)
+    return config.task.is_language_modeling
 
 
 def _changes_order(config: RunConfig) -> bool:
     """True if passes of the model alternate with those of a reference that is the model without its adapter."""
-    return config.task in (Task.DPO, Task.KTO) and config.method.adapts
+    return config.task.has_reference and config.method.adapts
 
 
 def _in_graph(config: RunConfig, shape: ModelShape, compute: int) -> float:

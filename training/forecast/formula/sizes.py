@@ -6,7 +6,7 @@ the libraries' other buffers were counted in real runs (benchmarks/forecast/comm
 
 from dataclasses import dataclass, replace
 
-from training.config.choices import Method, Offload, OptimizerName, Precision, Quantization, Strategy, Task
+from training.config.choices import Method, Offload, OptimizerName, Precision, Quantization, Strategy
 from training.config.run_config import RunConfig
 from training.forecast.formula import trainable
 from training.forecast.formula.gathered import Gathered, gathered_bytes, packed_bytes
@@ -90,7 +90,7 @@ def sizes_of(config: RunConfig, shape: ModelShape, card: Card | None) -> Sizes:
     sharded = fsdp or zero == 3
     weights = (held + trained * format_) / (ranks if sharded else 1)
     weights += (4 if plain else compute) * trainable.fixed_weights(config, shape)
-    if config.task in (Task.DPO, Task.KTO) and not config.method.adapts:
+    if config.task.has_reference and not config.method.adapts:
         weights += shape.parameters * stored / (ranks if sharded else 1)  # the reference model
     gradients = trained * format_ / (ranks if sharded or zero == 2 else 1)
     # DeepSpeed's optimizer updates an fp32 copy of its shard of the weights.

@@ -126,9 +126,9 @@ class Reference:
 def _prompts(config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, count: int) -> list[Prompt]:
     """The first `count` held-out rows with a prompt; of the training rows if none are held out. Empty for other tasks."""
     renderer, encoder = Renderer(tokenizer, ChatSettings.of(config)), Encoder(tokenizer)
-    if config.task in (Task.CLASSIFICATION, Task.REWARD):
+    if not config.task.generates:
         return list(islice(_scored(config, data, renderer, tokenizer), count))
-    if config.task not in (Task.SFT, Task.DPO, Task.ORPO, Task.KTO):
+    if not config.task.renders_rows:
         return []
     found: list[Prompt] = []
     for row, example, item in _rows(data):
