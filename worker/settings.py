@@ -64,7 +64,8 @@ class Settings(EngineSettings):
     )
     visibility: Literal["all", "own"] = Field(
         "all",
-        description="What accounts see: everything (all), or only what they own and what was shared with them (own).",
+        description="What accounts see: everything (all), or only what they own and what was shared with them (own). Set it for "
+        "web servers and workers.",
     )
     token: SecretStr | None = Field(
         None, description="The server's token, at least 32 characters. Default: generated and saved in the data folder."
@@ -87,7 +88,8 @@ class Settings(EngineSettings):
     )
     store_url: str = Field(
         "",
-        description="Object store of data sets, checkpoints, results and logs: s3://bucket/lathe. The data folder is its cache.",
+        description="Object store of data sets, checkpoints, results and logs, such as s3://bucket/lathe. Default: the data folder "
+        "only.",
     )
     store_cache_bytes: int | None = Field(
         None,
