@@ -5,13 +5,12 @@ Both import these libraries if they are installed, which takes 2 of the 10 secon
 
 import sys
 
-from training.config.choices import LoraInit, OptimizerName, Quantization
+from training.config.choices import LoraInit, Quantization
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.model_info.config_json import read_config
 
 LIBRARIES = ("bitsandbytes", "torchao")
-_OPTIMIZERS = {OptimizerName.ADAMW, OptimizerName.ADAFACTOR, OptimizerName.MUON, OptimizerName.SGD}
 
 
 def leave_out(*configs: RunConfig) -> None:
@@ -27,7 +26,7 @@ def may_quantize(config: RunConfig) -> bool:
     """True if the run quantizes weights or optimizer states, or the model may be quantized already."""
     if config.quantized is not Quantization.NONE or config.lora_init is LoraInit.LOFTQ:
         return True
-    if config.optimizer not in _OPTIMIZERS:
+    if not config.optimizer.is_built_in:
         return True
     try:
         return "quantization_config" in read_config(config.model)

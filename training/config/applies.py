@@ -94,7 +94,7 @@ _zero3 = _to("strategy", Strategy.ZERO3)
 _sharded_zero = _to("strategy", Strategy.ZERO1, Strategy.ZERO2, Strategy.ZERO3)
 _mixtures = Applies("data", "several data sets with weights", lambda values: has_weights(values.get("data")))
 _plateau = _to("lr_scheduler", Scheduler.REDUCE_ON_PLATEAU)
-_moments = _to_all_but("optimizer", OptimizerName.SGD, OptimizerName.ADAFACTOR)
+_moments = _to_all_but("optimizer", *(one for one in OptimizerName if not one.has_betas))
 
 APPLIES: dict[str, Applies] = {
     "loss_on": _to("task", Task.SFT),
@@ -156,10 +156,8 @@ APPLIES: dict[str, Applies] = {
     "early_stopping_threshold": _to_runs_with("early_stopping_patience"),
     "adam_beta1": _moments,
     "adam_beta2": _moments,
-    "adam_epsilon": _to_all_but(
-        "optimizer", OptimizerName.SGD, OptimizerName.ADAFACTOR, OptimizerName.LION, OptimizerName.LION_8BIT
-    ),
-    "momentum": _to("optimizer", OptimizerName.SGD, OptimizerName.MUON),
+    "adam_epsilon": _to_all_but("optimizer", *(one for one in OptimizerName if not one.has_epsilon)),
+    "momentum": _to("optimizer", *(one for one in OptimizerName if one.has_momentum)),
     "warmup": _to_all_but("lr_scheduler", Scheduler.CONSTANT, Scheduler.REDUCE_ON_PLATEAU),
     "min_lr_ratio": _to("lr_scheduler", Scheduler.WSD, Scheduler.COSINE_WITH_MIN_LR, Scheduler.REDUCE_ON_PLATEAU),
     "decay_share": _to("lr_scheduler", Scheduler.WSD),

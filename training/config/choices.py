@@ -300,6 +300,62 @@ class OptimizerName(StrEnum):
         """True if the state is in memory that the GPU pages to the host."""
         return self.value.startswith("paged_")
 
+    @property
+    def is_lion(self) -> bool:
+        return self in (OptimizerName.LION, OptimizerName.LION_8BIT)
+
+    @property
+    def has_betas(self) -> bool:
+        """True if adam_beta1 and adam_beta2 are arguments of it."""
+        return self not in (OptimizerName.SGD, OptimizerName.ADAFACTOR)
+
+    @property
+    def has_epsilon(self) -> bool:
+        """True if adam_epsilon is an argument of it."""
+        return self.has_betas and not self.is_lion
+
+    @property
+    def has_momentum(self) -> bool:
+        """True if momentum is an argument of it."""
+        return self in (OptimizerName.SGD, OptimizerName.MUON)
+
+    @property
+    def is_adam_like(self) -> bool:
+        """True if the bounds of AdamW's learning rates hold for it too; of Lion, a share of them (training/rules/optimizers.py)."""
+        return self not in (OptimizerName.SGD, OptimizerName.MUON)
+
+    @property
+    def is_elementwise(self) -> bool:
+        """True if its state has an element for each weight, or one for all, and can be divided among other ranks."""
+        return self in (
+            OptimizerName.ADAMW,
+            OptimizerName.PAGED_ADAMW_32BIT,
+            OptimizerName.ADAMW_ANYPRECISION,
+            OptimizerName.LION,
+            OptimizerName.SGD,
+        )
+
+    @property
+    def supports_fsdp(self) -> bool:
+        """True if it supports DTensors, as found by running each: bitsandbytes' do not, Adafactor mixes them with plain tensors,
+        and torchao's fail if a matrix is not sharded evenly."""
+        return self in (
+            OptimizerName.ADAMW,
+            OptimizerName.ADAMW_ANYPRECISION,
+            OptimizerName.MUON,
+            OptimizerName.SGD,
+        )
+
+    @property
+    def is_built_in(self) -> bool:
+        """True if torch or transformers has it, so that it needs no other library."""
+        return self in (
+            OptimizerName.ADAMW,
+            OptimizerName.ADAFACTOR,
+            OptimizerName.MUON,
+            OptimizerName.SGD,
+        )
+
 
 class Interval(StrEnum):
     STEPS = "steps"

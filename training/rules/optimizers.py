@@ -8,10 +8,6 @@ from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.rules.conflict import Conflict, rule
 
-SUPPORT_FSDP = {OptimizerName.ADAMW, OptimizerName.ADAMW_ANYPRECISION, OptimizerName.MUON, OptimizerName.SGD}
-"""Optimizers that support DTensors, as found by running each: bitsandbytes' do not, Adafactor mixes them with plain tensors,
-and torchao's fail if a matrix is not sharded evenly."""
-
 
 @rule
 def muon_needs_whole_matrices(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
@@ -59,7 +55,7 @@ def anyprecision_trains_bf16_weights(config: RunConfig, machine: Machine) -> Ite
 
 @rule
 def some_optimizers_do_not_support_fsdp(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.strategy is Strategy.FSDP and config.optimizer not in SUPPORT_FSDP:
+    if config.strategy is Strategy.FSDP and not config.optimizer.supports_fsdp:
         yield Conflict(
             ("optimizer", "strategy"),
             f"{config.optimizer.value} does not support FSDP's sharded weights.",
@@ -117,8 +113,6 @@ def warmup_and_decay_fit_into_the_run(config: RunConfig, machine: Machine) -> It
         )
 
 
-_ADAM_LIKE = {name for name in OptimizerName if name not in (OptimizerName.SGD, OptimizerName.MUON)}
-_LION = {OptimizerName.LION, OptimizerName.LION_8BIT}
 _LION_FACTOR = 0.3  # Chen et al., "Symbolic Discovery of Optimization Algorithms" (2023): 3 to 10 times less than AdamW
 _LORA_TYPE = {Method.LORA, Method.QLORA, Method.ADALORA}
 
@@ -141,9 +135,9 @@ _LORA = _Bound(5e-3, 5e-2, 2e-4)
 @rule
 def the_learning_rate_fits_the_method(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
     bound = _FULL if config.method is Method.FULL else _LORA if config.method in _LORA_TYPE else None
-    if bound is None or config.optimizer not in _ADAM_LIKE:
+    if bound is None or not config.optimizer.is_adam_like:
         return
-    factor = _LION_FACTOR if config.optimizer in _LION else 1.0
+    factor = _LION_FACTOR if config.optimizer.is_lion else 1.0
     if config.learning_rate < bound.risky * factor:
         return
     sure = config.learning_rate >= bound.hopeless * factor

@@ -5,20 +5,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
 
-from training.config.choices import Offload, OptimizerName, Strategy
+from training.config.choices import Offload, Strategy
 from training.config.run_config import RunConfig
 from training.errors import UserError
 
 LAYOUT_FILE = "layout.json"
 _COPIES = {Strategy.SINGLE, Strategy.DDP}
-_ELEMENTWISE = {
-    OptimizerName.ADAMW,
-    OptimizerName.PAGED_ADAMW_32BIT,
-    OptimizerName.ADAMW_ANYPRECISION,
-    OptimizerName.LION,
-    OptimizerName.SGD,
-}
-"""Optimizers whose state has an element for each weight, or one for all."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +88,7 @@ def _not_converted(layout: Layout, config: RunConfig) -> tuple[str, str] | None:
     if not layout.parameters:
         reason = "its DeepSpeed JSON selects an optimizer that is not converted."
         return "strategy", f"cannot continue a checkpoint of {before}: {reason}"
-    if config.optimizer not in _ELEMENTWISE:
+    if not config.optimizer.is_elementwise:
         return "optimizer", f"has state that cannot be divided differently; the checkpoint is of {before}."
     for name in ("offload_optimizer", "offload_param"):
         if getattr(config, name) is Offload.NVME:
