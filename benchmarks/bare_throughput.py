@@ -45,7 +45,7 @@ def say(**values: Any) -> None:
 def counting(trainer: type[Trainer], stamp: Stamp) -> type[Trainer]:
     """Returns a subclass of `trainer` that counts the tokens it trains on, without padding."""
 
-    class Counting(trainer):  # type: ignore[misc,valid-type]
+    class Counting(trainer):  # type: ignore[misc]
         def training_step(self, model: Any, inputs: Any, *arguments: Any) -> Any:
             mask = inputs.get("attention_mask")
             stamp.tokens += int(inputs["input_ids"].numel() if mask is None else mask.sum())
@@ -111,7 +111,8 @@ def collate(batch: list[Row], pad: int) -> dict[str, torch.Tensor]:
 
 def trl(name: str, settings: dict[str, Any], rows: list[Row], stamp: Stamp) -> Trainer:
     from datasets import Dataset
-    from trl import SFTConfig, SFTTrainer
+    from trl.trainer.sft_config import SFTConfig
+    from trl.trainer.sft_trainer import SFTTrainer
 
     marked = [
         {"input_ids": row["input_ids"], "completion_mask": [int(label != IGNORED) for label in row["labels"]]}

@@ -80,7 +80,7 @@ def one_run(run_dir: Path, model: Path, data: Path, steps: int, *, background: b
     if code:
         raise SystemExit((run_dir / "output.log").read_text(encoding="utf-8", errors="replace")[-3000:])
     events = [event for line in (run_dir / "events.jsonl").read_bytes().splitlines() if (event := decode(line))]
-    saved = [event for event in events if isinstance(event, CheckpointSaved) and event.step < config.max_steps]
+    saved = [event for event in events if isinstance(event, CheckpointSaved) and event.step < (config.max_steps or 0)]
     return [figures_of(checkpoint, events) for checkpoint in saved]
 
 

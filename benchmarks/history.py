@@ -142,16 +142,17 @@ def reports(steps: range, total: int) -> Iterator[Event]:
 
 
 def page(run_id: str) -> str:
-    """Returns all data of the Run page, without caches: plots, events and so on."""
-    from app.documents.live import plots
-    from app.pages.run import page as run
-    from app.pages.run import snapshot
+    """Returns all data of the Run page: its parts as HTML, and the points of its plots."""
+    from starlette.datastructures import QueryParams
 
-    snapshot.forget()
-    outputs = run.show(run_id, run.Sent())
+    from app.documents.live import plots
+    from app.pages.run.page import view
+
+    query = QueryParams({"id": run_id})
+    parts = view.parts({"query": query, **view.context(query)})
     with database.read() as session:
         drawn = plots.plots(session, runs.get(session=session, run_id=run_id), plots.View())
-    return json.dumps([drawn, *[item for item in outputs if isinstance(item, (str, dict))]], default=str)
+    return json.dumps([drawn, parts], default=str)
 
 
 def every_nth_row(run_id: str) -> str:

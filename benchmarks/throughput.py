@@ -188,7 +188,7 @@ def tokens_by_step(settings: dict[str, Any]) -> list[int]:
     """Returns Lathe's tokens after each step, up to the number of the others, at most one epoch."""
     seen = np.cumsum(settings["train_lengths"])
     by_step = seen[settings["rows"] - 1 :: settings["rows"]]
-    return by_step[: int(np.searchsorted(by_step, settings["tokens"])) + 1].tolist()
+    return list(map(int, by_step[: int(np.searchsorted(by_step, settings["tokens"])) + 1]))
 
 
 def run_watched(command: list[str], env: dict[str, str], folder: Path) -> list[float]:

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 from demo import ROOT, SECONDS, SELECTORS, STARTER, lathe_up, settings, settle
@@ -69,7 +70,7 @@ def make_files(folder: Path) -> list[Path]:
     def text(most: float) -> str:
         return " ".join(generator.choice(words) for _ in range(max(3, int(generator.lognormvariate(most, 0.9)))))
 
-    rows = {
+    rows: dict[str, list[dict[str, Any]]] = {
         "articles.jsonl": [{"instruction": f"Summarize: {text(4.2)}", "output": text(3.2)} for _ in range(400)],
         "chat.jsonl": [
             {"messages": [{"role": "user", "content": text(2.5)}, {"role": "assistant", "content": text(3.0)}]}

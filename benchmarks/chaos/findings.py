@@ -126,7 +126,8 @@ def _stored_checkpoints(run_id: str) -> int:
 
 def _seconds_of_step(folder: Path) -> float:
     """Returns the median time between the records of two steps within an attempt."""
-    durations, last = [], None
+    durations: list[float] = []
+    last: float | None = None
     for record in _records(folder):
         if isinstance(record, RankStarted):
             last = None

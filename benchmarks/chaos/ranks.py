@@ -154,14 +154,14 @@ class Rank:
                 checkpoints.discard(leftover)
             chosen = checkpoint.name.encode() if checkpoint else b"none"
             if checkpoint:
-                step = checkpoint_step(checkpoint)
+                step = checkpoint_step(checkpoint) or 0
                 self.report.for_run(Resumed(step=step, path=checkpoint.name, rejected=rejected))
         name = self.exchange(chosen).decode() or chosen.decode()
         if name == "none":
             return 0, ""
         folder = checkpoints_dir(self.run_dir) / name
         data = (folder / f"rank-{self.report.rank}.txt").read_bytes()
-        return checkpoint_step(folder), data[:64].decode()
+        return checkpoint_step(folder) or 0, data[:64].decode()
 
     def agree(self, state: str) -> bool:
         """Waits for the other rank at the same step; returns True if any rank received SIGTERM.

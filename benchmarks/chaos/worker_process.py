@@ -15,5 +15,5 @@ from worker.queue.tasks import app
 __all__ = ["app"]
 
 devices.own_devices = lambda: [f"{hostname()}/{os.environ[supervisor.DEVICE]}/{devices.CPU}"]
-starting.supervisor_command = supervisor.command
+starting.supervisor_command = supervisor.command  # type: ignore[assignment]
 jobs.supervisor_program = job.PROGRAM

@@ -117,7 +117,7 @@ def simulation(case: Case) -> int:
     from training.simulation.simulate import simulate
 
     config = RunConfig.model_validate(case.config)
-    batch = {"lengths": [case.source] * case.rows, "targets": [case.length] * case.rows}
+    batch: dict[str, Any] = {"lengths": [case.source] * case.rows, "targets": [case.length] * case.rows}
     labeled = [case.length // 2] * case.rows
     precision = Precision(case.precision)
     return simulate(Request(config, **batch, labeled=labeled, device="cpu", precision=precision)).peak_bytes

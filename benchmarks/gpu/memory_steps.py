@@ -123,7 +123,8 @@ def train_steps(config: RunConfig, case: Case, bench: Bench, began: Any) -> None
     with patch.object(loading, "load_model", random_model):
         model = loading.load_trainable(config, config.precision, tokenizer)
     no_files = DataRows((), ())
-    data = Data(Rows(4 * case.rows, case.length), None, no_files, no_files, 0, 0)
+    rows: Any = Rows(4 * case.rows, case.length)
+    data = Data(rows, None, no_files, no_files, 0, 0)
     trainer = make_trainer(
         config, aim, folder, report, StopSignal(), model, arguments, tokenizer, data, config.precision
     )

@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 import time
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,7 +37,7 @@ class Program(Protocol):
 
 def measure(folder: Path, viewers: int, seconds: float) -> list[Watched]:
     """The figures of the programs that are installed."""
-    kinds = {"tensorboard": TensorBoard, "trackio": Trackio}
+    kinds: dict[str, Callable[[Path], Program]] = {"tensorboard": TensorBoard, "trackio": Trackio}
     return [_measured(kind(folder), viewers, seconds) for module, kind in kinds.items() if find_spec(module)]
 
 

@@ -142,7 +142,8 @@ def compared(cell: Cell, folder: Path) -> Finding:
     from benchmarks.reference.run import MismatchError, differences
 
     try:
-        return Finding(cell.name, **differences(cell, folder))
+        values: dict[str, Any] = differences(cell, folder)
+        return Finding(cell.name, **values)
     except MismatchError as error:
         return Finding(cell.name, reason=str(error))
 

@@ -60,7 +60,7 @@ def run(learner: Learner, steps: list[Step], settings: dict[str, Any]) -> Curve:
             group["lr"] = settings["learning_rate"] * _share_of_rate(number, len(steps), settings)
         loss = 0.0
         for part in learner.parts(step):
-            part.backward()
+            part.backward()  # type: ignore[no-untyped-call]
             loss += part.item()
         curve.losses.append(loss)
         norm = torch.nn.utils.clip_grad_norm_(trained, settings.get("max_grad_norm", 1.0))
@@ -216,7 +216,8 @@ class ExpertLearner(TokenLearner):
         chosen = likely.topk(config.num_experts_per_tok).indices
         shares = functional.one_hot(chosen, config.num_local_experts).float().mean(0).sum(0)
         balance: torch.Tensor = config.num_local_experts * (shares * likely.mean(0)).sum()
-        return config.router_aux_loss_coef * balance
+        weight: float = config.router_aux_loss_coef
+        return weight * balance
 
 
 class RankLearner(TokenLearner):

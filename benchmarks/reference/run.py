@@ -244,6 +244,6 @@ def _distance(
             left[name].double() - (right[name].double() if right[name].shape == left[name].shape else 0)
             for name in left
         )
-        return sum(float(difference.square().sum()) for difference in differences) ** 0.5
+        return math.sqrt(sum(float(difference.square().sum()) for difference in differences))
 
     return norm(saved, expected) / norm(expected, before)

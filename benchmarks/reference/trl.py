@@ -115,15 +115,15 @@ class PreferenceLearner:
 
 def _classes(task: str) -> tuple[Any, Any]:
     """Returns trl's trainer class of a task, and the class of its arguments."""
-    import trl
     from trl.experimental import orpo
+    from trl.trainer import dpo_config, dpo_trainer, kto_config, kto_trainer, reward_config, reward_trainer
 
     match task:
         case "dpo":
-            return trl.DPOTrainer, trl.DPOConfig
+            return dpo_trainer.DPOTrainer, dpo_config.DPOConfig
         case "kto":
-            return trl.KTOTrainer, trl.KTOConfig
+            return kto_trainer.KTOTrainer, kto_config.KTOConfig
         case "orpo":
             return orpo.ORPOTrainer, orpo.ORPOConfig
         case _:
-            return trl.RewardTrainer, trl.RewardConfig
+            return reward_trainer.RewardTrainer, reward_config.RewardConfig

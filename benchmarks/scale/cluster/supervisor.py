@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 from benchmarks.scale.cluster.controller import Controller, SimulatedJob
@@ -28,7 +29,7 @@ from worker.supervision.report_reader import AttemptProgress
 _PYTHON_SECONDS = 3.0
 _RETRY_SECONDS = 2.0
 _HELD = 3650 * DAY  # stands for renewals every few seconds
-_UNKNOWN = {
+_UNKNOWN: dict[str, Any] = {
     "train_rows": 1,
     "eval_rows": 0,
     "skipped_rows": 0,
@@ -36,7 +37,7 @@ _UNKNOWN = {
     "target_modules": [],
     "engine": "none",
 }
-_NUMBERS = {"zero_stage": None, "precision": "bf16", "trainable_parameters": 1, "total_parameters": 1}
+_NUMBERS: dict[str, Any] = {"zero_stage": None, "precision": "bf16", "trainable_parameters": 1, "total_parameters": 1}
 CRASH = "CUDA error: uncorrectable ECC error encountered"
 
 
@@ -110,7 +111,7 @@ class Supervisor:
             checkpoints.discard(leftover)
         first = (checkpoint_step(newest) or 0) if newest else 0
         now, last = self._timeline.now, self._account.total_steps
-        size = {"world_size": 8 * len(self._nodes), "total_steps": last, "start_step": first}
+        size: dict[str, Any] = {"world_size": 8 * len(self._nodes), "total_steps": last, "start_step": first}
         found = [events.Resumed(step=first, path=newest.name, rejected=rejected, time=now)] if newest else []
         planned = events.Planned(time=now, **size, **_UNKNOWN, **_NUMBERS)
         self._report(*found, planned, events.PhaseStarted(phase="training", time=now))

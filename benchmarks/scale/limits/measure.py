@@ -6,6 +6,7 @@ import statistics
 from collections import defaultdict
 from typing import Any
 
+from benchmarks.history import STEP_ROWS
 from benchmarks.scale.limits import queueing, writing
 from benchmarks.scale.limits.databases import installations, use
 
@@ -80,7 +81,7 @@ _ROWS = (
     ("writing", "metric rows stored, supervisors: {}", "rows_per_second", "rows/s", 1),
     (
         "writing",
-        f"a batch of {writing.STEPS * writing.STEP_ROWS} rows, p95, supervisors: {{}}",
+        f"a batch of {writing.STEPS * STEP_ROWS} rows, p95, supervisors: {{}}",
         "p95_seconds",
         "ms",
         1000,
