@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.format import datasets as words
+from app.format import dataset_text as words
 from app.format import rows as row_words
 from app.pages.dataset import page
 from app.pages.dataset.state import MEASURED, TABS, ViewState
