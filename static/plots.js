@@ -41,6 +41,7 @@
     const chosen = { axis: "step", smoothing: "Off", log: false, clip: false, order: [], without: [], ...kept };
     if (!axes.includes(chosen.axis)) chosen.axis = axes[0];
     if (!(chosen.smoothing in SMOOTHINGS)) chosen.smoothing = "Off";
+    for (const name of ["order", "without"]) if (!Array.isArray(chosen[name])) chosen[name] = [];
     return chosen;
   }
 

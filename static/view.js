@@ -192,6 +192,7 @@
       source.closest("dialog")?.close();
     } catch (error) {
       refuse(source, error.message);
+      if (source.matches("form[data-at-once]")) source.reset(); // the boxes show what the server has
       for (const option of source.options ?? []) option.selected = option.defaultSelected;
     }
     if (button) button.disabled = false;

@@ -4,7 +4,8 @@ A template (app/pages/templates/) extends page.html. Each of its blocks, apart f
 the block's name as `data-part`, which static/view.js fills again with what the server sends. What a page shows is in its address:
 links like `?sort=name` and forms with `data-live` change the address and the parts, without loading the page again. Buttons call
 REST (`action` in app/pages/templates/parts.html), and so do forms with `data-do` ("POST /api/..."): their fields are the values of
-the request's body, or with `data-query` of its query (`written` in static/view.js). A button with `data-open` opens the dialog of
+the request's body, or with `data-query` of its query (`written` in static/view.js); after a POST such a form is empty again unless
+it has `data-stays`, and one with `data-at-once` is sent at each change. A button with `data-open` opens the dialog of
 this id, which stands outside of the parts. Of a table whose rows have a `data-key`, only the rows that changed are sent.
 """
 
