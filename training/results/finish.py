@@ -25,7 +25,7 @@ from training.results.answers import Compared, compare, write_records
 from training.results.merging import merge
 from training.results.parity.reference import Reference, by_all_ranks, fits_here, record
 from training.results.parity.verify import verified
-from training.run_folder.derived import outdated
+from training.run_folder.derived import remove_outdated
 from training.run_folder.model_card import environment_token, upload, write_card
 from training.run_folder.paths import ANSWERS_FILE, result_dir
 from training.run_folder.record import Lineage, write_record
@@ -245,8 +245,7 @@ def save_result(trainer: ReportingTrainer, config: RunConfig, run_dir: Path) -> 
             (partial / "training_args.bin").unlink(missing_ok=True)  # an unused pickle
             check_result(partial, trainer.accelerator.unwrap_model(trainer.model))
             export_plain_lora(partial, run_dir)
-            for form in outdated(run_dir):  # no form of an earlier result stands beside the new one
-                shutil.rmtree(form) if form.is_dir() else form.unlink()
+            remove_outdated(run_dir)  # what `lathe verify` made of the earlier result since this attempt began
             shutil.rmtree(target, ignore_errors=True)
             partial.rename(target)
     return target

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from training.run_folder import checkpoints
+from training.run_folder.derived import is_outdated, remove_outdated
 from training.run_folder.paths import (
     CONFIG_FILE,
     EVENTS_FILE,
@@ -52,6 +53,16 @@ class RunFiles:
             self._fetched = True
             self._thread = threading.Thread(target=self._keep_pushing, args=(store,), name="uploads", daemon=True)
             self._thread.start()
+
+    def outdate(self, beat: Callable[[], object]) -> None:
+        """Deletes the forms of an earlier result, here and in the store, because the run trains again; calls `beat` meanwhile.
+
+        Raises:
+            Exception: the store does not answer.
+        """
+        remove_outdated(self._run_dir)
+        if store := object_store.configured():
+            _while_beating(lambda: _delete_outdated(store, self._key), beat)
 
     def finish(self, beat: Callable[[], object], *, seconds: float = _PATIENCE_SECONDS) -> bool:
         """Uploads everything, and calls `beat` meanwhile. Tries again for `seconds`; False if the store did not answer."""
@@ -118,10 +129,13 @@ class RunFiles:
             folder = checkpoints_dir(self._run_dir) / name
             if (checkpoint_step(folder) or 0) > newest:  # older ones were deleted here
                 pull_folder(store, f"{self._key}/{_CHECKPOINTS}/{name}", folder)
+        records = self._run_dir / EVENTS_FILE
+        trained_elsewhere = (records.stat().st_size if records.exists() else 0) < offsets[0]
+        if trained_elsewhere:
+            remove_outdated(self._run_dir)
         for name in _FOLDERS:
-            if not (self._run_dir / name).exists():
-                pull_folder(store, f"{self._key}/{name}", self._run_dir / name)
-                (self._run_dir / name / MANIFEST_FILE).unlink(missing_ok=True)
+            if trained_elsewhere or not (self._run_dir / name).exists():
+                _pull_result_folder(store, self._key, self._run_dir, name)
         for name, stored in zip((EVENTS_FILE, LOG_FILE), offsets, strict=True):
             _pull_lines(store, self._key, self._run_dir / name, stored)
 
@@ -155,13 +169,14 @@ def stored(store: ObjectStore, run_dir: Path) -> list[Path]:
 def pull_result(store: ObjectStore, run_dir: Path, events_bytes: int) -> None:
     """Downloads what a run on another machine has left: its result, the files beside it, records and log; no checkpoints.
 
-    Folders that were here before are replaced in one step each. `events_bytes` of the records were in the database; a machine that
-    was lost may have uploaded fewer, and the rest is filled up.
+    Folders that were here before are replaced in one step each, and the forms of an earlier result deleted.
+    `events_bytes` of the records were in the database; a machine that was lost may have uploaded fewer, and the rest is filled up.
 
     Raises:
         Exception: the store does not answer, or a file in it is damaged.
     """
     key = f"runs/{run_dir.name}"
+    remove_outdated(run_dir)
     for name in _FOLDERS:
         _pull_result_folder(store, key, run_dir, name)
     for stored in store.keys(key):
@@ -205,6 +220,12 @@ def _pull_result_folder(store: ObjectStore, key: str, run_dir: Path, name: str) 
         shutil.rmtree(run_dir / name, ignore_errors=True)
         part.rename(run_dir / name)
     return there
+
+
+def _delete_outdated(store: ObjectStore, key: str) -> None:
+    names = {stored.removeprefix(f"{key}/").partition("/")[0] for stored in store.keys(key)}
+    for name in filter(lambda name: is_outdated(Path(name)), names):
+        store.delete_all(f"{key}/{name}")
 
 
 def _pull_lines(store: ObjectStore, key: str, file: Path, stored: int) -> None:

@@ -19,7 +19,7 @@ from training.errors import Conflict, NotFound, UserError
 from worker.file_store import run_files
 from worker.settings import get_settings
 from worker.store import database, history, outbox, shares
-from worker.store.tables import LOCAL, Attempt, Evaluation, Event, Request, Run, Status, Sweep
+from worker.store.tables import LOCAL, Attempt, Build, Evaluation, Event, Request, Run, Status, Sweep
 from worker.store.tables.run_values import LONGEST_NAME, LONGEST_NOTES, LONGEST_TAG
 
 T = TypeVar("T", Run, Sweep, Evaluation)
@@ -188,6 +188,7 @@ def resume(*, session: Session, run_id: str, step_down: bool = False, changes: C
     run.job_id = run.job = None
     if run.at_rung:  # its sweep stopped it early: now it trains to its last step
         run.held, run.pause_at = False, None
+    session.exec(delete_from(Build).where(col(Build.run_id) == run.id))  # forms of the result that the new one replaces
     proposed = (run.error or {}).get("step_down") or {}
     if step_down and not proposed:
         message = "has no settings proposed that need less memory."

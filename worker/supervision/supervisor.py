@@ -141,6 +141,7 @@ class Supervisor:
         killed_before = processes.memory_kills()
         output = self._run_dir / LOG_FILE
         printed_before = output.stat().st_size if output.exists() else 0
+        self._files.outdate(lambda: self._lease.try_once(self._beat))
         self._lease.try_once(self._beat)  # on a busy machine each part of the start may take as long as a lease
         trainer = self._start(run, config)
         self._lease.try_once(self._beat)

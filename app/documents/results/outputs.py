@@ -89,7 +89,7 @@ def document(session: Session, run: Run) -> Outputs:
 
 def built(run: Run, item: Build) -> BuildAnswer:
     """A build."""
-    address = _address(run, item.form) if item.status is Status.FINISHED and _is_of_now(run, item) else ""
+    address = _address(run, item.form) if item.status is Status.FINISHED else ""
     return BuildAnswer.model_validate(item.model_dump() | {"address": address})
 
 
@@ -104,14 +104,9 @@ def outputs(run: Run, requested: Sequence[Build] = ()) -> list[Output]:
     return [_with_build(run, output, latest.get(output.form)) for output in _forms(run, sorted(steps, reverse=True))]
 
 
-def _is_of_now(run: Run, item: Build) -> bool:
-    """False for a build that ended before the run did, which was resumed since."""
-    return item.finished_at is None or item.finished_at >= (run.finished_at or 0.0)
-
-
 def _with_build(run: Run, output: Output, item: Build | None) -> Output:
     """The form with its latest build; what another machine has built is downloaded from the object store on request."""
-    if item is None or not output.form or not _is_of_now(run, item):
+    if item is None or not output.form:
         return output
     kept = item.status is Status.FINISHED and get_settings().store_url and not output.address
     address = _address(run, output.form) if kept else output.address

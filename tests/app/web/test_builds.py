@@ -1,7 +1,6 @@
 """Builds over REST, by the command line of another machine, and on the page: who may start them, progress, failure, download."""
 
 import json
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,8 +16,8 @@ from run_files import checkpoint, result
 from web import client
 
 from worker.settings import get_settings
-from worker.store import database
-from worker.store.tables import Build, Run, Status
+from worker.store import database, runs
+from worker.store.tables import Build, Status
 from worker.store.work import BUILD
 
 
@@ -87,16 +86,18 @@ def test_the_newest_checkpoint_of_a_stopped_run_is_its_first_form(home: Path) ->
     assert api.get(address).content == b"weights"
 
 
-def test_what_was_built_of_an_earlier_result_is_not_offered(home: Path) -> None:
-    run, api = played(), client()
-    api.post(f"/api/runs/{run.id}/builds/merged")
-    claimed()
-    ended()
+def test_the_builds_of_a_run_end_when_it_is_resumed(home: Path) -> None:
+    run, api = played(Status.STOPPED), client()
+    for form in ("checkpoint-2", "checkpoint-4"):
+        api.post(f"/api/runs/{run.id}/builds/{form}")
+        claimed()
     with database.write() as session:
-        session.get_one(Run, run.id).finished_at = time.time() + 60
-    assert api.get(f"/api/runs/{run.id}/builds/merged").json()["address"] == ""
-    merged = next(one for one in api.get(f"/api/runs/{run.id}/outputs").json()["outputs"] if one["form"] == "merged")
-    assert (merged["address"], merged["build"]) == ("", None)
+        build = BUILD.rows(session)[0][0]
+        assert BUILD.finish(session, BUILD.key_of(build), Status.FINISHED)
+        runs.resume(session=session, run_id=run.id)
+    assert api.get(f"/api/runs/{run.id}/builds").json() == {"builds": []}
+    with database.write() as session:
+        assert BUILD.rows(session) == []  # so its holder stops, and none takes it over
 
 
 @pytest.fixture

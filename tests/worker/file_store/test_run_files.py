@@ -126,6 +126,41 @@ def test_a_run_continues_on_another_machine(store: ObjectStore, tmp_path: Path) 
     assert sha256(checkpoint / "shards" / "0.pt") == sha256(checkpoint_dir(there, 4) / "shards" / "0.pt")
 
 
+def test_the_forms_of_an_earlier_result_are_nowhere_once_the_run_trains_again(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    here = tmp_path / "a" / "run1"
+    for name in ("adapter", "merged", "parity"):
+        (here / name).mkdir(parents=True)
+        (here / name / "weights").write_bytes(b"first")
+    for name in ("model-Q8_0.gguf", "checkpoint-4.zip", "events.jsonl"):
+        (here / name).write_bytes(b"first")
+    files = uploaded(here)
+    for built in ("merged.zip", "model-Q8_0.gguf", "checkpoint-4.zip"):
+        run_files.push_built(store, here, here / built)
+    files.outdate(lambda: None)
+    for name in ("merged.zip", "model-Q8_0.gguf", "checkpoint-4.zip"):
+        assert not run_files.pull_built(store, here, name)
+    assert {key.split("/")[2] for key in store.keys("runs/run1")} == {"adapter", "events.jsonl"}
+    assert {path.name for path in here.iterdir()} == {".uploaded.json", "adapter", "events.jsonl"}
+
+
+@S3_NIGHTLY
+def test_a_result_of_an_earlier_attempt_here_is_replaced_before_the_run_goes_on(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    here, there = tmp_path / "a" / "run1", tmp_path / "b" / "run1"
+    for folder, weights in ((here, b"second"), (there, b"first")):
+        (folder / "adapter").mkdir(parents=True)
+        (folder / "adapter" / "weights").write_bytes(weights)
+        (folder / "events.jsonl").write_bytes(weights)
+    (there / "model.gguf").write_bytes(b"first")
+    uploaded(here)
+    fetched(there, (len(b"second"), 0))
+    assert (there / "adapter" / "weights").read_bytes() == b"second"
+    assert not (there / "model.gguf").exists()
+
+
 @S3_NIGHTLY
 def test_a_checkpoint_without_its_manifest_does_not_count(store: ObjectStore, tmp_path: Path) -> None:
     here, there = tmp_path / "a" / "run1", tmp_path / "b" / "run1"

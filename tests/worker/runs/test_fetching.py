@@ -62,8 +62,10 @@ def test_a_result_of_an_earlier_attempt_is_replaced(run: Run) -> None:
     old.mkdir(parents=True)
     (old / "weights").write_bytes(b"older")
     (old / "leftover").write_bytes(b"older")
+    (old.parent / "model.gguf").write_bytes(b"older")
     fetching.fetch(run)
     assert [(file.name, file.read_bytes()) for file in old.iterdir()] == [("weights", b"trained")]
+    assert not (old.parent / "model.gguf").exists()
 
 
 def test_a_store_that_lacks_the_files_is_named_and_tried_again(run: Run, tmp_path: Path) -> None:

@@ -17,10 +17,15 @@ def test_a_run_has_its_files_in_the_store_until_it_is_deleted(
 ) -> None:
     monkeypatch.setenv("LATHE_STORE_URL", f"file://{tmp_path / 'store'}")
     get_settings.cache_clear()
-    with supervise(queue_run(steps=5)) as it:
+    queued = queue_run(steps=5)
+    stored = tmp_path / "store" / "runs" / queued
+    for folder in (get_settings().runs_dir / queued, stored):
+        folder.mkdir(parents=True)
+        (folder / "model.gguf").write_bytes(b"of an earlier result")
+    with supervise(queued) as it:
         run = it.wait()
     assert run.status is Status.FINISHED
-    stored = tmp_path / "store" / "runs" / run.id
+    assert not any((folder / "model.gguf").exists() for folder in (it.run_dir, stored))
     for name in ("config.json", "events.jsonl", "output.log"):
         assert (stored / name).read_bytes() == (it.run_dir / name).read_bytes()
     with database.write() as session:
