@@ -131,9 +131,14 @@ def _build(item: Build, run: Run, state: State, mark: str) -> dict[str, Any]:
     """Makes the form, and keeps it where other machines find it."""
     fetching.fetch_checkpoint(run, item.form)
     notes: list[str] = []
-    builder = results.Builder(run, tell=notes.append, progress=state.progress, mark=mark)
-    built = builder.build(item.form)
-    state.progress("uploading", 0, 0)
+
+    def progress(phase: str, done: int, total: int) -> None:
+        if state.stopping.is_set():
+            raise results.NoResult("form", item.form, "is not built, as requested.", "")
+        state.progress(phase, done, total)
+
+    built = results.Builder(run, tell=notes.append, progress=progress, mark=mark).build(item.form)
+    progress("uploading", 0, 0)
     fetching.keep(run, built)
     return {"notes": "\n".join(notes)}
 

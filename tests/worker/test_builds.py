@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -31,10 +31,11 @@ from worker.machine.process_identity import Identity
 from worker.runs import fetching, results
 from worker.runs.results import NoResult
 from worker.settings import get_settings
-from worker.store import accounts, database
+from worker.store import accounts, database, runs
 from worker.store import builds as store
 from worker.store.tables import Build, Run, Status
 from worker.store.work import BUILD
+from worker.supervision.queued_work import State
 
 
 @pytest.fixture(autouse=True)
@@ -156,6 +157,60 @@ def test_a_build_that_is_lost_too_often_fails_with_the_reason() -> None:
     assert error and "It was tried 3 times." in error["message"]
 
 
+def made(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) -> None:
+    """Programs write their file, and then this happens."""
+
+    def run(_builder: results.Builder, _module: str, *arguments: str) -> list[str]:
+        Path(arguments[1]).write_bytes(b"form")
+        then()
+        return []
+
+    monkeypatch.setattr(results.Builder, "_run", run)
+
+
+def test_a_form_of_a_run_that_is_resumed_meanwhile_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = PlayedRun("sums").claim("elsewhere/cpu")
+    run.end(Status.DIVERGED, summary=SUMMARY)
+    result(run.id)
+
+    def resume() -> None:
+        with database.write() as session:
+            runs.resume(session=session, run_id=run.id)
+
+    made(monkeypatch, resume)
+    with pytest.raises(NoResult, match="was resumed while merged was made"):
+        results.Builder(run.row).merged()
+    assert {path.name for path in (get_settings().runs_dir / run.id).iterdir()} == {".building", "adapter"}
+
+
+def test_what_a_killed_build_has_left_is_deleted_by_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = played()
+    run_dir = get_settings().runs_dir / run.id
+    (run_dir / ".unfinished").mkdir()
+    (run_dir / ".unfinished/merged.partial").touch()
+    made(monkeypatch, lambda: None)
+    assert results.Builder(run.row).build("gguf-adapter").read_bytes() == b"form"
+    assert not (run_dir / ".unfinished").exists()
+
+
+def test_a_build_that_is_cancelled_while_it_packs_leaves_nothing() -> None:
+    run = played()
+    run_dir = get_settings().runs_dir / run.id
+    (run_dir / "merged").mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (run_dir / "merged" / name).write_bytes(b"whole")
+    state = State()
+
+    def stop(phase: str, *_: int) -> None:
+        state.stopping.set()
+
+    state.progress = stop  # type: ignore[method-assign]
+    with pytest.raises(NoResult, match="is not built, as requested"):
+        builds._build(builds.submit(run.id, "merged"), run.row, state, "mark")
+    assert {path.name for path in run_dir.glob("*merged*")} == {"merged"}
+    assert not (run_dir / ".unfinished").exists()
+
+
 @pytest.fixture
 def stopped(tmp_path: Path) -> PlayedRun:
     """A stopped run of a tiny model with a checkpoint of an adapter."""
@@ -205,8 +260,8 @@ class TestSupervised:
             store.request_stop(session=session, run_id=stopped.id, form=item.form)
         assert eventually(lambda: (one := get(item)).status.ended and one, every=0.2).status is Status.STOPPED
         assert processes.marked(RUN_VARIABLE, f"build-{item.id}") == []
-        left = [path.name for path in (get_settings().runs_dir / stopped.id).glob("*checkpoint-*")]
-        assert left == []
+        left = {path.name for path in (get_settings().runs_dir / stopped.id).iterdir()}
+        assert left == {".building", "builds", "checkpoints", "config.json"}
 
 
 @pytest.fixture

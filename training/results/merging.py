@@ -1,4 +1,4 @@
-"""Merges an adapter into its base model: `python -m training.results.merging RUN_FOLDER`, or at the end of a run.
+"""Merges an adapter into its base model: `python -m training.results.merging RUN_FOLDER [TARGET]`, or at the end of a run.
 
 The saved adapter is merged into the original weights in their own dtype, even if training quantized them.
 """
@@ -38,14 +38,15 @@ def merge(
     tokenizer: PreTrainedTokenizerBase,
     classes: Sequence[str] = (),
     tell: Tell = silent,
+    target: Path | None = None,
 ) -> Path:
-    """Writes the merged model as safetensors, atomically. Returns its folder.
+    """Writes the merged model as safetensors to `target`, by default in the run's folder, atomically. Returns its folder.
 
     Raises:
         UserError: the base model cannot be loaded, or adapters of this method cannot be merged.
         OSError: the disk has too little free space.
     """
-    target, adapter = run_dir / MERGED_FOLDER, result_dir(run_dir, adapts=True)
+    target, adapter = target or run_dir / MERGED_FOLDER, result_dir(run_dir, adapts=True)
     unquantized = config.model_copy(update={"method": Method.LORA, "quantization": Quantization.NONE})
     dtype: Any = "auto"
     tell("loading the base model", 0, 0)
@@ -103,12 +104,12 @@ def last_summary(run_dir: Path) -> dict[str, Any]:
     return events[-1].summary if events else {}
 
 
-def main(run_dir: Path) -> int:
+def main(run_dir: Path, target: Path | None = None) -> int:
     """Merges the adapter of a finished run; prints errors to standard error. Returns the exit status."""
     config = RunConfig.model_validate_json((run_dir / CONFIG_FILE).read_text(encoding="utf-8"))
     summary = last_summary(run_dir)
     try:
-        target = merge(config, run_dir, load_tokenizer(config), summary.get("classes", ()), printed)
+        target = merge(config, run_dir, load_tokenizer(config), summary.get("classes", ()), printed, target)
         lineage, machine = Lineage.read(run_dir), local_machine()
         write_card(target, config, summary, lineage, machine)
         write_record(target, config, summary, lineage, machine)
@@ -120,4 +121,4 @@ def main(run_dir: Path) -> int:
 
 if __name__ == "__main__":
     die_with_parent()
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(*map(Path, sys.argv[1:])))

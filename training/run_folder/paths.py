@@ -26,6 +26,8 @@ TRACKERS_FILE = "trackers.json"
 MERGED_FOLDER = "merged"
 ARCHIVE_FILE = "adapter.zip"
 MERGED_FILE = "merged.zip"
+UNFINISHED_FOLDER = ".unfinished"
+"""What is being made of the result."""
 MANIFEST_FILE = "manifest.json"
 """In the folder of a checkpoint."""
 

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,20 +13,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory, TemporaryFile
+from tempfile import TemporaryFile
 
 from training.config.choices import Method
 from training.config.fields import parse
 from training.errors import UserError
 from training.rules.outputs import can_merge
 from training.run_folder.gguf_types import ADAPTER_GGUF_FILE, GgufType
-from training.run_folder.paths import MERGED_FILE, MERGED_FOLDER, RUN_VARIABLE, checkpoint_step, saved_result
+from training.run_folder.paths import (
+    MERGED_FILE,
+    MERGED_FOLDER,
+    RUN_VARIABLE,
+    UNFINISHED_FOLDER,
+    checkpoint_step,
+    saved_result,
+)
 from training.units import byte_size
 from worker.machine import programs
 from worker.machine.sizes import size_of
 from worker.runs import fetching
 from worker.runs.archive import missing_bytes, pack
 from worker.settings import PREFIX, ROOT, get_settings, hub_token
+from worker.store import database, runs
 from worker.store.tables import Run
 
 MERGED, GGUF_ADAPTER = "merged", "gguf-adapter"
@@ -116,23 +125,20 @@ class Builder:
             NoResult: it cannot be made.
         """
         check(self.run, form)
-        target = get_settings().runs_dir / self.run.id / file_of(form)
         try:
             if form in GGUF_FORMS:
                 return self.gguf(GGUF_FORMS[form])
             if form == GGUF_ADAPTER:
                 return self.gguf_adapter()
-            if target.is_file():
-                return target
             if form == MERGED:
-                self._pack(self.merged(), target)
-            else:
-                with TemporaryDirectory(dir=target.parent, prefix=".building-") as folder:
-                    step = checkpoint_step(Path(form))
-                    self._pack(self.gather(Path(folder, form), step), target)
+                folder = self.merged()
+                return self._made(MERGED_FILE, lambda target: self._pack(folder, target))
+            step = checkpoint_step(Path(form))
+            return self._made(
+                file_of(form), lambda target: self._pack(self.gather(target.with_suffix(""), step), target)
+            )
         except OSError as error:
             raise NoResult("run", self.run.id, f"the result could not be created: {error}.", _FIX) from None
-        return target
 
     def merged(self) -> Path:
         """The folder of the adapter merged into its base model.
@@ -140,34 +146,32 @@ class Builder:
         Raises:
             NoResult: there is none, and it cannot be created.
         """
-        folder = find(self.run).parent / MERGED_FOLDER
-        if not folder.is_dir():
-            check(self.run, MERGED)
-            self._run(programs.MERGING, str(folder.parent))
-        return folder
+        run_dir = find(self.run).parent
+        check(self.run, MERGED)
+        return self._made(MERGED_FOLDER, lambda target: self._run(programs.MERGING, str(run_dir), str(target)))
 
     def gguf(self, kind: GgufType) -> Path:
         """The model as one GGUF file, with an adapter merged into its base. Raises as `merged`."""
         result = find(self.run)
-        target = result.parent / kind.file
-        if target.is_file():
-            return target
+        if (made := result.parent / kind.file).is_file():
+            return made
         if kind.by_llama_cpp and find_spec("llama_cpp") is None:  # told before a large model is merged
             fix = "Install it (pip install 'lathe-workbench[llama]' compiles it with g++ and cmake), or choose Q8_0."
             raise NoResult("type", kind.value, "needs llama.cpp, which is not installed.", fix)
         folder = result if self.run.config.get("method") == Method.FULL else self.merged()
-        for note in self._run(programs.GGUF, str(folder), str(target), kind.value):
+        notes: list[str] = []
+        made = self._made(
+            kind.file, lambda target: notes.extend(self._run(programs.GGUF, str(folder), str(target), kind.value))
+        )
+        for note in notes:
             self.tell(note)
-        return target
+        return made
 
     def gguf_adapter(self) -> Path:
         """The LoRA adapter as a GGUF file for llama.cpp. Raises as `merged`."""
-        target = find(self.run).parent / ADAPTER_GGUF_FILE
-        if not target.is_file():
-            check(self.run, GGUF_ADAPTER)
-            self.progress("writing the GGUF file", 0, 0)
-            self._run(programs.GGUF_ADAPTER, str(target.parent), str(target))
-        return target
+        run_dir = find(self.run).parent
+        check(self.run, GGUF_ADAPTER)
+        return self._made(ADAPTER_GGUF_FILE, lambda target: self._run(programs.GGUF_ADAPTER, str(run_dir), str(target)))
 
     def gather(self, target: Path, step: int | None = None) -> Path:
         """Writes the adapter or model of a checkpoint to the folder `target`, and returns it.
@@ -176,8 +180,32 @@ class Builder:
             NoResult: the run has no such checkpoint here (default: the newest), or its weights cannot be gathered.
         """
         steps = [] if step is None else [str(step)]
-        self._run(programs.GATHERING, str(get_settings().runs_dir / self.run.id), str(target), *steps)
+        self._run(programs.GATHERING, str(_folder(self.run)), str(target), *steps)
         return target
+
+    def _made(self, name: str, make: Callable[[Path], object]) -> Path:
+        """The file or folder `name` in the run's folder. If it is missing, `make` writes it to the path that it is given.
+
+        Raises:
+            NoResult: the run was resumed meanwhile, so what was made is of an earlier result.
+        """
+        target = get_settings().runs_dir / self.run.id / name
+        if target.exists():
+            return target
+        with _alone(self.run) as folder:
+            if not target.exists():  # made by another process meanwhile
+                make(folder / name)
+                self._place(folder / name, target)
+        return target
+
+    def _place(self, made: Path, target: Path) -> None:
+        """Moves what was made into the run's folder, while the run's row is locked: Resume needs the same lock."""
+        with database.write() as session:
+            run = runs.locked(session=session, run_id=self.run.id)
+            if (run.status, run.attempt) != (self.run.status, self.run.attempt):
+                fix = f"Build it again when the run has ended: lathe show {run.id}"
+                raise NoResult("run", run.id, f"was resumed while {target.name} was made.", fix)
+            made.rename(target)
 
     def _pack(self, folder: Path, target: Path) -> None:
         total = size_of(folder).bytes
@@ -199,7 +227,7 @@ class Builder:
         self.progress("loading", 0, 0)
         command, notes = [sys.executable, "-m", module, *arguments], []
         env = environment() | ({RUN_VARIABLE: self.mark} if self.mark else {})
-        with _alone(self.run), TemporaryFile("w+", errors="replace") as errors, subprocess.Popen(
+        with TemporaryFile("w+", errors="replace") as errors, subprocess.Popen(
             command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
         ) as process:  # fmt: skip
             assert process.stdout
@@ -231,15 +259,25 @@ def _missing(run: Run, run_dir: Path) -> NoResult:
     return NoResult("run", run.id, f"has no result in {run_dir}.", fix)
 
 
-@contextmanager
-def _alone(run: Run) -> Iterator[None]:
-    """Only one process at a time makes results of the run: they write the same partial files."""
+def _folder(run: Run) -> Path:
     folder = get_settings().runs_dir / run.id
     if not folder.is_dir():
         raise NoResult("run", run.id, f"has no folder {folder}.", "Build it on the machine that trained it.")
-    with (folder / ".building").open("ab") as lock:
+    return folder
+
+
+@contextmanager
+def _alone(run: Run) -> Iterator[Path]:
+    """An empty folder for what is made of the run, which one process at a time has. What a killed one has left is deleted."""
+    unfinished = _folder(run) / UNFINISHED_FOLDER
+    with (unfinished.parent / ".building").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir()
+        try:
+            yield unfinished
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def environment() -> dict[str, str]:
