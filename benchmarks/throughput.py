@@ -218,12 +218,13 @@ def run_watched(command: list[str], env: dict[str, str], folder: Path) -> list[f
 
 def figures(steps: list[tuple[float, float, int, float]]) -> Figures:
     """Computes figures from (time, CPU seconds, tokens so far, loss) per step; the first step only starts the clocks."""
-    (began, idle, before, _), (ended, busy, tokens, loss) = steps[0], steps[-1]
+    (began, idle, before, first), (ended, busy, tokens, loss) = steps[0], steps[-1]
     return {
         "tokens_per_second": (tokens - before) / (ended - began),
         # CPU time of all threads does not depend on other load on the machine.
         "tokens_per_cpu_second": (tokens - before) / (busy - idle),
         "tokens": tokens,
+        "first_loss": first,
         "train_loss": loss,
     }
 

@@ -1,6 +1,6 @@
-"""Runs the measurements that need a GPU, in at most twelve minutes: writes a JSON file, and docs/gpu.md from it.
+"""Runs the measurements that need a GPU, in about sixteen minutes: writes a JSON file, and docs/gpu.md from it.
 
-`python -m benchmarks.gpu [--part NAME ...] [--list] [--device cuda|cpu] [--small] [--minutes 12] [--json gpu.json] [--write]`
+`python -m benchmarks.gpu [--part NAME ...] [--list] [--device cuda|cpu] [--small] [--minutes 16] [--json gpu.json] [--write]`
 
 Each part is a separate process with a share of the time, and reports what it skips for lack of time. If a part fails or exceeds its
 time, its measurements remain and the others still run. Without CUDA every part runs with small models on the CPU and reports what
@@ -38,21 +38,21 @@ class Part:
     gpus: int = 1
 
 
-# Twelve minutes with one GPU: on a fresh machine each run takes 15 to 40 s before its first step, mostly to import packages.
+# Sixteen minutes with one GPU: on a fresh machine each run takes 15 to 40 s before its first step, mostly to import packages.
 PARTS = (
     Part(
         "numbers",
         "losses on CUDA in fp32 and bf16 compared with fp32 on CPU, resuming after a kill, loading a saved adapter",
-        90,
+        75,
     ),
-    Part("kernels", "attention kernels on equal, padded and flat rows, compared with fp32 on CPU", 30),
-    Part("quantized", "QLoRA in 4 and 8 bits with bitsandbytes: loss, memory, compute format", 75),
+    Part("kernels", "attention kernels on equal, padded and flat rows, compared with fp32 on CPU", 55),
+    Part("quantized", "QLoRA in 4 and 8 bits with bitsandbytes: loss, memory, compute format", 85),
     Part("probe", "the probe's peak memory compared with the run's", 60),
-    Part("out_of_memory", "real out-of-memory errors, and attempts with the settings that the report proposes", 135),
+    Part("out_of_memory", "real out-of-memory errors, and attempts with the settings that the report proposes", 200),
     Part(
         "memory", "forecast and simulation compared with torch's allocator and NVML, up to the size of 8B models", 170
     ),
-    Part("throughput", "tokens per second and MFU compared with transformers' Trainer and trl at equal loss", 150),
+    Part("throughput", "tokens per second and MFU compared with transformers' Trainer and trl at equal loss", 300),
     Part(
         "ranks",
         "two GPUs under DDP, ZeRO and FSDP compared with one, and a killed rank; skipped with one GPU",

@@ -132,7 +132,9 @@ def train_steps(config: RunConfig, case: Case, bench: Bench, began: Any) -> None
     trainer.train()
 
 
-def random_model(config: RunConfig, dtype: torch.dtype, *_: Any, compute: torch.dtype | None = None) -> PreTrainedModel:
+def random_model(
+    config: RunConfig, dtype: torch.dtype, *_: Any, compute: torch.dtype | None = None, **__: Any
+) -> PreTrainedModel:
     """Makes the model that `load_model` would return, with random weights initialized on the device."""
     known = AutoConfig.from_pretrained(config.model)
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):

@@ -55,7 +55,7 @@ def _heading(findings: dict[str, Any]) -> list[str]:
         return [
             f"{NOT_ON_CUDA} {command}; it was last run on a CPU,",
             "with small models. The figures show that the command works; they say nothing about a GPU. On a machine with",
-            "a GPU the same command takes at most twelve minutes.",
+            "a GPU the same command takes about sixteen minutes.",
             "",
             f"Run with {versions}.",
             "",

@@ -128,8 +128,8 @@ def test_missing_cuda_is_refused_with_a_fix(monkeypatch: pytest.MonkeyPatch) -> 
         machine.main()
 
 
-def test_all_parts_together_take_at_most_twelve_minutes() -> None:
-    assert sum(part.seconds for part in PARTS if part.gpus == 1) <= 720  # those of two are skipped at once
+def test_all_parts_together_take_at_most_sixteen_minutes() -> None:
+    assert sum(part.seconds for part in PARTS if part.gpus == 1) <= 960  # those of two are skipped at once
 
 
 def test_memory_is_compared_on_at_least_24_configurations_with_different_names() -> None:
