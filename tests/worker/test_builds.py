@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -288,6 +289,38 @@ def test_what_one_machine_has_built_another_one_downloads(file_store: None, monk
     fetching.fetch_built(run, "merged.zip")
     assert ZipFile(run_dir / "merged.zip").read("model.safetensors") == b"whole"
     fetching.fetch_built(run, "model.gguf")  # the store does not have it
+    assert not (run_dir / "model.gguf").exists()
+
+
+def test_a_form_in_the_store_is_downloaded_once_by_requests_at_the_same_time(
+    file_store: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, pulled = played().row, []
+    other = threading.Thread(target=fetching.fetch_built, args=(run, "model.gguf"))
+
+    def pull(_: object, run_dir: Path, name: str) -> bool:
+        pulled.append(name)
+        if len(pulled) == 1:
+            other.start()
+            other.join(0.2)  # it waits for this download
+            (run_dir / name).write_bytes(b"whole")
+        return True
+
+    monkeypatch.setattr("worker.file_store.run_files.pull_built", pull)
+    fetching.fetch_built(run, "model.gguf")
+    other.join()
+    assert pulled == ["model.gguf"]
+
+
+def test_nothing_built_is_downloaded_while_the_run_trains_again(file_store: None) -> None:
+    run = played(Status.DIVERGED).row
+    run_dir = get_settings().runs_dir / run.id
+    (run_dir / "model.gguf").write_bytes(b"of the earlier result")
+    fetching.keep(run, run_dir / "model.gguf")
+    (run_dir / "model.gguf").unlink()
+    with database.write() as session:
+        resumed = runs.resume(session=session, run_id=run.id)
+    fetching.fetch_built(resumed, "model.gguf")
     assert not (run_dir / "model.gguf").exists()
 
 

@@ -1,10 +1,11 @@
 """Results of ended runs that are not on this machine: downloaded from the object store when they are asked for."""
 
 import contextlib
+import fcntl
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from worker.store.tables import Run
 
 log = logging.getLogger(__name__)
 
+_LOCK = ".fetching"
 _STORE_FIX = "Check LATHE_STORE_URL, its credentials and the disk, then try again."
 
 
@@ -92,8 +94,8 @@ def fetch_checkpoint(run: Run, name: str) -> None:
     """
     step = checkpoint_step(Path(name))
     folder = checkpoint_dir(get_settings().runs_dir / run.id, step) if step is not None else None
-    if folder and not folder.is_dir():
-        _with_store(run, lambda store, run_dir: run_files.pull_checkpoint(store, run_dir, folder))
+    if folder:
+        _fetch_missing(run, folder, lambda store, run_dir: run_files.pull_checkpoint(store, run_dir, folder))
 
 
 def keep(run: Run, built: Path) -> None:
@@ -116,8 +118,28 @@ def fetch_built(run: Run, name: str) -> None:
         if run_files.pull_built(store, run_dir, name) and name == MERGED_FILE:
             pack(run_dir / MERGED_FOLDER, run_dir / MERGED_FILE, lambda: None)
 
-    if not (get_settings().runs_dir / run.id / name).is_file():
-        _with_store(run, pull)
+    _fetch_missing(run, get_settings().runs_dir / run.id / name, pull)
+
+
+def _fetch_missing(run: Run, path: Path, pull: Callable[[ObjectStore, Path], object]) -> None:
+    """Downloads what an ended run does not have here, once for all who ask at the same time."""
+
+    def pull_once(store: ObjectStore, run_dir: Path) -> None:
+        with locked(run_dir / _LOCK):
+            if not path.exists():
+                pull(store, run_dir)
+
+    if run.status.ended and not path.exists():
+        _with_store(run, pull_once)
+
+
+@contextlib.contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Holds the lock of a file in a run's folder, which one thread of one process at a time has."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with file.open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _with_store(run: Run, action: Callable[[ObjectStore, Path], object]) -> None:
@@ -139,10 +161,11 @@ def _note_use(run: Run) -> None:
 def _download(store: ObjectStore, run: Run, fetch: Fetch) -> None:
     run_dir = get_settings().runs_dir / run.id
     try:
-        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        run_files.pull_result(store, run_dir, run.event_offset)
-        if run.has_result:
-            pack_results(run_dir, lambda: None)
+        with locked(run_dir / _LOCK):
+            if is_elsewhere(run):  # no other process has downloaded them meanwhile
+                run_files.pull_result(store, run_dir, run.event_offset)
+                if run.has_result:
+                    pack_results(run_dir, lambda: None)
     except Exception as error:  # every store has errors of its own
         log.warning("run %s is not fetched: %s", run.id, error)
         fetch.problem = f"Its files could not be downloaded from the object store ({type(error).__name__}: {error})."

@@ -1,7 +1,6 @@
 """The results of an ended run on this machine; merged and GGUF models, and adapters of checkpoints, are created on demand."""
 
 import errno
-import fcntl
 import json
 import os
 import shutil
@@ -270,8 +269,7 @@ def _folder(run: Run) -> Path:
 def _alone(run: Run) -> Iterator[Path]:
     """An empty folder for what is made of the run, which one process at a time has. What a killed one has left is deleted."""
     unfinished = _folder(run) / UNFINISHED_FOLDER
-    with (unfinished.parent / ".building").open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with fetching.locked(unfinished.parent / ".building"):
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir()
         try:
