@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.pages import browser, crowd, fill, others, viewers
+from benchmarks.pages.installation import Installation
 from benchmarks.pages.server import served
 from worker.store import database
 
@@ -56,31 +57,9 @@ def main() -> None:
 def _measure(folder: Path, runs: int, first: bool, arguments: argparse.Namespace, result: dict[str, Any]) -> None:
     os.environ["LATHE_DATA_DIR"] = str(folder / "data")
     fill.history(runs)
-    long_runs = {ranks: fill.long_run(arguments.steps, ranks) for ranks in arguments.ranks} if first else {}
-    live = fill.live_run() if first else ""
-    dataset = fill.dataset() if first else ""
-    pages = {f"Runs, {runs:,} runs": ("/", "table.runs td.name a")}
-    if first:
-        pages |= {
-            f"Run, {arguments.steps:,} steps, {ranks} rank{'s' if ranks > 1 else ''}": (
-                f"/run?id={run}",
-                ".standing .live-facts",
-            )
-            for ranks, run in long_runs.items()
-        }
-        pages |= {
-            "Run, live": (f"/run?id={live}", ".standing .live-facts"),
-            "Run, live: first plot": (f"/run?id={live}", ".plots canvas"),
-            "Compare": (f"/compare?runs={','.join([*long_runs.values(), live])}", ".compared-runs table td"),
-            "New run": ("/new", "#setting-learning_rate textarea"),
-            "Data sets": ("/datasets", "table.sets"),
-            "Data set": (f"/dataset?id={dataset}", ".rows, table"),
-            "Diagnose": ("/diagnose", "textarea"),
-            "Sweeps": ("/sweeps", ".empty, table"),
-            "Playground": ("/playground", ".playground select, #playground-empty:not([hidden])"),
-            "System": ("/system", "section.panel table"),
-            "Settings": ("/settings", "section.panel, .card"),
-        }
+    installation = Installation.filled(arguments.steps, arguments.ranks) if first else None
+    pages = {f"Runs, {runs:,} runs": ("/", "table.runs td.name a")} | (installation.pages() if installation else {})
+    live = installation.live if installation else ""
     with served(folder / "data") as server:
         with fill.training(live) if live else fill.nothing():
             for name, (path, selector) in pages.items():

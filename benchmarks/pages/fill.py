@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlmodel import Session
 
+from app.web.assets import STATIC
 from training.config.run_config import RunConfig
 from training.run_folder.events import CheckpointSaved, Event, Metrics, PhaseStarted, Planned
 from worker.datasets import datasets
@@ -18,6 +19,8 @@ from worker.settings import get_settings
 from worker.store import claims, database, runs
 from worker.store import history as events
 from worker.store.tables import Run, Status
+from worker.sweeps import lifecycle
+from worker.sweeps.spec import parse_sweep
 
 BATCH = 500
 _MODELS = ("Qwen/Qwen3-0.6B", "meta-llama/Llama-3.2-1B", "gpt2")
@@ -113,6 +116,12 @@ def dataset() -> str:
     rows = ({"prompt": f"{number} + 1 =", "completion": f" {number + 1}"} for number in range(2000))
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return datasets.add_file(path=path, name=path.name).id
+
+
+def sweep(dataset: str) -> str:
+    """Queues a sweep of the starter model on the data set. Returns its id."""
+    config = {"model": str(STATIC / "starter"), "data": dataset}
+    return lifecycle.start(parse_sweep({"config": config, "space": {"lora_r": [4, 8]}})).id
 
 
 def _claimed(session: Session, name: str, device: str) -> Run:
