@@ -92,7 +92,7 @@
       if (!runs.length) return;
       if (!plots) {
         const empty = "No metrics yet. The plots start with the first step of a run.";
-        const place = document.createElement("div");
+        const place = Object.assign(document.createElement("div"), { className: "plots" });
         box.replaceChildren(Object.assign(document.createElement("h2"), { textContent: "Plots" }), place);
         plots = window.lathe.plots(place, { panels: panels(runs), load, axes: ["step", "tokens", "epoch", "time"], empty });
         return;

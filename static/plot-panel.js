@@ -22,6 +22,7 @@
     constructor(spec, shared) {
       this.shared = shared;
       this.element = make("section", "plot");
+      this.element.hidden = true; // until it has points
       const header = this.element.appendChild(make("header"));
       this.menu = window.lathe.plotMenu(this);
       header.append((this.title = make("h3")), (this.readout = make("div", "plot-readout")), this.menu.menu);

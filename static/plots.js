@@ -58,6 +58,7 @@
       this.note.setAttribute("role", "status");
       this.list = make("div", "plot-list");
       element.replaceChildren(this.tools, this.note, this.list);
+      element.setAttribute("aria-busy", "true"); // the style sheet keeps the place of the plots
       this.update(panels);
       this.observer = new ResizeObserver(() => this.panels.forEach((panel) => panel.resize()));
       this.observer.observe(element);
@@ -241,6 +242,7 @@
     say(words, action) {
       this.note.textContent = words;
       this.note.hidden = !words;
+      this.element.removeAttribute("aria-busy");
       if (!action) return;
       const button = this.note.appendChild(make("button", "button small", action));
       button.type = "button";

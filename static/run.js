@@ -22,9 +22,7 @@
     return { ...reply, panels: reply.panels.map((panel) => ({ ...panel, marks: reply.marks })) };
   }
 
-  // The server sends the panels with the page, so that their places are reserved before the points come.
-  const box = document.querySelector(".plots");
-  const plots = lathe.plots(box, { panels: JSON.parse(box.dataset.panels), load, axes: ["step", "time"] });
+  const plots = lathe.plots(document.querySelector(".plots"), { load, axes: ["step", "time"] });
   const log = lathe.log(document.querySelector(".log-viewer"), { ask, download: address("log.txt") });
 
   function show({ share, status, since, until, elapsed, ...texts }) {

@@ -4,12 +4,15 @@ import hashlib
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
+from mimetypes import guess_type
 from pathlib import Path
+from typing import Annotated
 
-from fastapi import APIRouter
-from fastapi.responses import FileResponse, Response
+from fastapi import APIRouter, Header
+from fastapi.responses import Response
 from markupsafe import Markup
 
+from app.web import compression
 from app.web.security import error
 
 STATIC = Path(__file__).resolve().parents[2] / "static"
@@ -120,8 +123,14 @@ def plotly_url() -> str:
 
 
 @router.get(STATIC_PATH + "/{name}", response_model=None, include_in_schema=False)
-def static(name: str) -> Response:
+def static(name: str, accept_encoding: Annotated[str, Header()] = "") -> Response:
     """One of our style sheets, scripts or images. Its address changes with its content, so browsers can cache it."""
     if name not in SERVED:
         return error(404, "path", name, "is not served here.", "")
-    return FileResponse(SERVED[name], headers={"Cache-Control": "public, max-age=31536000, immutable"})
+    headers = {"Cache-Control": "public, max-age=31536000, immutable"}
+    return compression.response(_packed(name), accept_encoding, guess_type(name)[0] or "", headers)
+
+
+@cache
+def _packed(name: str) -> bytes:
+    return compression.packed(SERVED[name].read_bytes())

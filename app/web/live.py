@@ -1,7 +1,6 @@
 """What the page Run draws and follows: /api/runs/ID/plots, /live (one reader per watched run for all its viewers) and /log."""
 
 import asyncio
-import gzip
 import json
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
@@ -15,6 +14,7 @@ from starlette.responses import StreamingResponse
 from app.documents.live import plots
 from app.documents.live.plots import View
 from app.documents.live.reader import Cursor, Reader
+from app.web import compression
 from app.web.rest.results import slug
 from app.web.rest.routing import After, sends
 from worker.store import database, history, runs
@@ -177,12 +177,8 @@ def show_plots(
 ) -> Response:
     """The run's plots from `from` to `to` on `axis`, in about `points` points of equal width (static/plots.js has the format)."""
     view = View(axis, start, end, points, tuple(sorted(set(ranks or ()))))
-    body, headers = plots.packed(run_id, view), {"Vary": "Accept-Encoding", "Cache-Control": "no-store"}
-    if "gzip" in accept_encoding:
-        headers["Content-Encoding"] = "gzip"
-    else:
-        body = gzip.decompress(body)
-    return Response(body, media_type="application/json", headers=headers)
+    body, headers = plots.packed(run_id, view), {"Cache-Control": "no-store"}
+    return compression.response(body, accept_encoding, "application/json", headers)
 
 
 @router.get("/live", response_model=None, include_in_schema=False)

@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from starlette.datastructures import MutableHeaders, QueryParams
+from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access import callers
 from app.access.uploads import NotUploaded, check_paths
+from app.web import compression
 from app.web.authentication import OPEN_PATHS
 from app.web.security import HEADERS, UPLOAD_PATHS, error, without_header
 from app.web.theme import chosen, frame
@@ -163,13 +164,21 @@ class _Framing:
         if b"<gradio-app" in self.body:
             colors = chosen(Request(self.scope).cookies)
             self.body = frame(self.body.decode(), self.path, self.nonce, colors).encode()
-            MutableHeaders(scope=start)["Content-Length"] = str(len(self.body))
+        self._pack(MutableHeaders(scope=start))
         await self.send(start)
         await self.send({"type": "http.response.body", "body": self.body})
 
+    def _pack(self, headers: MutableHeaders) -> None:
+        headers.add_vary_header("Accept-Encoding")
+        if compression.is_worthwhile(self.body, Headers(scope=self.scope).get("accept-encoding", "")):
+            self.body = compression.packed(self.body)
+            headers["Content-Encoding"] = "gzip"
+        if self.body:  # a HEAD request has none
+            headers["Content-Length"] = str(len(self.body))
+
 
 def _uncompressed(scope: Scope) -> Scope:
-    """Removes accept-encoding for pages, which we edit; the large files of a page stay compressed."""
+    """Removes accept-encoding for pages, which we edit and compress afterwards; the large files of a page stay compressed."""
     if "." in scope["path"] or scope["path"].startswith(("/gradio_api/", "/api/")):
         return scope
     return without_header(scope, b"accept-encoding")
