@@ -51,8 +51,8 @@
     ["Full screen", fullScreen],
     ["Picture (PNG)", png],
     ["Points (CSV)", csv],
-    ["Move up", (panel) => panel.shared.move(panel, -1)],
-    ["Move down", (panel) => panel.shared.move(panel, 1)],
+    ["Earlier", (panel) => panel.shared.move(panel, -1)],
+    ["Later", (panel) => panel.shared.move(panel, 1)],
     ["Hide", (panel) => panel.shared.include(panel.spec.key, false)],
   ];
 

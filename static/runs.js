@@ -20,12 +20,13 @@
 
   const change = (id, values) => lathe.request(`/api/runs/${id}`, "PATCH", values);
   const count = (number, noun = "run") => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
-  const boxes = () => [...list.querySelectorAll("input[data-pick]")];
+  const rows = () => [...list.querySelectorAll("input[data-pick]")];
+  const boxes = () => rows().filter((box) => box.offsetParent); // without those of folded groups
 
   // Selection
 
   function apply() {
-    for (const box of boxes()) {
+    for (const box of rows()) {
       if (selected.has(box.dataset.pick)) selected.set(box.dataset.pick, box.dataset);
       box.checked = selected.has(box.dataset.pick);
       box.closest("tr").classList.toggle("selected", box.checked);
@@ -73,6 +74,7 @@
     apply();
   });
   list.addEventListener("filled", apply);
+  list.addEventListener("toggle", apply, true);
   apply();
 
   // Actions

@@ -148,13 +148,14 @@ def forecast(config: Path | None, overrides: dict[str, Any], **asked: Any) -> No
     metavar="TEXT",
     help="A filter: words, or conditions such as method:lora loss<1.5 tag:paper.",
 )
+@click.option("--group", default="", metavar="NAME", help="By groups: model, data, method, sweep, tag, or a setting.")
 @click.option("--limit", default=50, show_default=True, metavar="N", type=count_type, help="At most N runs.")
 @json_option
-def runs(status: str | None, search: str, limit: int, as_json: bool) -> None:
+def runs(status: str | None, search: str, group: str, limit: int, as_json: bool) -> None:
     """List the runs: pinned ones first, then the newest."""
     from app.cli.runs import show as cli_show
 
-    cli_show.listing(status, search, limit, as_json=as_json)
+    cli_show.listing(status, search, group, limit, as_json=as_json)
 
 
 @main.command(cls=Command)

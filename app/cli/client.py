@@ -76,15 +76,17 @@ class Client:
             return str(answer.text)
 
     def listed(self, path: str, name: str, limit: int, **params: Any) -> list[dict[str, Any]]:
-        """The first `limit` entries of a list, of which an answer has at most 1,000."""
-        entries: list[dict[str, Any]] = []
-        while len(entries) < limit:
-            wanted = min(limit - len(entries), _PAGE)
-            page = self.get(path, limit=wanted, offset=len(entries), **params)[name]
-            entries += page
-            if len(page) < wanted:
+        """The first `limit` entries of a list."""
+        return [entry for page in self.answers(path, name, limit, **params) for entry in page[name]]
+
+    def answers(self, path: str, name: str, limit: int, **params: Any) -> Iterator[dict[str, Any]]:
+        """The answers with the first `limit` entries of a list, of which each has at most 1,000."""
+        for offset in range(0, limit, _PAGE):
+            wanted = min(limit - offset, _PAGE)
+            page = self.get(path, limit=wanted, offset=offset, **params)
+            yield page
+            if len(page[name]) < wanted:
                 break
-        return entries
 
     def send(self, method: str, path: str, *, seconds: float = _READ_SECONDS, **request: Any) -> Any:
         """The JSON answer to a request, None if it is empty. `request` is as for httpx.

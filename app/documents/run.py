@@ -1,22 +1,26 @@
 """Runs: in a list, and one with all that is known of it. Read-only."""
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field, ValidationError
 from sqlmodel import Session
 
 from app.documents import Document, columns
+from app.format.dataset_text import data_names
 from app.format.forecast_text import misfit
 from training.config.choices import EngineName
+from training.config.fields import settings
 from training.config.run_config import RunConfig
 from training.errors import UserError
+from worker.datasets import datasets
 from worker.engines.local import placement
 from worker.engines.slurm.jobs import waiting_sentence
 from worker.forecasts import run_forecast
 from worker.machine import overload
 from worker.runs.settle import settle
-from worker.store import database, history, machines, runs, series, waiting
+from worker.store import database, history, machines, run_list, runs, series, sweeps, waiting
 from worker.store.jobs import submitted_id
 from worker.store.quotas import DeviceQuotas
 from worker.store.series import Series
@@ -58,11 +62,21 @@ class RunInList(Document):
     differs: bool = Field(description="true if the result does not compute what was trained")
 
 
+class RunGroup(Document):
+    """Listed runs in which the same setting, or what else they are grouped by, has the value `value`."""
+
+    value: str = Field(description="as pages show it; empty if the runs have none")
+    runs: list[str] = Field(description="ids of those in this answer")
+    total: int = Field(description="how many there are in all")
+    best_loss: float | None = Field(description="the least evaluation loss of them all")
+
+
 class RunList(Document):
     """The runs that match, pinned ones first, then the newest, and how many match in all."""
 
     runs: list[RunInList]
     total: int
+    groups: list[RunGroup] = Field([], description="with `group`, in the order of `runs`")
 
 
 @columns(Attempt, _ATTEMPT)
@@ -122,6 +136,38 @@ def brief(run: Run) -> RunInList:
     """A run as `lathe runs` lists it."""
     settings = {name: value for name in ("model", "data", "method") if isinstance(value := run.config.get(name), str)}
     return RunInList(**_of_row(run, _BRIEF), **dict.fromkeys(("model", "data", "method")) | settings)
+
+
+def grouped(session: Session, group_by: str, **chosen: Any) -> tuple[list[Run], list[RunGroup]]:
+    """The runs of a list that `run_list.groups` makes, and its groups.
+
+    Raises:
+        FilterError: the filter is wrong, or runs cannot be grouped so.
+    """
+    groups = run_list.groups(session=session, group_by=group_by, **chosen)
+    listed = [run for group in groups for run in group.runs]
+    names = {item.id: item.name for item in datasets.listing(session=session)}
+    names |= sweeps.titles(session=session, sweep_ids={run.sweep_id for run in listed if run.sweep_id})
+    values = [_group_value(group.runs[0], group_by, names) for group in groups]
+    return listed, [
+        RunGroup(value=value, runs=[run.id for run in group.runs], total=group.total, best_loss=group.best_loss)
+        for value, group in zip(values, groups, strict=True)
+    ]
+
+
+def _group_value(run: Run, group_by: str, names: Mapping[str, str]) -> str:
+    match group_by:
+        case "owner" | "status":
+            return str(getattr(run, group_by))
+        case "tag":
+            return ", ".join(run.tags)
+        case "sweep":
+            return names.get(run.sweep_id or "", "")
+        case "data":
+            return data_names(str(run.config.get("data", "")), names)
+        case _:
+            value = run.config.get(group_by, settings()[group_by].default)
+            return "" if value is None else settings()[group_by].in_words(value)
 
 
 def document(session: Session, run_id: str) -> RunAnswer:

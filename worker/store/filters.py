@@ -196,17 +196,17 @@ def _seconds(part: Part) -> float:
 
 def _of_setting(part: Part, setting: Setting) -> Condition:
     """A condition on a setting of the run's configuration; `none` finds runs without a value."""
-    place = cast(Any, col(Run.config))[setting.name]
     if part.value.lower() in ("none", "null") and part.sign in (":", "="):
-        return or_(place.as_string().is_(None), false())
+        return or_(cast(Any, col(Run.config))[setting.name].as_string().is_(None), false())
+    place = _of_its_kind(setting)
     match setting.kind:
         case "integer" | "number":
-            return _number(place.as_float())(part)
+            return _number(place)(part)
         case "boolean":
             _uncompared(part)
             return _yes(place, part)
         case _:
-            return _text(place.as_string())(part)
+            return _text(place)(part)
 
 
 def _yes(place: Any, part: Part) -> Condition:
@@ -214,7 +214,7 @@ def _yes(place: Any, part: Part) -> Condition:
         raise FilterError(
             part.field, part.value, "is neither yes nor no.", f"Write {part.field}:yes or {part.field}:no."
         )
-    return cast(Condition, place.as_boolean().is_(true() if part.value.lower() in _MEANS_TRUE else false()))
+    return cast(Condition, place.is_(true() if part.value.lower() in _MEANS_TRUE else false()))
 
 
 def _uncompared(part: Part) -> None:
@@ -226,6 +226,18 @@ def _uncompared(part: Part) -> None:
 def configured(name: str) -> ColumnElement[Any]:
     """A setting of a run's configuration, as text."""
     return cast(Any, col(Run.config))[name].as_string()  # type: ignore[no-any-return]
+
+
+def set_value(setting: Setting) -> ColumnElement[Any]:
+    """A setting of a run's configuration; its default where the run is older than the setting."""
+    value = _of_its_kind(setting)
+    return value if setting.default is None else func.coalesce(value, setting.default)
+
+
+def _of_its_kind(setting: Setting) -> ColumnElement[Any]:
+    place = cast(Any, col(Run.config))[setting.name]
+    kinds = {"integer": place.as_float, "number": place.as_float, "boolean": place.as_boolean}
+    return cast(ColumnElement[Any], kinds.get(setting.kind, place.as_string)())
 
 
 def data_name() -> ColumnElement[Any]:

@@ -1,18 +1,32 @@
 """The history as a list: filtered, sorted, grouped and cut into pages by the database."""
 
-from collections import Counter
 from collections.abc import Collection
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, func
+from sqlalchemy import ColumnElement, String, func
+from sqlalchemy import cast as cast_to
 from sqlmodel import Session, col, select
 
+from training.config.fields import settings
 from worker.store import filters
 from worker.store.tables import Run, Status, Sweep
 
 TIMES = ("queued_at", "created_at", "started_at", "finished_at")
 COLUMNS = (*TIMES, "name", "owner", "status", "step", "final_loss", "best_loss", "peak_bytes")
-GROUPS = ("model", "data", "method", "owner", "status", "sweep")
+GROUPS = ("model", "data", "method", "sweep", "tag", "owner", "status")
+"""What runs can be grouped by, besides each setting."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Listed runs with the same value; `total` and the least evaluation loss `best_loss` are of all runs that match."""
+
+    total: int
+    best_loss: float | None
+    runs: list[Run]
 
 
 def listing(
@@ -22,25 +36,46 @@ def listing(
     search: str = "",
     order_by: str = "queued_at",
     descending: bool = True,
-    group_by: str = "",
     limit: int = 200,
     offset: int = 0,
 ) -> list[Run]:
-    """Lists runs: pinned ones first, grouped if asked, those without a value in the sorted column last.
+    """Lists runs: pinned ones first, those without a value in the sorted column last.
 
     `search` is a filter (worker/store/filters.py).
 
     Raises:
-        ValueError: `order_by` is not in `orders()`, or `group_by` not in `GROUPS`.
+        ValueError: `order_by` is not in `orders()`.
         FilterError: the filter has an unknown field or a wrong value.
     """
-    if order_by not in orders():
-        raise ValueError(f"Runs cannot be sorted by {order_by!r}. Choose {', '.join(orders())}.")
-    column = orders()[order_by]
-    order = [(column.desc() if descending else column.asc()).nulls_last(), col(Run.id).desc()]
-    first = [_group(group_by)] if group_by else [col(Run.pinned).desc()]
-    statement = select(Run).where(*_conditions(status, search)).order_by(*first, *order)
+    order = [col(Run.pinned).desc(), *_order(order_by, descending=descending)]
+    statement = select(Run).where(*_conditions(status, search)).order_by(*order)
     return list(session.exec(statement.limit(limit).offset(offset)))
+
+
+def groups(
+    *,
+    session: Session,
+    group_by: str,
+    status: Status | None = None,
+    search: str = "",
+    order_by: str = "queued_at",
+    descending: bool = True,
+    limit: int = 200,
+    offset: int = 0,
+) -> list[Group]:
+    """Lists runs as `listing` does, but by groups: in the order of their values, runs without a value last.
+
+    Raises:
+        ValueError: `order_by` is not in `orders()`.
+        FilterError: the filter has an unknown field or a wrong value, or `group_by` is neither in GROUPS nor a setting.
+    """
+    value, conditions = _group(group_by), _conditions(status, search)
+    listed = select(Run, value).where(*conditions)
+    listed = listed.order_by(value.asc().nulls_last(), *_order(order_by, descending=descending))
+    sums = select(value, func.count(), func.min(Run.best_loss)).where(*conditions).group_by(value)
+    found = {key: (number, best) for key, number, best in session.exec(cast(Any, sums)).all()}
+    rows = session.exec(listed.limit(limit).offset(offset)).all()
+    return [Group(*found[key], [run for run, _ in members]) for key, members in groupby(rows, itemgetter(1))]
 
 
 def count(*, session: Session, status: Status | None = None, search: str = "") -> int:
@@ -51,13 +86,6 @@ def count(*, session: Session, status: Status | None = None, search: str = "") -
     """
     statement = select(func.count()).select_from(Run).where(*_conditions(status, search))
     return session.exec(statement).one()
-
-
-def group_sizes(*, session: Session, group_by: str, status: Status | None = None, search: str = "") -> Counter[str]:
-    """The number of matching runs in each group."""
-    group = _group(group_by)
-    statement = select(group, func.count()).where(*_conditions(status, search)).group_by(group)
-    return Counter({str(name): number for name, number in session.exec(cast(Any, statement)).all()})
 
 
 def repeated_names(*, session: Session, names: Collection[str]) -> set[str]:
@@ -89,7 +117,24 @@ def _conditions(status: Status | None, search: str) -> list[filters.Condition]:
     return chosen + filters.conditions(search)
 
 
+def _order(order_by: str, *, descending: bool) -> list[ColumnElement[Any]]:
+    if order_by not in orders():
+        raise ValueError(f"Runs cannot be sorted by {order_by!r}. Choose {', '.join(orders())}.")
+    column = orders()[order_by]
+    return [(column.desc() if descending else column.asc()).nulls_last(), col(Run.id).desc()]
+
+
 def _group(name: str) -> ColumnElement[Any]:
-    if name not in GROUPS:
-        raise ValueError(f"Runs cannot be grouped by {name!r}. Choose {', '.join(GROUPS)}.")
-    return orders()[name]
+    """What the runs of a group have in common; those without a tag, or not of a sweep, have null."""
+    if name == "tag":
+        return func.nullif(cast_to(Run.tags, String), "[]")
+    if name == "sweep":
+        return _sweep_name()
+    if name == "data":  # other data sets, and mixtures, can have the same name
+        return filters.data_name() + "\n" + filters.configured("data")
+    if name in GROUPS:
+        return orders()[name]
+    if name in settings():
+        return filters.set_value(settings()[name])
+    fix = f"Use {', '.join(GROUPS)} or the name of a setting."
+    raise filters.FilterError("group", name, "is nothing that runs can be grouped by.", fix)

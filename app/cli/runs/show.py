@@ -25,14 +25,18 @@ LOG_SHOWN = 15
 POLL_SECONDS = 1.0
 
 
-def listing(status: str | None, search: str, limit: int, *, as_json: bool) -> None:
-    """Prints the runs, newest first."""
+def listing(status: str | None, search: str, group: str, limit: int, *, as_json: bool) -> None:
+    """Prints the runs, newest first, or with `group` by what is the same in them."""
     client = connect()
-    rows = client.listed("/api/runs", "runs", limit, status=status, search=search)
+    pages = list(client.answers("/api/runs", "runs", limit, status=status, search=search, group=group))
+    rows = [row for page in pages for row in page["runs"]]
+    values = {run_id: one["value"] for page in pages for one in page["groups"] for run_id in one["runs"]}
+    if group:
+        rows = [row | {"group": values[row["id"]]} for row in rows]
     if as_json:
         click.echo(json.dumps(rows))
     elif rows:
-        click.echo(listing_table(rows, time.time()))
+        click.echo(listing_table(rows, time.time(), group))
         queued = any(row["status"] == Status.QUEUED for row in rows)
         if queued and not client.remote and (overloaded := overload.in_words()):
             click.echo(overloaded, err=True)
@@ -52,10 +56,15 @@ def show(run_id: str, *, as_json: bool) -> None:
     click.echo(json.dumps(values) if as_json else page(values, time.time()))
 
 
-def listing_table(rows: list[dict[str, Any]], now: float) -> str:
+def listing_table(rows: list[dict[str, Any]], now: float, group: str = "") -> str:
     """The runs as aligned columns; `now`, in epoch seconds, is for the duration of unfinished runs."""
     heading = ["RUN", "STATUS", "NAME", "PROGRESS", "LOSS", "BEST EVAL LOSS", "PEAK MEMORY", "DURATION", "QUEUED"]
-    return numbers.table([heading, *[_row(row, now) for row in rows]], right=frozenset({4, 5, 6, 7}))
+    cells = [heading, *[_row(row, now) for row in rows]]
+    if group:  # after the columns that are aligned
+        cells = [
+            [*row, value] for row, value in zip(cells, [group.upper(), *(row["group"] for row in rows)], strict=True)
+        ]
+    return numbers.table(cells, right=frozenset({4, 5, 6, 7}))
 
 
 def _row(row: dict[str, Any], now: float) -> list[str]:

@@ -33,6 +33,10 @@ DEFAULT = (
     "status", "name", "model", "data", "method", "progress", "final_loss", "best_loss", "duration", "peak_bytes",
     "owner", "queued_at",
 )  # fmt: skip
+GROUPINGS = {
+    "": "None", "model": "Model", "data": "Data set", "method": "Method", "sweep": "Sweep", "tag": "Tags", "owner": "Owner",
+    "status": "Status",
+}  # fmt: skip
 SORTED_UPWARDS = ("name", "model", "data", "method", "status", "owner")
 
 

@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 from starlette.datastructures import QueryParams
 
 from app.pages.runs.columns import DEFAULT, SORTED_UPWARDS, columns
+from training.config.fields import settings
 from worker.store.run_list import GROUPS, orders
 from worker.store.tables import Status
 
@@ -35,7 +36,7 @@ class Listing:
             status=status if status in list(Status) else "",
             order=order if order in orders() else cls.order,
             descending=query.get("ascending") != "1",
-            group=group if group in GROUPS else "",
+            group=group if group in GROUPS or group in settings() else "",
             columns=chosen(",".join(query.getlist("columns"))),
             page=_page(query.get("page", "1")),
         )

@@ -1,6 +1,5 @@
 """The page Runs, at /: the queue and the history, filtered, sorted and grouped by its address (/?search=...&status=...)."""
 
-from itertools import groupby
 from typing import Any
 
 from sqlmodel import Session
@@ -8,16 +7,17 @@ from starlette.datastructures import QueryParams
 
 from app.access import callers
 from app.documents import queue
+from app.documents.comparison.document import configured
+from app.documents.run import grouped
 from app.format import run_text as queue_words
 from app.format import run_text as words
-from app.format.dataset_text import data_names
 from app.pages.common.view import Context, View
-from app.pages.runs.columns import DEFAULT, Names, columns
+from app.pages.runs.columns import DEFAULT, GROUPINGS, columns
 from app.pages.runs.listing import PAGE, Listing
 from training.config.fields import settings
 from worker.datasets import datasets
 from worker.settings import get_settings
-from worker.store import database, filters, run_list, sweeps, waiting
+from worker.store import database, filters, run_list, waiting
 from worker.store.filters import FilterError
 from worker.store.tables import Run, Status, damaged
 
@@ -32,7 +32,7 @@ def listed(query: QueryParams) -> Context:
         try:
             shown = _runs(session, listing)
         except FilterError as error:
-            shown = {"problems": error.problems, "total": 0, "groups": [], "names": {}, "repeated": set()}
+            shown = {"problems": error.problems, "total": 0, "runs": {}, "differing": _differing([], listing.group)}
         return shown | {
             "queue": queue.document(session).model_dump(mode="json"),
             "queue_words": queue_words,
@@ -48,7 +48,7 @@ def listed(query: QueryParams) -> Context:
             "page_size": PAGE,
             "columns": columns(),
             "offered": _offered(listing),
-            "groupings": run_list.GROUPS,
+            "groupings": GROUPINGS,
             "statuses": [(status.value, status.value.capitalize()) for status in Status],
             "examples": filters.fields().values(),
         }
@@ -56,34 +56,27 @@ def listed(query: QueryParams) -> Context:
 
 def _runs(session: Session, listing: Listing) -> Context:
     chosen: dict[str, Any] = {"status": Status(listing.status) if listing.status else None, "search": listing.search}
-    order: dict[str, Any] = {"order_by": listing.order, "descending": listing.descending, "group_by": listing.group}
-    total = run_list.count(session=session, **chosen)
-    runs = run_list.listing(session=session, **chosen, **order, limit=PAGE, offset=listing.offset)
-    sizes = run_list.group_sizes(session=session, group_by=listing.group, **chosen) if listing.group else {}
-    names = {item.id: item.name for item in datasets.listing(session=session)} if runs else {}
-    titles = sweeps.titles(session=session, sweep_ids={run.sweep_id for run in runs if run.sweep_id})
-    grouped = groupby(runs, lambda run: _group_value(run, listing.group, names | titles))
+    order: dict[str, Any] = {"order_by": listing.order, "descending": listing.descending}
+    part = chosen | order | {"limit": PAGE, "offset": listing.offset}
+    if listing.group:
+        runs, groups = grouped(session, listing.group, **part)
+    else:
+        runs, groups = run_list.listing(session=session, **part), []
     return {
         "problems": [],
-        "total": total,
-        "groups": [(value, sizes.get(value), list(members)) for value, members in grouped],
-        "names": names,
+        "total": run_list.count(session=session, **chosen),
+        "runs": {run.id: run for run in runs},
+        "groups": groups,
+        "differing": _differing(runs, listing.group),
+        "names": {item.id: item.name for item in datasets.listing(session=session)} if runs else {},
         "repeated": run_list.repeated_names(session=session, names={run.name for run in runs}),
     }
 
 
-def _group_value(run: Run, group: str, names: Names) -> str:
-    match group:
-        case "":
-            return ""
-        case "owner" | "status":
-            return str(getattr(run, group))
-        case "sweep":
-            return names.get(run.sweep_id or "", "")
-        case "data":
-            return data_names(str(run.config.get("data", "")), names)
-        case _:
-            return str(run.config.get(group, ""))
+def _differing(runs: list[Run], chosen: str) -> list[str]:
+    """The settings in which the runs differ, and the chosen one: by these they can be grouped."""
+    differing = {line.key for line in configured(runs, {}, everything=False)} | {chosen}
+    return [name for name in settings() if name in differing and name not in run_list.GROUPS]
 
 
 def _offered(listing: Listing) -> list[str]:

@@ -9,7 +9,7 @@ from app.access import callers, changes
 from app.documents import Document, queue
 from app.documents.queue import Priority, QueueAnswer
 from app.documents.results import export
-from app.documents.run import RunAnswer, RunList, SeriesList, brief, document
+from app.documents.run import RunAnswer, RunList, SeriesList, brief, document, grouped
 from app.web.rest.openapi import RUN_BODY
 from app.web.rest.routing import BodyForm, JsonRouter, Key, Limit, Offset, Reading, Step, sends, settings_object
 from training.config.choices import Strategy
@@ -70,13 +70,22 @@ def list_runs(
     session: Reading,
     status: Status | None = None,
     search: str = "",
+    group: Annotated[str, Query(description="model, data, method, sweep, tag, owner, status or a setting")] = "",
     limit: Limit = 200,
     offset: Offset = 0,
 ) -> RunList:
-    """The runs that match, pinned ones first, then the newest, and how many there are in all."""
-    matching = run_list.listing(session=session, status=status, search=search, limit=limit, offset=offset)
+    """The runs that match, pinned ones first, then the newest, and how many there are in all; or by groups.
+
+    Raises:
+        FilterError: the filter is wrong, or runs cannot be grouped so; answered with 422.
+    """
     total = run_list.count(session=session, status=status, search=search)
-    return RunList(runs=[brief(run) for run in matching], total=total)
+    part: dict[str, Any] = {"status": status, "search": search, "limit": limit, "offset": offset}
+    if group:
+        matching, groups = grouped(session, group, **part)
+    else:
+        matching, groups = run_list.listing(session=session, **part), []
+    return RunList(runs=[brief(run) for run in matching], total=total, groups=groups)
 
 
 @router.post("/api/runs", status_code=201, openapi_extra=RUN_BODY)

@@ -121,6 +121,14 @@ def test_runs_lists_the_newest_first_and_can_be_filtered(database):
     assert lathe("runs", "--search", "nothing like it").stdout == "No matching runs.\n"
 
 
+def test_runs_are_listed_by_the_value_of_a_setting(database):
+    high, low = PlayedRun("high", learning_rate=1e-3), PlayedRun("low", learning_rate=1e-4)
+    listed = answer("runs", "--group", "learning_rate")
+    assert [(row["id"], row["group"]) for row in listed] == [(low.id, "0.0001"), (high.id, "0.001")]
+    lines = lathe("runs", "--group", "learning_rate").stdout.splitlines()
+    assert [line.split()[-1] for line in lines] == ["LEARNING_RATE", "0.0001", "0.001"]
+
+
 def test_show_prints_the_trainers_values_as_json(database):
     run = PlayedRun().claim("host/cuda:0", "host/cuda:1").report(Note(message="3 rows were cut off")).end()
     shown = answer("show", run.id)

@@ -133,7 +133,7 @@ class TestPlots:
 
         usual = titles()
         page.get_by_label("Menu of the plot Loss").click()
-        page.get_by_role("button", name="Move down").first.click()
+        page.get_by_role("button", name="Later").first.click()
         assert titles() == [usual[1], "Loss", *usual[2:]]
         page.get_by_label(f"Menu of the plot {usual[1]}").click()
         page.get_by_role("button", name="Hide").first.click()

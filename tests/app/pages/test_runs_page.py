@@ -75,10 +75,33 @@ class TestItsHtml:
         assert links[1][0] == 'href="?order=name&amp;ascending=1"'
         assert links[2][0] == links[3][0] == 'role="link" aria-disabled="true"'
 
-    def test_groups_have_their_name_and_the_number_of_their_runs(self, home):
-        PlayedRun("one"), PlayedRun("two"), PlayedRun("other", method="full")
-        groups = re.findall(r'class="group">.*?<b>(.*?)</b> <span class="faint">(.*?)</span>', list_of("?group=method"))
-        assert groups == [("full", "1 run"), ("lora", "2 runs")]
+    def test_groups_have_their_value_the_number_of_their_runs_and_the_best_evaluation_loss(self, home):
+        best = {
+            PlayedRun("one", lora_r=8).id: 1.5,
+            PlayedRun("two", lora_r=8).id: 1.25,
+            PlayedRun("other", lora_r=64).id: None,
+        }
+        with database.write() as session:
+            for run_id, loss in best.items():
+                session.get(Run, run_id).best_loss = loss
+        text = list_of("?group=lora_r&order=name")
+        assert re.findall(r"<summary><b>(.*?)</b>\s*(.*?)</summary>", text) == [
+            ("8", "<span>2 runs</span> <span>best eval loss 1.2500</span>"),
+            ("64", "<span>1 run</span>"),
+        ]
+        assert names_in(text) == ["two", "one", "other"]
+        assert "<summary><b>none</b>" in list_of("?group=tag")
+
+    def test_runs_can_be_grouped_by_the_settings_in_which_they_differ(self, home):
+        PlayedRun("one", lora_r=8), PlayedRun("two", lora_r=16)
+        choice = (
+            client()
+            .get("/?group=seed")
+            .text.partition('<optgroup label="Settings that differ">')[2]
+            .partition("</optgroup>")
+        )
+        assert re.findall(r'value="(\w+)"( selected)?', choice[0]) == [("lora_r", ""), ("seed", " selected")]
+        assert "optgroup" not in client().get("/?search=one").text
 
     def test_columns_are_those_of_the_address_else_those_that_the_browser_keeps(self, home):
         PlayedRun("sums", lora_r=24)
@@ -280,6 +303,26 @@ class TestInChromium:
         assert page.locator("table.runs th", has_text="Owner").count() == 0
         page.get_by_label("Group by").select_option("method")
         says(page, "table.runs tr.group", "53 runs")
+
+    def test_runs_are_grouped_by_a_setting_and_a_folded_group_stays_folded(self, page):
+        small, large = PlayedRun("small", lora_r=8).claim(), PlayedRun("large", lora_r=64)
+        open_list(page)
+        page.get_by_label("Group by").select_option("lora_r")
+        page.wait_for_url("**/?group=lora_r")
+        says(page, "table.runs tr.group", "8", "1 run")
+        page.locator("tr.group summary").first.click()
+        page.locator("input[data-pick-all]").click()
+        says(page, ".selection", "1 selected")  # not the run that is not seen
+        with database.write() as session:
+            session.get(Run, small.id).best_loss = 1.25
+            session.get(Run, large.id).best_loss = 2.5
+        says(page, "table.runs", "best eval loss 1.2500", "best eval loss 2.5000")
+        assert (
+            page.locator(f"[data-pick={small.id}]").is_hidden() and page.locator(f"[data-pick={large.id}]").is_visible()
+        )
+        page.reload()
+        assert page.get_by_label("Group by").input_value() == "lora_r"
+        assert page.locator(f"[data-pick={small.id}]").is_visible()
 
     def test_the_queue_is_ordered_by_buttons_and_by_drag_and_a_held_run_says_so(self, page):
         first, second, third = (PlayedRun(name) for name in ("first", "second", "third"))

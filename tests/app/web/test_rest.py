@@ -149,6 +149,17 @@ def test_tags_are_added_and_removed(api):
     assert changed["tags"] == ["b", "c"]
 
 
+def test_a_list_of_runs_names_its_groups_and_what_cannot_be_one(api):
+    first, other, last = PlayedRun("first", lora_r=8), PlayedRun("other", lora_r=64), PlayedRun("last", lora_r=8)
+    listed = api.get("/api/runs", params={"group": "lora_r"}).json()
+    assert [run["id"] for run in listed["runs"]] == [last.id, first.id, other.id]
+    assert listed["groups"] == [
+        {"value": "8", "runs": [last.id, first.id], "total": 2, "best_loss": None},
+        {"value": "64", "runs": [other.id], "total": 1, "best_loss": None},
+    ]
+    assert told(api.get("/api/runs", params={"group": "rank"}), 422)["field"] == "group"
+
+
 def test_an_admin_manages_accounts_and_a_token_is_shown_once(api):
     token = api.post("/api/users", json={"name": "bob"}).json()["token"]
     bob = {"Authorization": f"Bearer {token}"}

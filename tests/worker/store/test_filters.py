@@ -58,6 +58,16 @@ FOUND = [
     ('"org/llama"', {"low"}),
     ("", {"low", "high", "new"}),
 ]
+GROUPED = [
+    ("model", [["low"], ["high", "new"]]),
+    ("data", [["low", "new"], ["high"]]),
+    ("tag", [["low"], ["high", "new"]]),
+    ("sweep", [["high", "low", "new"]]),
+    ("learning_rate", [["high"], ["low"], ["new"]]),
+    ("tf32", [["low", "new"], ["high"]]),
+    ("lora_r", [["low"], ["high", "new"]]),
+    ("lr_scheduler", [["high", "low", "new"]]),
+]
 WRONG = [
     ("metod:lora", "metod", "Did you mean method"),
     ("status:asleep", "status", "Give queued"),
@@ -112,8 +122,29 @@ def test_the_history_is_cut_into_pages_with_pinned_runs_first(history):
         assert run_list.count(session=session, search="qwen", status=Status.FAILED) == 1
 
 
-def test_groups_are_counted_and_stand_together(history):
+def groups(group_by, **chosen):
     with db.read() as session:
-        assert run_list.group_sizes(session=session, group_by="model") == {"org/llama": 1, "org/qwen": 2}
-        models = [run.config["model"] for run in run_list.listing(session=session, group_by="model")]
-        assert models == ["org/llama", "org/qwen", "org/qwen"]
+        found = run_list.groups(session=session, group_by=group_by, **chosen)
+        return [(group.total, group.best_loss, [run.name for run in group.runs]) for group in found]
+
+
+def test_runs_are_grouped_by_what_is_theirs_or_by_a_setting(history, subtests):
+    for group_by, names in GROUPED:
+        with subtests.test(group_by):
+            assert [sorted(group[2]) for group in groups(group_by)] == names
+
+
+def test_a_group_tells_how_many_runs_it_has_and_their_best_loss_on_other_pages_too(history):
+    assert groups("model", limit=1, offset=2, order_by="name", descending=False) == [(2, None, ["new"])]
+    with db.write() as session:
+        for run in run_list.listing(session=session):
+            run.best_loss = {"low": 1.5, "high": 1.25}.get(run.name)
+            session.add(run)
+    assert {(total, best) for total, best, _ in groups("lr_scheduler")} == {(3, 1.25)}
+    assert groups("lora_r", search="name:low")[0][:2] == (1, 1.5)
+
+
+def test_what_runs_cannot_be_grouped_by_is_named(history):
+    with pytest.raises(FilterError, match="name of a setting") as refused:
+        groups("metod")
+    assert refused.value.problem.field == "group"
