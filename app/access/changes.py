@@ -190,8 +190,7 @@ def stop_build(run_id: str, form: str) -> Build:
 
     own = own_run(run_id)
     with database.write() as session:
-        builds.request_stop(session=session, run_id=own, form=form)
-        return builds.get(session=session, run_id=own, form=form)
+        return builds.request_stop(session=session, run_id=own, form=form)
 
 
 def move(run_id: str, before: str | None) -> None:

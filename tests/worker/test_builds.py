@@ -161,10 +161,9 @@ def test_a_build_that_is_lost_too_often_fails_with_the_reason() -> None:
 def made(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) -> None:
     """Programs write their file, and then this happens."""
 
-    def run(_builder: results.Builder, _module: str, *arguments: str) -> list[str]:
+    def run(_builder: results.Builder, _module: str, *arguments: str) -> None:
         Path(arguments[1]).write_bytes(b"form")
         then()
-        return []
 
     monkeypatch.setattr(results.Builder, "_run", run)
 

@@ -121,7 +121,6 @@ def main(run_dir: Path, target: Path, step: int | None = None) -> int:
     except (UserError, OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
-    print(checkpoint.name)
     return 0
 
 

@@ -29,6 +29,11 @@ class GgufType(StrEnum):
         return GGUF_FILE if self is GgufType.TRAINED else f"model-{self.value}.gguf"
 
     @property
+    def form(self) -> str:
+        """What a run's result as such a file is called: gguf, gguf-TYPE."""
+        return "gguf" if self is GgufType.TRAINED else f"gguf-{self.value}"
+
+    @property
     def meaning(self) -> str:
         """A sentence on what it costs and saves."""
         return _MEANINGS[self]

@@ -37,8 +37,9 @@ from worker.store import database, runs
 from worker.store.tables import Run
 
 MERGED, GGUF_ADAPTER = "merged", "gguf-adapter"
-GGUF_FORMS = {"gguf" if kind is GgufType.TRAINED else f"gguf-{kind.value}": kind for kind in GgufType}
-"""The forms of a result that are made on request, besides checkpoint-N."""
+GGUF_FORMS = {kind.form: kind for kind in GgufType}
+_FILES = {MERGED: MERGED_FILE, GGUF_ADAPTER: ADAPTER_GGUF_FILE} | {form: kind.file for form, kind in GGUF_FORMS.items()}
+"""The forms of a result that are made on request, besides checkpoint-N, and the file that is the download of each."""
 
 _LAST_LINES = 3
 _FIX = "Check that the base model is on this machine and that its disk has space, then try again."
@@ -69,14 +70,9 @@ def file_of(form: str) -> str:
     Raises:
         NoResult: there is no such form.
     """
-    if form in GGUF_FORMS:
-        return GGUF_FORMS[form].file
-    if form in (MERGED, GGUF_ADAPTER):
-        return MERGED_FILE if form == MERGED else ADAPTER_GGUF_FILE
-    if checkpoint_step(Path(form)) is not None:
-        return f"{form}.zip"
-    fix = f"Give one of {', '.join((MERGED, *GGUF_FORMS, GGUF_ADAPTER))}, or checkpoint-N."
-    raise NoResult("form", form, "is not a form of a result.", fix)
+    if form not in _FILES and checkpoint_step(Path(form)) is None:
+        raise NoResult("form", form, "is not a form of a result.", f"Give one of {', '.join(_FILES)}, or checkpoint-N.")
+    return _FILES.get(form, f"{form}.zip")
 
 
 def check(run: Run, form: str) -> None:
@@ -133,9 +129,7 @@ class Builder:
                 folder = self.merged()
                 return self._made(MERGED_FILE, lambda target: self._pack(folder, target))
             step = checkpoint_step(Path(form))
-            return self._made(
-                file_of(form), lambda target: self._pack(self.gather(target.with_suffix(""), step), target)
-            )
+            return self._made(f"{form}.zip", lambda file: self._pack(self.gather(file.with_suffix(""), step), file))
         except OSError as error:
             raise NoResult("run", self.run.id, f"the result could not be created: {error}.", _FIX) from None
 
@@ -152,19 +146,13 @@ class Builder:
     def gguf(self, kind: GgufType) -> Path:
         """The model as one GGUF file, with an adapter merged into its base. Raises as `merged`."""
         result = find(self.run)
-        if (made := result.parent / kind.file).is_file():
-            return made
+        if (target := result.parent / kind.file).is_file():
+            return target
         if kind.by_llama_cpp and find_spec("llama_cpp") is None:  # told before a large model is merged
             fix = "Install it (pip install 'lathe-workbench[llama]' compiles it with g++ and cmake), or choose Q8_0."
             raise NoResult("type", kind.value, "needs llama.cpp, which is not installed.", fix)
         folder = result if self.run.config.get("method") == Method.FULL else self.merged()
-        notes: list[str] = []
-        made = self._made(
-            kind.file, lambda target: notes.extend(self._run(programs.GGUF, str(folder), str(target), kind.value))
-        )
-        for note in notes:
-            self.tell(note)
-        return made
+        return self._made(kind.file, lambda target: self._run(programs.GGUF, str(folder), str(target), kind.value))
 
     def gguf_adapter(self) -> Path:
         """The LoRA adapter as a GGUF file for llama.cpp. Raises as `merged`."""
@@ -217,14 +205,14 @@ class Builder:
 
         pack(folder, target, beat)
 
-    def _run(self, module: str, *arguments: str) -> list[str]:
-        """Runs a program of `training` that makes a result of the run. Returns the lines that it printed besides its progress.
+    def _run(self, module: str, *arguments: str) -> None:
+        """Runs a program of `training` that makes a result of the run. Tells the lines that it prints besides its progress.
 
         Raises:
             NoResult: it failed; with the last lines that it printed.
         """
         self.progress("loading", 0, 0)
-        command, notes = [sys.executable, "-m", module, *arguments], []
+        command = [sys.executable, "-m", module, *arguments]
         env = environment() | ({RUN_VARIABLE: self.mark} if self.mark else {})
         with TemporaryFile("w+", errors="replace") as errors, subprocess.Popen(
             command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
@@ -235,7 +223,7 @@ class Builder:
                     now = json.loads(line)
                     self.progress(now["phase"], now["done"], now["total"])
                 else:
-                    notes.append(line.strip())
+                    self.tell(line.strip())
             code = process.wait()
             errors.seek(0)
             lines = errors.read().strip().splitlines()[-_LAST_LINES:]
@@ -244,7 +232,6 @@ class Builder:
         if code:
             lines = lines or [f"{module} ended with exit code {code}"]
             raise NoResult("run", self.run.id, "the result could not be created: " + " ".join(lines), _FIX)
-        return notes
 
 
 def _missing(run: Run, run_dir: Path) -> NoResult:

@@ -22,10 +22,9 @@ class BuildEnded(Conflict):
 def create(*, session: Session, run_id: str, form: str, owner: str) -> Build:
     """Queues a build; an earlier one of this form is forgotten if it has ended, and else returned. Locks the run."""
     runs.locked(session=session, run_id=run_id)
-    item = session.exec(select(Build).where(Build.run_id == run_id, Build.form == form)).one_or_none()
-    if item is not None and not item.status.ended:
+    if (item := _find(session, run_id, form)) and not item.status.ended:
         return item
-    if item is not None:
+    if item:
         session.delete(item)
         session.flush()
     now = database.now(session=session)
@@ -41,10 +40,13 @@ def get(*, session: Session, run_id: str, form: str) -> Build:
     Raises:
         BuildNotFound: there is none.
     """
-    item = session.exec(select(Build).where(Build.run_id == run_id, Build.form == form)).one_or_none()
-    if item is None:
-        raise BuildNotFound("form", form, "is not being built.", f"Start it: lathe export {run_id}, or the run's page.")
-    return item
+    if item := _find(session, run_id, form):
+        return item
+    raise BuildNotFound("form", form, "is not being built.", f"Start it: lathe export {run_id}, or the run's page.")
+
+
+def _find(session: Session, run_id: str, form: str) -> Build | None:
+    return session.exec(select(Build).where(Build.run_id == run_id, Build.form == form)).one_or_none()
 
 
 def of_run(*, session: Session, run_id: str) -> list[Build]:

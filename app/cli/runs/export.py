@@ -62,7 +62,7 @@ class Form:
     def built(self) -> str:
         """What a server builds on request; "" for the result itself."""
         if self.gguf:
-            return next(form for form, kind in results.GGUF_FORMS.items() if kind is self.gguf)
+            return self.gguf.form
         return results.GGUF_ADAPTER if self.gguf_adapter else results.MERGED if self.merged else ""
 
     @property

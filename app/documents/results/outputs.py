@@ -214,9 +214,8 @@ def _gguf(kind: GgufType, run: Run, run_dir: Path) -> Output:
     name, option = ("GGUF", "") if trained else (f"GGUF {kind.value}", f" --type {kind.value}")
     command = f"lathe export {run.id} --gguf{option} -o {run.id}.gguf"
     purpose = f"One file for llama.cpp and Ollama. {kind.meaning}"
-    form = next(form for form, one in GGUF_FORMS.items() if one is kind)
-    address = _address(run, form)
-    return replace(_file(name, purpose, address, run_dir / kind.file, command), group="GGUF", form=form)
+    address = _address(run, kind.form)
+    return replace(_file(name, purpose, address, run_dir / kind.file, command), group="GGUF", form=kind.form)
 
 
 def _own_template(template: ChatTemplate | None, config: RunConfig) -> str:

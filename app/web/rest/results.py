@@ -44,27 +44,22 @@ def adapter(run_id: str) -> Response:
 @router.get("/api/runs/{run_id}/merged.zip", **sends("application/zip", "The merged model."))
 def merged(run_id: str) -> Response:
     """The adapter merged into its base model, as a zip, if the run or an export has created it."""
-    run = _run(run_id, MERGED_FILE)
-    fix = f"{_BUILD} (`lathe export {run.id} --merged --to FOLDER`), or set merge_adapter in the next run."
-    return _file(run, adapter_path(run, MERGED_FILE), "merged model", "-merged.zip", fix)
+    return _built(run_id, MERGED_FILE, "merged model", "-merged.zip", "--merged --to FOLDER")
 
 
 @router.get("/api/runs/{run_id}/model.gguf", **sends("application/octet-stream", "The GGUF file."))
 def gguf(run_id: str, kind: Annotated[GgufType, Query(alias="type", description=_TYPE)] = GgufType.TRAINED) -> Response:
     """The model as a GGUF file of a type, if it has been built."""
-    run = _run(run_id, kind.file)
-    option = "" if kind is GgufType.TRAINED else f" --type {kind.value}"
-    fix = f"{_BUILD} (`lathe export {run.id} --gguf{option} -o FILE.gguf`)."
-    what = "GGUF file" if kind is GgufType.TRAINED else f"GGUF file of type {kind.value}"
-    return _file(run, adapter_path(run, kind.file), what, kind.file.removeprefix("model"), fix)
+    option, what = "", "GGUF file"
+    if kind is not GgufType.TRAINED:
+        option, what = f" --type {kind.value}", f"GGUF file of type {kind.value}"
+    return _built(run_id, kind.file, what, kind.file.removeprefix("model"), f"--gguf{option} -o FILE.gguf")
 
 
 @router.get("/api/runs/{run_id}/adapter.gguf", **sends("application/octet-stream", "The adapter as a GGUF file."))
 def gguf_adapter(run_id: str) -> Response:
     """The LoRA adapter as a GGUF file, if it has been built."""
-    run = _run(run_id, ADAPTER_GGUF_FILE)
-    fix = f"{_BUILD} (`lathe export {run.id} --gguf --adapter -o FILE.gguf`)."
-    return _file(run, adapter_path(run, ADAPTER_GGUF_FILE), "GGUF adapter", "-adapter.gguf", fix)
+    return _built(run_id, ADAPTER_GGUF_FILE, "GGUF adapter", "-adapter.gguf", "--gguf --adapter -o FILE.gguf")
 
 
 @router.get("/api/runs/{run_id}/checkpoint.zip", **sends("application/zip", "The adapter or model."))
@@ -107,6 +102,13 @@ def archive(run_id: str) -> Response:
 def outputs(run_id: str, session: Reading) -> Outputs:
     """Every form of the run's result, and snippets that use it."""
     return output_documents.document(session, runs.get(session=session, run_id=run_id))
+
+
+def _built(run_id: str, name: str, what: str, ending: str, options: str) -> Response:
+    """A file that is built on request; `options` are those of `lathe export`."""
+    run = _run(run_id, name)
+    fix = f"{_BUILD} (`lathe export {run.id} {options}`)."
+    return _file(run, adapter_path(run, name), what, ending, fix)
 
 
 def _file(run: Run, path: Path | None, what: str, ending: str, fix: str) -> Response:

@@ -74,7 +74,7 @@ def openers(config: RunConfig, run_dir: Path, reference: Reference) -> dict[str,
     found: dict[str, Opened] = {}
     if config.task.generates:
         found |= {
-            form_name(kind): lambda kind=kind: gguf_form(gguf(kind), longest + reference.max_new_tokens)  # type: ignore[misc]
+            kind.form: lambda kind=kind: gguf_form(gguf(kind), longest + reference.max_new_tokens)  # type: ignore[misc]
             for kind in GgufType
         }
         found["served"] = lambda: served_form(config, result, reference.template_arguments)
@@ -85,11 +85,6 @@ def openers(config: RunConfig, run_dir: Path, reference: Reference) -> dict[str,
         found[f"adapter-{bits.value}"] = partial(adapted, bits)
     found |= {"adapter": partial(adapted, config.quantized), "merged": lambda: model_form(merged(), config.task)}
     return found
-
-
-def form_name(kind: GgufType) -> str:
-    """The name of a GGUF file as a form."""
-    return "gguf" if kind is GgufType.TRAINED else f"gguf-{kind.value}"
 
 
 def is_lossy(name: str, config: RunConfig) -> bool:
@@ -106,7 +101,7 @@ def existing(config: RunConfig, run_dir: Path) -> list[str]:
     whole = ["adapter", "merged"] if config.method.adapts else ["model"]
     if not config.task.generates:
         return whole
-    made = [form_name(kind) for kind in GgufType if kind is not GgufType.TRAINED and (run_dir / kind.file).is_file()]
+    made = [kind.form for kind in GgufType if kind is not GgufType.TRAINED and (run_dir / kind.file).is_file()]
     return [*whole, "gguf", *made, "served"]
 
 
