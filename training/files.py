@@ -1,9 +1,12 @@
-"""Opens files that users name, writes files whole or not at all, and hashes them."""
+"""Opens files that users name, writes files and folders whole or not at all, and hashes them."""
 
 import errno
 import hashlib
 import os
+import shutil
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -37,15 +40,49 @@ def write_whole(path: Path, text: str) -> None:
     Raises:
         OSError: it cannot be written, for example on a full disk.
     """
-    part = path.with_name(f".{path.name}.part")
-    try:
-        part.unlink(missing_ok=True)
+    with whole_file(path) as part:
         part.touch(mode=0o600)
         part.write_text(text, encoding="utf-8")
+
+
+def part_of(path: Path) -> Path:
+    """The file that `whole_file` renames once it is complete."""
+    return path.with_name(f".{path.name}.part")
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Where to write a file, which then replaces `path`; a failure leaves the former file, and nothing beside it."""
+    part = part_of(path)
+    part.unlink(missing_ok=True)
+    try:
+        yield part
         part.replace(path)
-    except BaseException:
+    finally:
         part.unlink(missing_ok=True)
-        raise
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Where to make a folder, which then becomes `path`; a failure leaves nothing. What a killed process left is deleted."""
+    partial = path.with_name(f".{path.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        yield partial
+        partial.rename(path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def check_free_space(folder: Path, needed: int, what: str) -> None:
+    """Checks that the disk of `folder` has `needed` bytes for `what`.
+
+    Raises:
+        OSError: it has less; with both numbers.
+    """
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise OSError(errno.ENOSPC, f"{what} needs up to {needed:,} bytes, and the disk has {free:,} free")
 
 
 def sha256(file: Path) -> str:

@@ -19,12 +19,12 @@ from app.access.permissions import check_change
 from app.errors import storage_problem
 from app.format.dataset_text import problems_of
 from training.errors import DataError, NotFound
+from worker.allowed_paths import STARTER
 from worker.datasets import datasets, folders, hub
-from worker.settings import ROOT, get_settings
+from worker.settings import get_settings
 from worker.store import sight
 from worker.store.tables import LOCAL, Dataset
 
-_STARTER = ROOT / "static" / "starter"
 ONE_SET, PAIR, SEPARATE = "one data set", "training + validation", "separate data sets"
 WAYS = [ONE_SET, PAIR, SEPARATE]
 
@@ -71,7 +71,7 @@ def from_sample() -> int:
 
 def samples() -> list[Path]:
     """The files of sample data."""
-    return sorted(_STARTER.glob("*.jsonl"), reverse=True)
+    return sorted(STARTER.glob("*.jsonl"), reverse=True)
 
 
 def folder_choices() -> list[str]:

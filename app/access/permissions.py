@@ -5,7 +5,7 @@ from app.documents import dataset as documents
 from training.errors import UserError
 from worker.store import database, evaluations, runs, sweeps
 from worker.store.sight import ANOTHER
-from worker.store.tables import LOCAL
+from worker.store.tables import LOCAL, Dataset, PromptSet, Run, ServedModel, Sweep
 
 
 class Forbidden(UserError):  # noqa: N818
@@ -31,6 +31,16 @@ def check_change(field: str, value: str, owner: str) -> None:
     raise error
 
 
+def own(kind: str, item: Run | Sweep | Dataset | ServedModel | PromptSet) -> str:
+    """The id of `item`, which the caller may change; `kind` names it in the error.
+
+    Raises:
+        Forbidden: another user owns it.
+    """
+    check_change(kind, item.id, item.owner)
+    return item.id
+
+
 def check_admin(field: str, value: str | None, message: str = "concerns the whole installation.") -> None:
     """Checks that the caller may change what concerns all users; `message` says what that is.
 
@@ -52,9 +62,7 @@ def own_run(run_id: str) -> str:
         Forbidden: another user owns it.
     """
     with database.read() as session:
-        run = runs.get(session=session, run_id=run_id)
-    check_change("run", run.id, run.owner)
-    return run.id
+        return own("run", runs.get(session=session, run_id=run_id))
 
 
 def own_sweep(sweep_id: str) -> str:
@@ -65,9 +73,7 @@ def own_sweep(sweep_id: str) -> str:
         Forbidden: another user owns it.
     """
     with database.read() as session:
-        sweep = sweeps.get(session=session, sweep_id=sweep_id)
-    check_change("sweep", sweep.id, sweep.owner)
-    return sweep.id
+        return own("sweep", sweeps.get(session=session, sweep_id=sweep_id))
 
 
 def own_evaluation(evaluation_id: str) -> str:
@@ -91,6 +97,4 @@ def own_dataset(dataset_id: str) -> str:
         Forbidden: another user owns it.
     """
     with database.read() as session:
-        dataset = documents.find(session, dataset_id)
-    check_change("dataset", dataset.id, dataset.owner)
-    return dataset.id
+        return own("dataset", documents.find(session, dataset_id))

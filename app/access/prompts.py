@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.access import callers
-from app.access.permissions import check_change
+from app.access.permissions import own
 from worker.serving import requests
 from worker.store import database, prompt_sets, served_models
 from worker.store.tables import PromptSet, ServedModel
@@ -27,9 +27,8 @@ def end_served(served_id: str) -> None:
         Forbidden: another user asked for it.
     """
     with database.write() as session:
-        served = served_models.get(session=session, served_id=served_id)
-        check_change("served model", served.id, served.owner)
-        served_models.request_end(session=session, served_id=served.id, reason="Its user ended it.")
+        own("served model", served_models.get(session=session, served_id=served_id))
+        served_models.request_end(session=session, served_id=served_id, reason="Its user ended it.")
 
 
 def save_prompts(name: str, prompts: list[dict[str, str]]) -> PromptSet:
@@ -50,7 +49,7 @@ def keep_answers(set_id: str, model: str, answers: list[dict[str, Any]]) -> Prom
         Forbidden: another user keeps it.
     """
     with database.write() as session:
-        _own(session, set_id)
+        own("prompt set", prompt_sets.get(session=session, set_id=set_id))
         return prompt_sets.keep_answers(session=session, set_id=set_id, model=model, answers=answers)
 
 
@@ -62,7 +61,7 @@ def ask_every_result(set_id: str, *, every_result: bool) -> PromptSet:
         Forbidden: another user keeps it.
     """
     with database.write() as session:
-        _own(session, set_id)
+        own("prompt set", prompt_sets.get(session=session, set_id=set_id))
         return prompt_sets.ask_every_result(session=session, set_id=set_id, every_result=every_result)
 
 
@@ -74,10 +73,5 @@ def delete_prompts(set_id: str) -> None:
         Forbidden: another user keeps it.
     """
     with database.write() as session:
-        _own(session, set_id)
+        own("prompt set", prompt_sets.get(session=session, set_id=set_id))
         prompt_sets.delete(session=session, set_id=set_id)
-
-
-def _own(session: Any, set_id: str) -> None:
-    found = prompt_sets.get(session=session, set_id=set_id)
-    check_change("prompt set", found.id, found.owner)

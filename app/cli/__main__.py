@@ -7,7 +7,7 @@ import click
 
 from app.cli.dataset.commands import dataset
 from app.cli.notify import notify
-from app.cli.options import Command, Group, config_type, count_type, json_option, path_type
+from app.cli.options import Command, Group, config_type, count_type, json_option, path_type, run_argument
 from app.cli.runs.edit import delete, edit
 from app.cli.runs.queue import queue
 from app.cli.runs.sweep import sweep
@@ -19,8 +19,6 @@ from training.config.choices import Strategy
 
 STATUSES = ("queued", "running", "finished", "failed", "stopped", "diverged")
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
-
-run_argument = click.argument("run_id", metavar="RUN")
 
 
 @click.group(cls=Group, context_settings=CONTEXT)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from training.errors import NotFound, Problem, UserError
+from training.files import whole_file
 
 if TYPE_CHECKING:
     import httpx
@@ -108,7 +109,7 @@ class Client:
 
     def download(self, path: str, target: Path) -> None:
         """Writes the answer to a GET request into a file, completely or not at all."""
-        with whole(target) as part, self._answer("GET", path, stream=True) as answer, part.open("wb") as file:
+        with whole_file(target) as part, self._answer("GET", path, stream=True) as answer, part.open("wb") as file:
             for chunk in answer.iter_bytes():
                 file.write(chunk)
 
@@ -177,17 +178,6 @@ class Client:
             pass
         message = f"answered with status {answer.status_code} and not as Lathe does."
         raise ServerError(VARIABLE, self.address, message, "Check the address, and the proxy before the server.")
-
-
-@contextmanager
-def whole(target: Path) -> Iterator[Path]:
-    """A path beside `target`, which replaces it at the end; a failure, for example a full disk, leaves nothing there."""
-    part = target.with_name(f".{target.name}.part")
-    try:
-        yield part
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def connect(*, database: bool = True) -> Client:

@@ -34,6 +34,7 @@ class ConfigFile(click.Path):
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+run_argument = click.argument("run_id", metavar="RUN")
 count_type = click.IntRange(1, 100_000)
 path_type = click.Path(path_type=Path)
 config_type = ConfigFile(path_type=Path)

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from app.cli.options import Command, LocalCommand, count_type, json_option, path_type
+from app.cli.options import Command, LocalCommand, count_type, json_option, path_type, run_argument
 from training.config.choices import Quantization
 from training.run_folder.gguf_types import GgufType
 
@@ -19,7 +19,6 @@ FORMS = (
     *(f"gguf-{kind.value}" for kind in GgufType if kind is not GgufType.TRAINED),
 )
 
-run_argument = click.argument("run_id", metavar="RUN")
 merged_option = click.option("--merged", is_flag=True, help="The adapter merged into its base model.")
 
 

@@ -28,7 +28,6 @@ _UNMEASURED = {
     "problem": "",
     "others": "",
 }
-_LEASE = ("device", "run_id", "name", "owner", "phase", "step", "total_steps", "expires_at")
 _LIMITS = (
     "upload_limit_bytes",
     "token_cache_bytes",
@@ -39,20 +38,6 @@ _LIMITS = (
 )
 
 State = Literal["ready", "overloaded", "draining", "stopped", "lost"]
-
-
-class LeaseAnswer(Document):
-    """The run that holds a device, and when its lease was renewed and expires."""
-
-    device: str
-    run_id: str
-    name: str
-    owner: str
-    phase: str
-    step: int
-    total_steps: int | None
-    renewed_at: float | None
-    expires_at: float | None
 
 
 class DeviceAnswer(Document):
@@ -68,7 +53,7 @@ class DeviceAnswer(Document):
     power_limit_watts: float | None
     problem: str = Field(default="", description="why no run can use it, or empty")
     others: str = Field(default="", description="what uses it although Lathe does not, or empty")
-    lease: LeaseAnswer | None
+    lease: Lease | None
 
 
 class FindingAnswer(Document):
@@ -167,7 +152,7 @@ class Fleet(Document):
 
     time: float
     machines: list[MachineAnswer]
-    other_leases: list[LeaseAnswer]
+    other_leases: list[Lease]
     engines: list[EngineAnswer]
     queue: QueueCounts
     put_aside: list[AsideAnswer]
@@ -248,7 +233,7 @@ def _fleet(session: Session, usage: Usage | None) -> Fleet:
     return Fleet(
         time=now,
         machines=listed,
-        other_leases=[_lease(lease) for lease in leases if lease.device not in named and JOB not in lease.device],
+        other_leases=[lease for lease in leases if lease.device not in named and JOB not in lease.device],
         engines=[_engine(report, now) for report in machines.engine_reports(session=session)],
         queue=_queue(session),
         put_aside=[AsideAnswer.model_validate(one) for one in machines.cordons(session=session)],
@@ -296,7 +281,7 @@ def _engine(report: EngineReport, now: float) -> EngineAnswer:
 
 
 def _machine(machine: Machine, leases: Sequence[Lease], now: float) -> MachineAnswer:
-    held = {lease.device: _lease(lease) for lease in leases}
+    held = {lease.device: lease for lease in leases}
     return MachineAnswer(
         **machine.model_dump(exclude={"devices"}),
         age_seconds=max(now - machine.last_seen, 0.0),
@@ -312,12 +297,6 @@ def _state(machine: Machine, now: float) -> State:
     if machine.draining:
         return "draining"
     return "overloaded" if machine.overload else "ready"
-
-
-def _lease(lease: Lease) -> LeaseAnswer:
-    expires = lease.expires_at
-    renewed = None if expires is None else expires - get_settings().lease_seconds
-    return LeaseAnswer(**{name: getattr(lease, name) for name in _LEASE}, renewed_at=renewed)
 
 
 def _queue(session: Session) -> QueueCounts:

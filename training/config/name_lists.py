@@ -10,6 +10,8 @@ TRACKERS = ("tensorboard", "wandb", "mlflow", "trackio")
 """Names of trackers, which are those of their packages too."""
 METRICS = ("exact_match", "f1", "rouge1", "rouge2", "rougeL")
 """Scores of an answer against the expected one, from 0 to 1."""
+MINOR_METRICS = ("rouge1", "rouge2")
+"""Those that pages leave out."""
 
 
 def listed(text: str | None) -> tuple[str, ...]:

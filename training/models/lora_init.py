@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from training.config.choices import LoraInit
 from training.errors import UserError
+from training.files import whole_folder
 
 _FOLDER = "initial_adapter"
 _WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -74,11 +75,10 @@ def save_initial(model: PeftModel, folder: Path) -> None:
     """Saves the first matrices atomically, on rank 0."""
     if int(os.environ.get("RANK", "0")):
         return
-    partial = folder.with_suffix(".partial")
-    partial.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.contiguous() for name, tensor in get_peft_model_state_dict(model).items()}
-    save_file(tensors, partial / _WEIGHTS)
-    partial.rename(folder)
+    with whole_folder(folder) as partial:
+        partial.mkdir(parents=True)
+        save_file(tensors, partial / _WEIGHTS)
 
 
 @torch.no_grad()

@@ -17,10 +17,11 @@ from training.checkpointing.weights import check_result
 from training.config.choices import Precision, Strategy, Task
 from training.config.run_config import RunConfig
 from training.errors import UserError
+from training.files import whole_folder
 from training.models.loading import load_tokenizer, load_trainable
 from training.models.lora_init import export_plain_lora, initial_dir
 from training.ranks.stopping import die_with_parent
-from training.results.progress import Tell, growing, printed, silent
+from training.results.progress import Tell, exit_status, growing, printed, silent
 from training.run_folder import checkpoints
 from training.run_folder.checkpoint_layout import Layout, plain_adapter_name
 from training.run_folder.paths import CONFIG_FILE, checkpoint_dir
@@ -38,9 +39,7 @@ def gather(config: RunConfig, run_dir: Path, checkpoint: Path, target: Path, tel
         UserError: the checkpoint has no weights, or the base model cannot be loaded.
         OSError: the disk is full.
     """
-    partial = target.with_name(f"{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
+    with whole_folder(target) as partial:
         if whole := _in_one_piece(config, checkpoint):
             _copy(whole, partial, tell)
         else:
@@ -48,9 +47,6 @@ def gather(config: RunConfig, run_dir: Path, checkpoint: Path, target: Path, tel
         load_tokenizer(config).save_pretrained(str(partial))
         if config.method.adapts:
             export_plain_lora(partial, run_dir)
-        partial.rename(target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _in_one_piece(config: RunConfig, checkpoint: Path) -> list[Path]:
@@ -108,20 +104,15 @@ def _load(model: Any, weights: dict[str, torch.Tensor], checkpoint: Path) -> Non
     model.load_state_dict({name: weights[key] for name, key in found.items()}, strict=False)
 
 
-def main(run_dir: Path, target: Path, step: int | None = None) -> int:
-    """Writes a run's checkpoint, by default the newest, as a result; prints errors to standard error. Returns the exit status."""
+@exit_status
+def main(run_dir: Path, target: Path, step: int | None = None) -> None:
+    """Writes a run's checkpoint, by default the newest, as a result."""
     config = RunConfig.model_validate_json((run_dir / CONFIG_FILE).read_text(encoding="utf-8"))
     checkpoint = checkpoints.newest_checkpoint(run_dir)[0] if step is None else checkpoint_dir(run_dir, step)
     reason = checkpoints.fault(checkpoint) if checkpoint and checkpoint.is_dir() else "there is none"
     if reason or checkpoint is None:
-        print(f"No checkpoint can be gathered: {reason}.", file=sys.stderr)
-        return 1
-    try:
-        gather(config, run_dir, checkpoint, target, printed)
-    except (UserError, OSError, ValueError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+        raise ValueError(f"No checkpoint can be gathered: {reason}.")
+    gather(config, run_dir, checkpoint, target, printed)
 
 
 if __name__ == "__main__":

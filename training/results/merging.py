@@ -3,7 +3,6 @@
 The saved adapter is merged into the original weights in their own dtype, even if training quantized them.
 """
 
-import errno
 import shutil
 import sys
 from collections.abc import Sequence
@@ -20,10 +19,11 @@ from transformers.utils import GENERATION_CONFIG_NAME
 from training.config.choices import Method, Quantization
 from training.config.run_config import RunConfig
 from training.errors import UserError
+from training.files import check_free_space, whole_folder
 from training.models.loading import load_model, load_tokenizer
 from training.ranks.distributed import local_machine
 from training.ranks.stopping import die_with_parent
-from training.results.progress import Tell, growing, printed, silent
+from training.results.progress import Tell, exit_status, growing, printed, silent
 from training.run_folder.events import Finished, decode
 from training.run_folder.model_card import write_card
 from training.run_folder.paths import CONFIG_FILE, EVENTS_FILE, MERGED_FOLDER, result_dir
@@ -52,7 +52,7 @@ def merge(
     tell("loading the base model", 0, 0)
     base = load_model(unquantized, dtype, len(tokenizer), classes)
     size = sum(weight.numel() * weight.element_size() for weight in base.parameters())
-    _check_free_space(run_dir, size)
+    check_free_space(run_dir, size + _SPARE_BYTES, "The merged model")
     tell("merging the adapter", 0, 0)
     model = PeftModel.from_pretrained(base, str(adapter))
     if not hasattr(model.base_model, "merge_and_unload"):
@@ -61,18 +61,13 @@ def merge(
     _untie(model)
     merged = model.merge_and_unload(safe_merge=True)  # raises an error for NaN weights
     merged.config.use_cache = True
-    partial = target.with_suffix(".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
+    with whole_folder(target) as partial:
         with growing(tell, "saving the merged model", partial, size):
             merged.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
         if (adapter / GENERATION_CONFIG_NAME).is_file():  # ends answers where training does
             shutil.copy(adapter / GENERATION_CONFIG_NAME, partial)
         shutil.rmtree(target, ignore_errors=True)
-        partial.rename(target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return target
 
 
@@ -90,12 +85,6 @@ def _untie(model: PeftModel) -> None:
         config.tie_word_embeddings = False
 
 
-def _check_free_space(folder: Path, model_bytes: int) -> None:
-    needed, free = model_bytes + _SPARE_BYTES, shutil.disk_usage(folder).free
-    if needed > free:
-        raise OSError(errno.ENOSPC, f"The merged model takes {needed:,} bytes, and the disk has {free:,} free")
-
-
 def last_summary(run_dir: Path) -> dict[str, Any]:
     """Returns the summary of a run's last `Finished` record, empty if there is none."""
     mark = f'"kind":"{Finished.kind}"'.encode()
@@ -104,19 +93,15 @@ def last_summary(run_dir: Path) -> dict[str, Any]:
     return events[-1].summary if events else {}
 
 
-def main(run_dir: Path, target: Path | None = None) -> int:
-    """Merges the adapter of a finished run; prints errors to standard error. Returns the exit status."""
+@exit_status
+def main(run_dir: Path, target: Path | None = None) -> None:
+    """Merges the adapter of a finished run."""
     config = RunConfig.model_validate_json((run_dir / CONFIG_FILE).read_text(encoding="utf-8"))
     summary = last_summary(run_dir)
-    try:
-        target = merge(config, run_dir, load_tokenizer(config), summary.get("classes", ()), printed, target)
-        lineage, machine = Lineage.read(run_dir), local_machine()
-        write_card(target, config, summary, lineage, machine)
-        write_record(target, config, summary, lineage, machine)
-    except (UserError, OSError, ValueError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+    target = merge(config, run_dir, load_tokenizer(config), summary.get("classes", ()), printed, target)
+    lineage, machine = Lineage.read(run_dir), local_machine()
+    write_card(target, config, summary, lineage, machine)
+    write_record(target, config, summary, lineage, machine)
 
 
 if __name__ == "__main__":

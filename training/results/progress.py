@@ -1,11 +1,17 @@
 """The progress of a program that makes a form of a result, for the process that has started it."""
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
+from typing import ParamSpec
 
+from training.errors import UserError
+
+Arguments = ParamSpec("Arguments")
 Tell = Callable[[str, int, int], None]
 """Takes what is being done, and how much of how much is; 0 of 0 if that is not known."""
 
@@ -19,6 +25,21 @@ def silent(_phase: str, _done: int, _total: int) -> None:
 def printed(phase: str, done: int, total: int) -> None:
     """Prints a JSON object, a line."""
     print(json.dumps({"phase": phase, "done": done, "total": total}), flush=True)
+
+
+def exit_status(main: Callable[Arguments, None]) -> Callable[Arguments, int]:
+    """A main function that prints an error that a user can fix to standard error, and returns the exit status."""
+
+    @wraps(main)
+    def reporting(*arguments: Arguments.args, **named: Arguments.kwargs) -> int:
+        try:
+            main(*arguments, **named)
+        except (UserError, OSError, ValueError) as error:
+            print(error, file=sys.stderr)
+            return 1
+        return 0
+
+    return reporting
 
 
 @contextmanager

@@ -8,21 +8,9 @@ from transformers import Trainer, TrainingArguments
 
 from training.config.choices import Method, OptimizerName
 from training.config.run_config import RunConfig
+from training.forecast.formula.sizes import BITSANDBYTES, FP32, QUANTIZED_STATE
 from training.simulation.timeline import Timeline
 from training.trainer.optimizers import optimizer_arguments, optimizer_factory, split_parameters
-
-_SMALL = 4096  # bitsandbytes and torchao keep the state of a weight with fewer elements in fp32
-_FP32 = 4
-# Number of moments, bytes per element of each, and elements per fp32 scale (Dettmers et al., "8-bit Optimizers via Block-wise
-# Quantization", 2022; bitsandbytes/optim/optimizer.py, torchao/optim/adam.py).
-_QUANTIZED = {
-    OptimizerName.ADAMW_8BIT: (2, 1.0, 256),
-    OptimizerName.LION_8BIT: (1, 1.0, 256),
-    OptimizerName.ADAMW_TORCHAO_8BIT: (2, 1.0, 256),
-    OptimizerName.ADAMW_TORCHAO_4BIT: (2, 0.5, 128),
-}
-_BITSANDBYTES = (OptimizerName.ADAMW_8BIT, OptimizerName.LION_8BIT)
-
 
 _IMPORTANCE = 3
 """Values per weight of an AdaLoRA: its importance, and the running means of that and of its uncertainty (peft's RankAllocator)."""
@@ -43,13 +31,6 @@ class FakeState:
             self._state = [self._live.allocate("optimizer", size, self._dtype) for size in self._elements]
 
 
-def state_bytes(elements: int, moments: int, width: float, block: int) -> int:
-    """Returns the bytes of a weight's moments."""
-    if elements < _SMALL:
-        return moments * _FP32 * elements
-    return moments * (int(width * elements) + _FP32 * -(-elements // block))
-
-
 def fake_optimizer(model: Any, parameters: list[torch.nn.Parameter], config: RunConfig, live: Timeline) -> Any:
     """Makes the optimizer as the Trainer does, without the parameters on meta, which are offloaded."""
     optimizer = _optimizer(model, parameters, config, live)
@@ -63,7 +44,7 @@ def _optimizer(model: Any, parameters: list[torch.nn.Parameter], config: RunConf
     on_device = [parameter for parameter in parameters if not parameter.is_meta]
     if not on_device or config.optimizer.paged:
         return FakeState(live, [], torch.uint8)  # paged state is not device memory
-    if config.optimizer in _QUANTIZED:
+    if config.optimizer in QUANTIZED_STATE:
         return FakeState(live, _quantized_sizes(model, on_device, config.optimizer), torch.uint8)
     arguments = TrainingArguments(output_dir="unused", use_cpu=True, report_to=[], **optimizer_arguments(config))
     cls, settings = optimizer_factory(config) or Trainer.get_optimizer_cls_and_kwargs(arguments, model)
@@ -77,12 +58,11 @@ def _optimizer(model: Any, parameters: list[torch.nn.Parameter], config: RunConf
 
 def _quantized_sizes(model: Any, parameters: Sequence[torch.Tensor], optimizer: OptimizerName) -> list[int]:
     """Returns the bytes of each weight's state. The Trainer has bitsandbytes keep that of embeddings in fp32."""
-    moments, width, block = _QUANTIZED[optimizer]
+    state = QUANTIZED_STATE[optimizer]
     embeddings = {id(one.weight) for one in model.modules() if isinstance(one, torch.nn.Embedding)}
-    whole = embeddings if optimizer in _BITSANDBYTES else set()
+    whole = embeddings if optimizer in BITSANDBYTES else set()
     return [
-        moments * _FP32 * one.numel() if id(one) in whole else state_bytes(one.numel(), moments, width, block)
-        for one in parameters
+        state.moments * FP32 * one.numel() if id(one) in whole else state.bytes_of(one.numel()) for one in parameters
     ]
 
 

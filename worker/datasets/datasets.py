@@ -149,10 +149,8 @@ def get(*, session: Session, dataset_id: str) -> Dataset:
     Raises:
         DatasetNotFound: there is none.
     """
-    dataset = session.get(Dataset, dataset_id)
-    if dataset is None:
-        raise DatasetNotFound("dataset", dataset_id, "does not exist.", "The page Data sets lists all data sets.")
-    return dataset
+    missing = DatasetNotFound("dataset", dataset_id, "does not exist.", "The page Data sets lists all data sets.")
+    return database.existing(session, Dataset, dataset_id, missing)
 
 
 def unused(dataset: Dataset) -> list[str]:

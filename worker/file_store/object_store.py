@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from training.errors import UserError
-from training.files import sha256, write_whole
+from training.files import sha256, whole_file, write_whole
 from training.run_folder.paths import MANIFEST_FILE
 from worker.settings import PREFIX, get_settings
 
@@ -42,12 +42,8 @@ class ObjectStore:
     def download(self, key: str, file: Path) -> None:
         """Downloads a file, completely or not at all."""
         file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_name(f".{file.name}.part")
-        try:
+        with whole_file(file) as part:
             self._files.get_file(self._path(key), str(part))
-            part.replace(file)
-        finally:
-            part.unlink(missing_ok=True)
 
     def read(self, key: str) -> bytes | None:
         """The content of a small file; None if it does not exist."""
@@ -190,9 +186,7 @@ def _entries(folder: Path) -> Entries:
 
 
 def _write_synced(file: Path, content: bytes) -> None:
-    part = file.with_name(f".{file.name}.tmp")
-    with part.open("wb") as stream:
+    with whole_file(file) as part, part.open("wb") as stream:
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
-    part.replace(file)

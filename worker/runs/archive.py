@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from zipfile import ZIP_STORED, ZipFile, ZipInfo
 
+from training.files import whole_file
 from training.run_folder.paths import ARCHIVE_FILE, MERGED_FILE, MERGED_FOLDER, saved_result
 from training.units import byte_size
 
@@ -38,17 +39,12 @@ def pack(folder: Path, target: Path, beat: Callable[[], None]) -> None:
     Raises:
         OSError: the disk is full; no partial file is left.
     """
-    part = target.with_name(f"{target.name}.part")
-    try:
-        with part.open("wb") as stream:
-            with ZipFile(stream, "w", ZIP_STORED) as archive:
-                for file in sorted(path for path in folder.rglob("*") if path.is_file()):
-                    _add(archive, file, file.relative_to(folder).as_posix(), beat)
-            stream.flush()
-            os.fsync(stream.fileno())
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole_file(target) as part, part.open("wb") as stream:
+        with ZipFile(stream, "w", ZIP_STORED) as archive:
+            for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+                _add(archive, file, file.relative_to(folder).as_posix(), beat)
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
 def _add(archive: ZipFile, file: Path, name: str, beat: Callable[[], None]) -> None:

@@ -17,6 +17,7 @@ from tempfile import TemporaryFile
 from training.config.choices import Method
 from training.config.fields import parse
 from training.errors import UserError
+from training.files import part_of
 from training.rules.outputs import can_merge
 from training.run_folder.gguf_types import ADAPTER_GGUF_FILE, GgufType
 from training.run_folder.paths import (
@@ -196,7 +197,7 @@ class Builder:
 
     def _pack(self, folder: Path, target: Path) -> None:
         total = size_of(folder).bytes
-        packed = target.with_name(f"{target.name}.part")
+        packed = part_of(target)
         if missing := missing_bytes(folder):
             raise OSError(errno.ENOSPC, f"{byte_size(missing)} more of disk space needed to pack it")
 

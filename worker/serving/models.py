@@ -14,6 +14,7 @@ from training.errors import UserError
 from training.forecast.gpus import like
 from training.model_info.config_json import ModelError
 from training.model_info.families import read_shape
+from training.model_info.folder import ADAPTER_CONFIG
 from training.model_info.shape import ModelShape
 from training.run_folder import checkpoints
 from training.run_folder.paths import checkpoint_dir, checkpoint_step, saved_result
@@ -29,7 +30,6 @@ BASE, CHECKPOINT = "base", "checkpoint-"
 MOST = 5
 """Models of one process, the base included."""
 
-_ADAPTER_FILE = "adapter_config.json"
 _MODEL_FILE = "config.json"
 _UNSERVED = tuple(task for task in Task if not task.generates)
 CACHE_TOKENS = 2048
@@ -54,7 +54,7 @@ class Source:
     @property
     def adapts(self) -> bool:
         """True if the folder has an adapter."""
-        return self.folder is not None and (self.folder / _ADAPTER_FILE).is_file()
+        return self.folder is not None and (self.folder / ADAPTER_CONFIG).is_file()
 
     @property
     def base(self) -> tuple[str, str, str]:
@@ -178,7 +178,7 @@ def _folder(run: Run, what: str) -> Path:
 
 def _loadable(folder: Path) -> bool:
     """True if transformers or PEFT can load it: ZeRO-3 and FSDP save the weights in shards of their own."""
-    described = (folder / _ADAPTER_FILE).is_file() or (folder / _MODEL_FILE).is_file()
+    described = (folder / ADAPTER_CONFIG).is_file() or (folder / _MODEL_FILE).is_file()
     return described and any(folder.glob("*.safetensors"))
 
 

@@ -114,10 +114,8 @@ def get(*, session: Session, name: str) -> Account:
     Raises:
         AccountNotFound: there is none.
     """
-    found = session.get(Account, name)
-    if found is None:
-        raise AccountNotFound(name, "does not exist.", "`lathe user list` lists all accounts.")
-    return found
+    missing = AccountNotFound(name, "does not exist.", "`lathe user list` lists all accounts.")
+    return database.existing(session, Account, name, missing)
 
 
 def find(*, session: Session, name: str) -> Account | None:

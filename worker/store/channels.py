@@ -78,10 +78,8 @@ def get(*, session: Session, channel_id: str) -> NotificationChannel:
     Raises:
         ChannelNotFound: there is none.
     """
-    found = session.get(NotificationChannel, channel_id)
-    if found is None:
-        raise ChannelNotFound("channel", channel_id[:40], "does not exist.", "`lathe notify list` lists yours.")
-    return found
+    missing = ChannelNotFound("channel", channel_id[:40], "does not exist.", "`lathe notify list` lists yours.")
+    return database.existing(session, NotificationChannel, channel_id, missing)
 
 
 def set_events(*, session: Session, channel_id: str, events: Collection[str]) -> NotificationChannel:

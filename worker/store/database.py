@@ -221,6 +221,18 @@ def _sqlite_begin(connection: Connection) -> None:
     connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get('sqlite_begin', 'DEFERRED')}")
 
 
+def existing(session: Session, table: type[T], key: str, missing: Exception) -> T:
+    """The row with this key.
+
+    Raises:
+        missing: there is none.
+    """
+    row = session.get(table, key)
+    if row is None:
+        raise missing
+    return row
+
+
 def change(session: Session, table: type[T], *condition: Any, **values: Any) -> T | None:
     """Runs one conditional UPDATE; returns the new row, or None if the condition does not hold."""
     return next(iter(change_all(session, table, *condition, **values)), None)

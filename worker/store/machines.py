@@ -12,6 +12,7 @@ from sqlmodel import Session, col, delete, func, select
 
 from training.errors import Conflict, NotFound
 from training.redaction import redact
+from worker.settings import get_settings
 from worker.store import database, served_models
 from worker.store.tables import Cordon, DeviceLease, EngineReport, Machine, MachineFailure, Run, Status
 
@@ -37,9 +38,7 @@ class NotCordoned(Conflict):
 
 @dataclass(frozen=True)
 class Lease:
-    """A device in use, with the run that holds it, or the served model (its phase is SERVING). Times are seconds by the
-    database's clock.
-    """
+    """A device in use, with the run or served model that holds it, and when its lease was renewed and expires."""
 
     device: str
     run_id: str
@@ -48,6 +47,7 @@ class Lease:
     phase: str
     step: int
     total_steps: int | None
+    renewed_at: float | None
     expires_at: float | None
 
 
@@ -85,11 +85,12 @@ def usable_devices(machine: Machine) -> list[str]:
 def leases(*, session: Session) -> list[Lease]:
     """The devices in use, by name, with their runs or served models."""
     run: Any = Run
-    columns = run.id, run.name, run.owner, run.phase, run.step, run.total_steps, run.expires_at
-    joined = sqlalchemy.select(col(DeviceLease.device), *columns).join(Run, run.id == DeviceLease.run_id)
+    columns = run.id, run.name, run.owner, run.phase, run.step, run.total_steps
+    times = run.expires_at - get_settings().lease_seconds, run.expires_at
+    joined = sqlalchemy.select(col(DeviceLease.device), *columns, *times).join(Run, run.id == DeviceLease.run_id)
     rows = session.connection().execute(joined)
     served = [
-        Lease(device, one.id, f"served model {', '.join(one.models)}", one.owner, SERVING, 0, None, None)
+        Lease(device, one.id, f"served model {', '.join(one.models)}", one.owner, SERVING, 0, None, None, None)
         for device, one in served_models.on_devices(session=session).items()
     ]
     return sorted([*(Lease(*row) for row in rows), *served], key=lambda lease: lease.device)

@@ -36,10 +36,8 @@ def get(*, session: Session, set_id: str) -> PromptSet:
     Raises:
         PromptSetNotFound: there is none.
     """
-    found = session.get(PromptSet, set_id)
-    if found is None:
-        raise PromptSetNotFound("prompt set", set_id, "does not exist.", "The page Playground lists all prompt sets.")
-    return found
+    missing = PromptSetNotFound("prompt set", set_id, "does not exist.", "The page Playground lists all prompt sets.")
+    return database.existing(session, PromptSet, set_id, missing)
 
 
 def listing(*, session: Session) -> list[PromptSet]:

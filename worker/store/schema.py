@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Dialect
 
 from training.errors import UserError
+from training.files import whole_file
 from worker import private_folder
 from worker.settings import ROOT
 
@@ -56,14 +57,11 @@ def copy_before_migration(file: Path) -> Path | None:
         found = _revision(source, sqlite3.Error)
         if found in (None, revisions()[-1]):
             return None
-        copy, partial = (file.with_name(f"{file.name}.{found}{end}") for end in ("", ".partial"))
-        try:
-            private_folder.create(partial)
-            with closing(sqlite3.connect(partial)) as target:
+        copy = file.with_name(f"{file.name}.{found}")
+        with whole_file(copy) as part:
+            private_folder.create(part)
+            with closing(sqlite3.connect(part)) as target:
                 source.backup(target)
-            partial.replace(copy)
-        finally:
-            partial.unlink(missing_ok=True)
     return copy
 
 

@@ -42,10 +42,8 @@ def get(*, session: Session, served_id: str) -> ServedModel:
     Raises:
         ServedNotFound: there is none.
     """
-    served = session.get(ServedModel, served_id)
-    if served is None:
-        raise ServedNotFound("served model", served_id, "does not exist.", "The page Playground starts one.")
-    return served
+    missing = ServedNotFound("served model", served_id, "does not exist.", "The page Playground starts one.")
+    return database.existing(session, ServedModel, served_id, missing)
 
 
 def live(*, session: Session, owner: str | None = None) -> list[ServedModel]:

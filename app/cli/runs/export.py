@@ -15,11 +15,12 @@ from zipfile import ZipFile
 import click
 
 from app.cli import sent_files
-from app.cli.client import Client, connect, path_of, ready, whole
+from app.cli.client import Client, connect, path_of, ready
 from app.cli.options import CommandError
 from app.cli.runs.follow import POLL_SECONDS, screen_for
 from app.format.run_text import building, difference, figures
 from training.errors import UserError
+from training.files import whole_file, whole_folder
 from training.run_folder.gguf_types import ADAPTER_GGUF_FILE, GgufType
 from training.run_folder.model_card import upload
 from training.run_folder.paths import ARCHIVE_FILE, MERGED_FILE
@@ -257,7 +258,7 @@ def _copy_file(source: Path, output: Path | None, name: str, *, force: bool) -> 
     assert output is not None
     target = output / name if output.is_dir() else output
     _refuse_existing(target, "--output", force=force)
-    with whole(target) as part:
+    with whole_file(target) as part:
         shutil.copyfile(source, part)
     return target
 
@@ -265,14 +266,10 @@ def _copy_file(source: Path, output: Path | None, name: str, *, force: bool) -> 
 def _copy_folder(folder: Path, target: Path, *, force: bool) -> Path:
     if not (target.is_dir() and not any(target.iterdir())):
         _refuse_existing(target, "--to", force=force)
-    part = target.with_name(f".{target.name}.part")
-    try:
+    with whole_folder(target) as part:
         shutil.copytree(folder, part)
         if target.is_dir():
             shutil.rmtree(target)
-        part.replace(target)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
     return target
 
 

@@ -7,12 +7,11 @@ from typing import Any
 import click
 
 from app.cli.client import connect, path_of
-from app.cli.options import Command, ReportingGroup, json_option
+from app.cli.options import Command, ReportingGroup, json_option, run_argument
 
 _PATH = "/api/queue"
 
 PRIORITIES = ("high", "normal", "low")
-run_argument = click.argument("run_id", metavar="RUN")
 
 
 @click.group(cls=ReportingGroup, invoke_without_command=True)

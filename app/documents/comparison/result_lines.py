@@ -8,6 +8,7 @@ from typing import Any
 
 from app.format import numbers
 from app.format.evaluation_text import label
+from training.config.name_lists import METRICS, MINOR_METRICS
 from training.units import NONE, byte_size
 from worker.store.tables import Run, Status
 
@@ -58,9 +59,6 @@ def best_of(values: Sequence[Any], better: str) -> frozenset[int]:
 
 Devices = Mapping[str, Sequence[str]]
 """The devices of runs by id, as `node1/cuda:0`."""
-
-_SCORES = ("exact_match", "f1", "rouge1", "rouge2", "rougeL")
-_MINOR_SCORES = ("rouge1", "rouge2")
 
 
 @dataclass(frozen=True)
@@ -199,11 +197,11 @@ def _scores(runs: Sequence[Run]) -> list[Result]:
     """The scores of held-out answers after training that at least one run has."""
     known = {key: None for run in runs for key in (run.summary or {}).get("answers") or {} if key.endswith("_after")}
     names = [key.removesuffix("_after") for key in known]
-    ordered = [name for name in _SCORES if name in names] + [name for name in names if name not in _SCORES]
+    ordered = [name for name in METRICS if name in names] + [name for name in names if name not in METRICS]
     return [
         Result(
             f"{name}_after", f"{label(name)}, held-out", "Held-out", label(name), _answers(f"{name}_after"), numbers.percent,
-            "higher", name in _MINOR_SCORES,
+            "higher", name in MINOR_METRICS,
         )
         for name in ordered
     ]  # fmt: skip

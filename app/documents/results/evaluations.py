@@ -10,13 +10,12 @@ from typing import Any
 from sqlmodel import Session
 
 from app.documents import Document, columns
+from training.config.name_lists import MINOR_METRICS
 from training.scoring.paired import Paired, compare
 from training.scoring.request import BASE, RECORDS_FILE, RESULT, EvaluationRequest
 from worker.evaluations.submit import folder_of
 from worker.store import evaluations, runs
 from worker.store.tables import Evaluation, Status
-
-_MINOR = ("rouge1", "rouge2")
 
 Key = tuple[str, int, str]
 """A row: the data that it is from, its number there, and the expected text."""
@@ -46,7 +45,7 @@ def paired(first: ScoredRows, second: ScoredRows) -> dict[str, Paired]:
     return {
         name: compare([first.rows[key][name] for key in common], [second.rows[key][name] for key in common])
         for name in names
-        if name not in _MINOR
+        if name not in MINOR_METRICS
     }
 
 

@@ -18,6 +18,7 @@ from training.config.choices import EngineName
 from training.config.fields import ConfigError, Setting, parse, settings
 from training.config.run_config import RunConfig
 from training.errors import Problem
+from worker.runs.settle import FILES
 from worker.settings import ROOT, get_settings
 
 Component = gr.components.Component
@@ -27,7 +28,6 @@ _OF_SLURM = ("engine", "slurm_options")
 _OF_MACHINES = ("num_machines", "min_machines")
 MOST_BUTTONS = 7
 """Up to this many choices are shown side by side; more become a dropdown."""
-_PASTED = ("deepspeed_config", "chat_template")  # a single line would drop pasted line breaks
 _PASTED_LINES = 6  # the height of the field for a pasted JSON
 
 
@@ -146,7 +146,7 @@ def component(setting: Setting) -> Component:
     if setting.kind == "choice":
         choices = list(zip(setting.choice_labels, setting.choices, strict=True))
         return (gr.Radio if _side_by_side(setting) else gr.Dropdown)(choices=choices, **shared)
-    lines = _PASTED_LINES if setting.name in _PASTED else 1
+    lines = _PASTED_LINES if setting.name in FILES else 1  # a single line would drop pasted line breaks
     return gr.Textbox(placeholder="none" if setting.optional else None, lines=lines, **shared)
 
 

@@ -29,11 +29,11 @@ from training.config.data_sets import FIELDS, entries
 from training.config.fields import ConfigError, Setting, settings
 from training.config.yaml_file import read_config
 from training.errors import DataError, Problem
+from worker.allowed_paths import STARTER
 from worker.runs import submit
 from worker.settings import ROOT
 from worker.store.database import UNREACHABLE
 
-STARTER = ROOT / "static" / "starter"
 EXAMPLE = STARTER / "quickstart.yaml"
 HUB_SUGGESTION = "Qwen/Qwen3-0.6B"
 _NAMES = tuple(settings())

@@ -69,7 +69,7 @@ def checkpoint(run_id: str, step: Annotated[int, Query(ge=0, le=MOST)]) -> Respo
     run = _run(run_id, file_of(form))
     path = get_settings().runs_dir / run.id / file_of(form)
     what = f"{result_noun(run.config)} of checkpoint {step}"
-    return _file(run, path if path.is_file() else None, what, f"-{form}.zip", f"{_BUILD}.")
+    return _file(run, path, what, f"-{form}.zip", f"{_BUILD}.")
 
 
 @router.get("/api/runs/{run_id}/card.md", **sends("text/markdown", "The model card."))
@@ -77,8 +77,9 @@ def card(run_id: str) -> Response:
     """The model card of the result, as Markdown."""
     run = _run(run_id)
     folder = saved_result(get_settings().runs_dir / run.id)
-    path = folder / CARD_FILE if folder and (folder / CARD_FILE).is_file() else None
-    return _file(run, path, "model card", "-card.md", "The machine that trained it has the card.")
+    return _file(
+        run, folder and folder / CARD_FILE, "model card", "-card.md", "The machine that trained it has the card."
+    )
 
 
 @router.get("/api/runs/{run_id}/answers.jsonl", **sends("application/jsonl", "A JSON object for each row."))
@@ -86,8 +87,7 @@ def row_answers(run_id: str) -> Response:
     """The answers to held-out rows before and after training, one JSON object a row."""
     run = _run(run_id)
     path = get_settings().runs_dir / run.id / ANSWERS_FILE
-    fix = "Set answer_rows in the next run."
-    return _file(run, path if path.is_file() else None, "answers", "-answers.jsonl", fix)
+    return _file(run, path, "answers", "-answers.jsonl", "Set answer_rows in the next run.")
 
 
 @router.get("/api/runs/{run_id}/archive.zip", **sends("application/zip", "The archive."))
@@ -113,7 +113,7 @@ def _built(run_id: str, name: str, what: str, ending: str, options: str) -> Resp
 
 def _file(run: Run, path: Path | None, what: str, ending: str, fix: str) -> Response:
     """The file of a run under a name that tells the run, or 404 with the fix."""
-    if path is None:
+    if path is None or not path.is_file():
         return error(404, "run", run.id, f"Run {run.id} is {run.status.value} and has no {what} here.", fix)
     media = _MEDIA.get(path.suffix, "application/octet-stream")
     return FileResponse(path, media_type=media, filename=f"{slug(run.name)}-{run.id}{ending}")

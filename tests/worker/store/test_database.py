@@ -115,7 +115,7 @@ def test_a_database_that_cannot_be_copied_is_not_migrated(home):
     (home / f"lathe.db.{before}").mkdir()
     with pytest.raises(OSError, match="directory"):
         db.migrate()
-    assert not list(home.glob("*.partial"))
+    assert not list(home.glob("*.part"))
     with db.engine().connect() as connection:
         assert MigrationContext.configure(connection).get_current_revision() == before
 

@@ -5,6 +5,7 @@ the libraries' other buffers were counted in real runs (benchmarks/forecast/comm
 """
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from training.config.choices import Method, Offload, OptimizerName, Precision, Quantization, Strategy
 from training.config.run_config import RunConfig
@@ -17,25 +18,49 @@ _BROADCAST_BYTES = 250 * 2**20
 """Size of DDP's broadcasts of rank 0's weights at the start."""
 _IMPORTANCE_BYTES = 12
 """AdaLoRA keeps three fp32 values of each trained weight (peft/tuners/adalora/layer.py: RankAllocator)."""
+FP32 = 4
+
+
+class QuantizedState(NamedTuple):
+    """Optimizer state of so many moments, with bytes per element of each, and elements per fp32 scale."""
+
+    moments: int
+    width: float
+    block: int
+
+    @property
+    def bytes_per_weight(self) -> float:
+        return self.moments * (self.width + FP32 / self.block)
+
+    def bytes_of(self, elements: int) -> int:
+        """The bytes of a tensor's state."""
+        if elements < LEAST_QUANTIZED:
+            return self.moments * FP32 * elements
+        return self.moments * (int(self.width * elements) + FP32 * -(-elements // self.block))
+
+
+_TWO_8BIT = QuantizedState(2, 1.0, 256)
+QUANTIZED_STATE = {
+    OptimizerName.ADAMW_8BIT: _TWO_8BIT,
+    OptimizerName.PAGED_ADAMW_8BIT: _TWO_8BIT,
+    OptimizerName.LION_8BIT: QuantizedState(1, 1.0, 256),
+    OptimizerName.ADAMW_TORCHAO_8BIT: _TWO_8BIT,
+    OptimizerName.ADAMW_TORCHAO_4BIT: QuantizedState(2, 0.5, 128),
+}
+"""Dettmers et al., "8-bit Optimizers via Block-wise Quantization", 2022; bitsandbytes/optim/optimizer.py, torchao/optim/adam.py."""
 STATE_BYTES = {
     OptimizerName.ADAMW: 8.0,
     OptimizerName.PAGED_ADAMW_32BIT: 8.0,
-    OptimizerName.ADAMW_8BIT: 2.03,
-    OptimizerName.PAGED_ADAMW_8BIT: 2.03,
-    OptimizerName.ADAMW_TORCHAO_8BIT: 2.03,
-    OptimizerName.ADAMW_TORCHAO_4BIT: 1.06,
     OptimizerName.ADAFACTOR: 0.02,
     OptimizerName.LION: 4.0,
-    OptimizerName.LION_8BIT: 1.02,
     OptimizerName.MUON: 4.0,
     OptimizerName.SGD: 4.0,
-}
-"""Bytes of optimizer state per trained weight: fp32 moments, or 8-bit ones with a scale per 256 (bitsandbytes, torchao)."""
-_FP32 = 4
-_BITSANDBYTES = {OptimizerName.ADAMW_8BIT: 8.0, OptimizerName.LION_8BIT: 4.0}
-"""Bytes of state per weight that these optimizers keep in fp32."""
-_LEAST_8BIT = 4096
-"""bitsandbytes keeps the state of smaller tensors in fp32 (min_8bit_size)."""
+} | {name: state.bytes_per_weight for name, state in QUANTIZED_STATE.items()}
+"""Bytes of optimizer state per trained weight: fp32 moments, or quantized ones."""
+BITSANDBYTES = (OptimizerName.ADAMW_8BIT, OptimizerName.LION_8BIT)
+"""These optimizers keep the state of embeddings in fp32."""
+LEAST_QUANTIZED = 4096
+"""bitsandbytes and torchao keep the state of a weight with fewer elements in fp32."""
 
 
 @dataclass(frozen=True)
@@ -185,18 +210,19 @@ def state_bytes(config: RunConfig, shape: ModelShape, trained: int, format_: int
     zero = config.strategy.zero_stage is not None
     if config.optimizer is OptimizerName.ADAMW_ANYPRECISION:
         # Two moments in the format of the weight and, of 16-bit weights, the Kahan compensation; ZeRO updates fp32 weights.
-        return trained * (8.0 if zero or format_ == _FP32 else 3.0 * format_)
+        return trained * (8.0 if zero or format_ == FP32 else 3.0 * format_)
     if config.optimizer is OptimizerName.SGD and not config.momentum:
         return 0.0
     if config.optimizer is OptimizerName.ADAFACTOR and (zero or config.method.adapts):
-        return trained * (_FP32 if zero or not config.method.is_lora else _FP32 / config.lora_r)
+        return trained * (FP32 if zero or not config.method.is_lora else FP32 / config.lora_r)
     if config.optimizer is OptimizerName.MUON and trainable.trains_tables(config):
         # AdamW's second moment of what is not a matrix of a layer.
         experts = sum(stack.layers * stack.others for stack in shape.stacks if stack.experts)
         outside = shape.parameters - shape.in_layers + experts
-        return trained * STATE_BYTES[OptimizerName.MUON] + _FP32 * outside
-    if config.optimizer in _BITSANDBYTES and not zero:
-        narrow, wide = STATE_BYTES[config.optimizer], _BITSANDBYTES[config.optimizer]
+        return trained * STATE_BYTES[OptimizerName.MUON] + FP32 * outside
+    if config.optimizer in BITSANDBYTES and not zero:
+        state = QUANTIZED_STATE[config.optimizer]
+        narrow, wide = state.bytes_per_weight, state.moments * FP32
         return trained * narrow + _in_fp32(config, shape, trained) * (wide - narrow)
     # torch's own optimizers keep their state in the format of the weight.
     own = config.optimizer in (OptimizerName.ADAMW, OptimizerName.SGD) and not zero
@@ -206,7 +232,7 @@ def state_bytes(config: RunConfig, shape: ModelShape, trained: int, format_: int
 def _in_fp32(config: RunConfig, shape: ModelShape, trained: int) -> float:
     """The weights of which bitsandbytes keeps the state in fp32: transformers asks for it for embeddings."""
     if config.method.adapts:
-        return trained * trainable.share_in_small_tensors(config, shape, _LEAST_8BIT)
+        return trained * trainable.share_in_small_tensors(config, shape, LEAST_QUANTIZED)
     return float(shape.table + shape.positions) if trainable.trains_tables(config) else 0.0
 
 
@@ -223,7 +249,7 @@ def step_bytes(config: RunConfig, shape: ModelShape, format_: int, part: int = 0
         return max(sizes, default=0.0)
     largest = part or max(trainable.trained_matrices(config, shape), default=0)
     if config.optimizer is OptimizerName.ADAFACTOR:
-        return float(_FP32 * largest * (2 if part or format_ == _FP32 else 4))
+        return float(FP32 * largest * (2 if part or format_ == FP32 else 4))
     if config.optimizer is OptimizerName.ADAMW_ANYPRECISION and not on_cuda:
         return float(format_ * largest)
     return 0.0

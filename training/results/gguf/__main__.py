@@ -6,22 +6,17 @@ Prints its progress, and what there is to know of the file, a line each.
 import sys
 from pathlib import Path
 
-from training.errors import UserError
 from training.ranks.stopping import die_with_parent
 from training.results.gguf.convert import write
-from training.results.progress import printed
+from training.results.progress import exit_status, printed
 from training.run_folder.gguf_types import GgufType
 
 
-def main(folder: Path, target: Path, kind: GgufType = GgufType.TRAINED) -> int:
-    """Converts a model; prints errors to standard error. Returns the exit status."""
-    try:
-        for note in write(folder, target, kind, printed):
-            print(note)
-    except (UserError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+@exit_status
+def main(folder: Path, target: Path, kind: GgufType = GgufType.TRAINED) -> None:
+    """Converts a model."""
+    for note in write(folder, target, kind, printed):
+        print(note)
 
 
 if __name__ == "__main__":

@@ -17,10 +17,10 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, PretrainedConfig
 
 from training.config.run_config import RunConfig
-from training.errors import UserError
 from training.ranks.stopping import die_with_parent
 from training.results.gguf.architectures import Architecture, architecture_of, refusal
 from training.results.gguf.convert import Names, gguf_file
+from training.results.progress import exit_status
 from training.run_folder.paths import CONFIG_FILE, result_dir
 
 _FIX = "Export the merged model instead (--gguf without --adapter)."
@@ -87,16 +87,12 @@ def _of_module(pattern: dict[str, float] | None, module: str, default: float) ->
     return next(matching, default)
 
 
-def main(run_dir: Path, target: Path) -> int:
-    """Converts the adapter of a run; prints errors to standard error. Returns the exit status."""
+@exit_status
+def main(run_dir: Path, target: Path) -> None:
+    """Converts the adapter of a run."""
     run = RunConfig.model_validate_json((run_dir / CONFIG_FILE).read_text(encoding="utf-8"))
-    try:
-        base = AutoConfig.from_pretrained(run.model, revision=run.revision or "main", trust_remote_code=False)
-        convert_adapter(result_dir(run_dir, adapts=True), base, target)
-    except (UserError, OSError, ValueError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+    base = AutoConfig.from_pretrained(run.model, revision=run.revision or "main", trust_remote_code=False)
+    convert_adapter(result_dir(run_dir, adapts=True), base, target)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,9 @@
 """Writes a model folder as one GGUF file, also quantized by llama.cpp (the extra `llama`). Tensors are copied one at a time."""
 
 import ctypes
-import errno
 import re
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +16,7 @@ from safetensors import safe_open
 from transformers import AutoConfig
 
 from training.errors import UserError
+from training.files import check_free_space, whole_file
 from training.results.gguf.architectures import Architecture, architecture_of, refusal
 from training.results.gguf.llama import llama_cpp
 from training.results.gguf.metadata import add_shape, context_length, factor_tensors
@@ -86,15 +85,8 @@ def convert(folder: Path, target: Path, kind: GgufType = GgufType.TRAINED, tell:
 @contextmanager
 def gguf_file(target: Path, architecture: Architecture) -> Iterator[gguf.GGUFWriter]:
     """A writer of a model or an adapter; the file is at `target` once it is complete."""
-    part = target.with_name(f"{target.name}.part")
-    writer = gguf.GGUFWriter(part, gguf.MODEL_ARCH_NAMES[architecture.arch])
-    try:
+    with whole_file(target) as part, closing(gguf.GGUFWriter(part, gguf.MODEL_ARCH_NAMES[architecture.arch])) as writer:
         yield writer
-        writer.close()
-        part.replace(target)
-    finally:
-        writer.close()
-        part.unlink(missing_ok=True)
 
 
 def _notes(source: Source) -> list[str]:
@@ -199,15 +191,14 @@ def write(folder: Path, target: Path, kind: GgufType, tell: Tell = silent) -> li
     if not kind.by_llama_cpp:
         return convert(folder, target, kind, tell)
     library = llama_cpp(kind.value, ", or choose Q8_0")
-    whole, part = target.with_name(f"{target.name}.whole"), target.with_name(f"{target.name}.part")
+    whole = target.with_name(f"{target.name}.whole")
     try:
         notes = convert(folder, whole, tell=tell)
         tell(f"quantizing to {kind.value}", 0, 0)
-        quantize(library, whole, part, kind)
-        part.replace(target)
+        with whole_file(target) as part:
+            quantize(library, whole, part, kind)
     finally:
         whole.unlink(missing_ok=True)
-        part.unlink(missing_ok=True)
     return notes
 
 
@@ -229,6 +220,4 @@ def quantize(library: ModuleType, whole: Path, target: Path, kind: GgufType) -> 
 def _check_free_space(folder: Path, target: Path, kind: GgufType) -> None:
     model = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     needed = (2 * model if kind.by_llama_cpp else model) + _SPARE_BYTES
-    free = shutil.disk_usage(target.parent).free
-    if needed > free:
-        raise OSError(errno.ENOSPC, f"The GGUF file needs up to {needed:,} bytes, and the disk has {free:,} free")
+    check_free_space(target.parent, needed, "The GGUF file")
