@@ -86,14 +86,14 @@ def test_a_missing_base_model_is_an_error_without_leftovers(
     (run_dir / "config.json").write_text(config.replace(str(inputs[0]), f"{inputs[0]}-gone"))
     assert merging.main(run_dir) == 1
     assert "model (given: " in capsys.readouterr().err
-    assert not [path for path in run_dir.iterdir() if path.name.startswith("merged")]
+    assert not [path for path in run_dir.iterdir() if "merged" in path.name]
 
 
 def test_with_a_full_disk_the_merge_fails_but_not_the_run(
     tmp_path: Path, inputs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr("training.results.merging.shutil.disk_usage", lambda _: usage._replace(free=1000))
+    monkeypatch.setattr("training.files.shutil.disk_usage", lambda _: usage._replace(free=1000))
     run = train_here(tmp_path / "run", *inputs, **SHORT, merge_adapter=True)
     (note,) = warnings_of(run)
     assert "The merged model was not written." in note
