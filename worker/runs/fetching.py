@@ -10,7 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from training.errors import UserError
-from training.run_folder.paths import EVENTS_FILE, MERGED_FILE, MERGED_FOLDER, checkpoint_dir, checkpoint_step
+from training.run_folder.paths import (
+    EVENTS_FILE,
+    MANIFEST_FILE,
+    MERGED_FILE,
+    MERGED_FOLDER,
+    checkpoint_step,
+    checkpoints_dir,
+)
 from worker.file_store import object_store, run_files
 from worker.file_store.object_store import ObjectStore
 from worker.runs.archive import pack, pack_results
@@ -92,10 +99,11 @@ def fetch_checkpoint(run: Run, name: str) -> None:
     Raises:
         NotFetched: as `fetch`.
     """
-    step = checkpoint_step(Path(name))
-    folder = checkpoint_dir(get_settings().runs_dir / run.id, step) if step is not None else None
-    if folder:
-        _fetch_missing(run, folder, lambda store, run_dir: run_files.pull_checkpoint(store, run_dir, folder))
+    if checkpoint_step(Path(name)) is not None:
+        folder = checkpoints_dir(get_settings().runs_dir / run.id) / name
+        _fetch_missing(
+            run, folder / MANIFEST_FILE, lambda store, run_dir: run_files.pull_checkpoint(store, run_dir, folder)
+        )
 
 
 def keep(run: Run, built: Path) -> None:
