@@ -1,7 +1,7 @@
 """Every form of a finished run's result: what it is for, its size, and where it is or the command that makes it."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,7 +34,7 @@ from worker.runs import fetching
 from worker.runs.results import GGUF_ADAPTER, GGUF_FORMS, MERGED, file_of
 from worker.settings import get_settings
 from worker.store import builds
-from worker.store.tables import Build, Dataset, Run, Status
+from worker.store.tables import Build, Dataset, Run, Status, damaged
 
 
 @columns(
@@ -124,12 +124,7 @@ def _address(run: Run, form: str) -> str:
 
 def _forms(run: Run, steps: Sequence[int]) -> list[Output]:
     run_dir, base = get_settings().runs_dir / run.id, f"/api/runs/{run.id}"
-    config = to_yaml(parse(run.config))
-    found = _results(run, run_dir, base) if run.has_result else []
-    found += [_checkpoint(run, step) for step in steps]
-    found.append(
-        Output("Configuration", "Starts the same run: lathe run FILE.", f"{base}/config.yaml", len(config.encode()))
-    )
+    found = [] if "config" in damaged(run) else [*_configured(run, run_dir, base, steps)]
     log_bytes = _size(run_dir / LOG_FILE)
     found.append(Output("Log", "What the training process printed, without secrets.", f"{base}/log.txt", log_bytes))
     if answers := _size(run_dir / ANSWERS_FILE):
@@ -138,11 +133,20 @@ def _forms(run: Run, steps: Sequence[int]) -> list[Output]:
     return [*found, Output("Whole run", purpose, f"{base}/archive.zip")]
 
 
+def _configured(run: Run, run_dir: Path, base: str, steps: Sequence[int]) -> Iterator[Output]:
+    """What cannot be offered without the run's configuration."""
+    if run.has_result:
+        yield from _results(run, run_dir, base)
+    yield from (_checkpoint(run, step) for step in steps)
+    config = to_yaml(parse(run.config)).encode()
+    yield Output("Configuration", "Starts the same run: lathe run FILE.", f"{base}/config.yaml", len(config))
+
+
 def used_by_snippets(session: Session, run: Run) -> Used | None:
-    """What snippets need to know of a finished run; None if its result is not on this machine."""
+    """What snippets need to know of a finished run; None if its result is not on this machine, or its configuration damaged."""
     run_dir = get_settings().runs_dir / run.id
     folder = saved_result(run_dir)
-    if not run.has_result or folder is None:
+    if not run.has_result or folder is None or "config" in damaged(run):
         return None
     config, merged = parse(run.config), run_dir / MERGED_FOLDER
     template = chat_template_of(folder)

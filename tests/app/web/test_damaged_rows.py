@@ -12,6 +12,7 @@ from worker.store import database
 from worker.store.tables import Status
 
 DAMAGES = {
+    "config": json.dumps([1]),
     "best_loss": math.inf,
     "final_loss": -math.inf,
     "created_at": math.inf,
@@ -53,7 +54,12 @@ def test_a_damaged_run_is_listed_shown_and_deleted(api, subtests):
             listed = {row["id"]: row for row in api.get("/api/runs").json()["runs"]}
             assert listed[run.id]["damaged"] == [column] and listed[whole.id]["damaged"] == []
             assert api.get(f"/api/runs/{run.id}").json()["damaged"] == [column]
-            for path in ("/api/runs.csv", "/v1/models", f"/api/compare?runs={run.id},{whole.id}"):
+            for path in (
+                "/api/runs.csv",
+                "/v1/models",
+                f"/api/compare?runs={run.id},{whole.id}",
+                f"/api/runs/{run.id}/outputs",
+            ):
                 assert api.get(path).status_code < 500, path
             assert "damaged" in api.get("/").text and "whole" in api.get("/").text
             assert f"cannot be read: {column}." in api.get(f"/run?id={run.id}").text
