@@ -204,6 +204,13 @@ def test_a_hostile_name_is_shown_as_text_and_does_not_widen_the_page(page):
     says(page, ".run-name", "<script>")
     assert HOSTILE in plotted(page)
     assert page.evaluate("window.harmed") is None
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.locator(".run-name a bdi").count() == 2
     assert page.locator("a.remove").first.get_attribute("href") == f"?runs={other.id}"
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    box = page.locator(".table-wrap").first
+    before = box.locator("tbody th").first.bounding_box()
+    assert box.evaluate("box => (box.scrollLeft = 200)") == box.evaluate("box => box.scrollLeft")
+    assert box.locator("tbody th").first.bounding_box() == before  # only the first column stands
+    page.set_viewport_size({"width": 1280, "height": 900})
