@@ -39,9 +39,9 @@
     for (const element of document.querySelectorAll("time[data-ago]")) {
       const moment = Number(element.dataset.ago);
       setText(element, ago(now - moment));
-      element.title = written(new Date(moment * 1000));
+      element.title ||= written(new Date(moment * 1000));
     }
-    for (const element of document.querySelectorAll("time[data-clock]")) {
+    for (const element of document.querySelectorAll("time[data-clock]:not([title])")) {
       const moment = new Date(Number(element.dataset.clock) * 1000);
       setText(element, moment.toLocaleTimeString([], { hour12: false, ...zone }));
       element.title = written(moment);
@@ -121,12 +121,18 @@
   // The menu of a phone does not stay open when the screen becomes wide.
   matchMedia("(max-width: 700px)").addEventListener("change", () => document.getElementById("pages")?.hidePopover());
 
-  // A color of the style sheets by its name, such as --red, as a canvas takes it.
+  // A color of the style sheets by its name, such as --red, as a canvas takes it. To compute one, the browser has to lay out the page.
   const probe = document.createElement("span");
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const colors = new Map();
   function color(name) {
-    if (!probe.isConnected) document.documentElement.append(probe);
-    probe.style.color = `var(${name})`;
-    return getComputedStyle(probe).color;
+    const key = `${name} ${dark.matches} ${document.documentElement.dataset.theme}`;
+    if (!colors.has(key)) {
+      if (!probe.isConnected) document.documentElement.append(probe);
+      probe.style.color = `var(${name})`;
+      colors.set(key, getComputedStyle(probe).color);
+    }
+    return colors.get(key);
   }
 
   // The server's answer to a request of REST; an error has a line for each problem, with the fix.

@@ -22,7 +22,7 @@
     constructor(spec, shared) {
       this.shared = shared;
       this.element = make("section", "plot");
-      this.element.hidden = true; // until it has points
+      this.element.hidden = true; // until it is drawn
       const header = this.element.appendChild(make("header"));
       this.menu = window.lathe.plotMenu(this);
       header.append((this.title = make("h3")), (this.readout = make("div", "plot-readout")), this.menu.menu);
@@ -57,7 +57,7 @@
           const last = { step: step ?? x[x.length - 1], count: count ?? 1, width };
           return { ...line, ...last, x: [...x], y: scaled(y), low: scaled(low), high: scaled(high) };
         });
-      this.element.hidden = !this.lines.length;
+      if (!this.lines.length) this.element.hidden = true;
       const known = new Map(this.lines.map((line) => [line.key, line]));
       this.cells = this.cells?.map(([cell, line]) => [cell, known.get(line.key) ?? line]);
     }
@@ -80,6 +80,7 @@
       if (!this.plot || signature !== this.signature) {
         this.destroy();
         this.signature = signature;
+        this.element.hidden = false;
         this.plot = new uPlot(this.options(series, bands), data, this.canvas);
         this.buildReadout();
       } else {

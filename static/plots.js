@@ -70,6 +70,7 @@
     destroy() {
       this.observer.disconnect();
       scheme.removeEventListener("change", this.recolor);
+      clearTimeout(this.drawing);
       this.panels.forEach((panel) => panel.destroy());
       this.element.replaceChildren();
     }
@@ -126,6 +127,7 @@
         this.spread();
       } catch (error) {
         if (call !== this.call) return;
+        this.element.removeAttribute("aria-busy");
         this.say("Could not load the plots. ", "Retry");
         console.warn(error);
       }
@@ -143,8 +145,21 @@
     draw() {
       this.view = this.range ?? this.whole();
       this.scale = SMOOTHINGS[this.smoothing] * (this.view[1] - this.view[0]);
-      this.arranged.forEach((panel) => panel.draw());
+      for (const panel of this.arranged) if (panel.plot || !panel.lines.length) panel.draw();
       this.back.disabled = !this.range;
+      this.drawNext();
+    }
+
+    // New plots are drawn one after the other, each in a task of its own, so that the page responds in between.
+    drawNext() {
+      if (this.drawing) return;
+      const next = this.arranged.find((panel) => panel.lines.length && !panel.plot);
+      if (!next) return this.element.removeAttribute("aria-busy");
+      next.draw();
+      this.drawing = setTimeout(() => {
+        this.drawing = 0;
+        this.drawNext();
+      });
     }
 
     whole() {
@@ -242,7 +257,6 @@
     say(words, action) {
       this.note.textContent = words;
       this.note.hidden = !words;
-      this.element.removeAttribute("aria-busy");
       if (!action) return;
       const button = this.note.appendChild(make("button", "button small", action));
       button.type = "button";

@@ -35,7 +35,9 @@ def training_run():
 
 def shown(page, run):
     page.goto(f"/run?id={run.id}")
-    page.wait_for_function("() => lathe.plotsOfRun()?.panels[0]?.plot")
+    page.wait_for_function(
+        "() => lathe.plotsOfRun()?.panels.length && lathe.plotsOfRun().panels.every(panel => panel.plot)"
+    )
     return page.locator(".plot-canvas").first
 
 
