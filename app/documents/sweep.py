@@ -5,15 +5,13 @@ from typing import Any
 from pydantic import Field
 from sqlmodel import Session
 
-from app.documents import Document
+from app.documents import Document, columns
 from app.documents.error_form import ErrorEntry
 from worker.store import sweeps
-from worker.store.tables import Run, Status, Sweep
+from worker.store.tables import Run, Sweep
 from worker.sweeps.advance import state_word
 from worker.sweeps.ranking import Interval
 from worker.sweeps.results import Result, Results, results
-
-_RUN = ("id", "name", "status", "held", "step", "total_steps", "pause_at", "seconds_per_step", "peak_bytes")
 
 
 class IntervalAnswer(Document):
@@ -26,18 +24,13 @@ class IntervalAnswer(Document):
     includes_zero: bool
 
 
+_RUN = "id", "name", "status", "held", "step", "total_steps", "pause_at", "seconds_per_step", "peak_bytes"
+
+
+@columns(Run, _RUN)
 class TrialRun(Document):
     """A run of a trial: `value` is its metric, null before the first evaluation; `pause_at` the step at which it waits."""
 
-    id: str
-    name: str
-    status: Status
-    held: bool
-    step: int
-    total_steps: int | None
-    pause_at: int | None
-    seconds_per_step: float | None
-    peak_bytes: int | None
     seed: int
     value: float | None
     state: str
@@ -63,14 +56,13 @@ class SavedSteps(Document):
     of: int
 
 
+_SWEEP = "id", "name", "owner", "created_at", "stopped_at"
+
+
+@columns(Sweep, _SWEEP)
 class SweepBrief(Document):
     """A sweep. Times are seconds since the epoch."""
 
-    id: str
-    name: str
-    owner: str
-    created_at: float
-    stopped_at: float | None
     ended: bool
     method: str
     metric: str
@@ -148,11 +140,7 @@ def document(session: Session, sweep_id: str) -> SweepAnswer:
 def _values(sweep: Sweep, found: Results) -> dict[str, Any]:
     early, saved, whole = found.saved_steps
     return {
-        "id": sweep.id,
-        "name": sweep.name,
-        "owner": sweep.owner,
-        "created_at": sweep.created_at,
-        "stopped_at": sweep.stopped_at,
+        **sweep.model_dump(include=set(_SWEEP)),
         "ended": found.ended,
         "method": found.spec.method.value,
         "metric": found.metric,
@@ -179,7 +167,7 @@ def _trial(result: Result) -> Trial:
 
 def _run(run: Run, result: Result) -> TrialRun:
     seed = int(run.config.get("seed", 0))
-    values = {name: getattr(run, name) for name in _RUN}
+    values = run.model_dump(include=set(_RUN))
     return TrialRun(**values, seed=seed, value=result.values.get(seed), state=state_word(run))
 
 

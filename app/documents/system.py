@@ -13,6 +13,7 @@ from app.documents.users import AccountUse
 from worker import services as worker_services
 from worker.disk import background
 from worker.disk.usage import Usage
+from worker.engines.slurm.cluster import Pool
 from worker.machine import measurement
 from worker.machine.devices import JOB
 from worker.machine.sizes import Size
@@ -76,22 +77,11 @@ class MachineAnswer(Document):
     findings: list[FindingAnswer]
 
 
-class PoolAnswer(Document):
-    """A partition of an engine: its machines by state, in the engine's words."""
-
-    name: str
-    machines: int
-    states: dict[str, int]
-    gpus: int
-    time_limit: str
-    is_default: bool
-
-
 class EngineAnswer(Document):
     """An engine with machines of its own, and how many runs wait and run there. `problem`: why it does not answer."""
 
     engine: str
-    pools: list[PoolAnswer]
+    pools: list[Pool]
     waiting: int
     running: int
     problem: str

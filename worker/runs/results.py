@@ -30,6 +30,7 @@ from training.run_folder.paths import (
 )
 from training.units import byte_size
 from worker.machine import programs
+from worker.machine.programs import ProgramError
 from worker.machine.sizes import size_of
 from worker.runs import fetching
 from worker.runs.archive import missing_bytes, pack
@@ -213,26 +214,37 @@ class Builder:
             NoResult: it failed; with the last lines that it printed.
         """
         self.progress("loading", 0, 0)
-        command = [sys.executable, "-m", module, *arguments]
-        env = environment() | ({RUN_VARIABLE: self.mark} if self.mark else {})
-        with TemporaryFile("w+", errors="replace") as errors, subprocess.Popen(
-            command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
-        ) as process:  # fmt: skip
-            assert process.stdout
-            for line in process.stdout:
+        try:
+            for line in printed(module, *arguments, mark=self.mark):
                 if line.startswith("{"):
                     now = json.loads(line)
                     self.progress(now["phase"], now["done"], now["total"])
                 else:
                     self.tell(line.strip())
-            code = process.wait()
-            errors.seek(0)
-            lines = errors.read().strip().splitlines()[-_LAST_LINES:]
-        if code == -signal.SIGKILL:
-            lines = ["its process was killed: the machine may have run out of memory, which loading the model needs."]
-        if code:
-            lines = lines or [f"{module} ended with exit code {code}"]
-            raise NoResult("run", self.run.id, "the result could not be created: " + " ".join(lines), _FIX)
+        except ProgramError as error:
+            raise NoResult("run", self.run.id, f"the result could not be created: {error}", _FIX) from None
+
+
+def printed(module: str, *arguments: str, mark: str = "") -> Iterator[str]:
+    """The lines that a program of `training` prints which loads a run's model; `mark` marks its processes.
+
+    Raises:
+        ProgramError: it failed; with its last lines on standard error.
+    """
+    command = [sys.executable, "-m", module, *arguments]
+    env = environment() | ({RUN_VARIABLE: mark} if mark else {})
+    with TemporaryFile("w+", errors="replace") as errors, subprocess.Popen(
+        command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
+    ) as process:  # fmt: skip
+        assert process.stdout
+        yield from process.stdout
+        code = process.wait()
+        errors.seek(0)
+        lines = errors.read().strip().splitlines()[-_LAST_LINES:]
+    if code == -signal.SIGKILL:
+        lines = ["its process was killed: the machine may have run out of memory, which loading the model needs."]
+    if code:
+        raise ProgramError(" ".join(lines) or f"{module} ended with exit code {code}")
 
 
 def _missing(run: Run, run_dir: Path) -> NoResult:

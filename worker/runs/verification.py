@@ -1,18 +1,15 @@
 """Whether each form of a run's result renders and answers as the trained model did."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from training.run_folder.paths import PARITY_FILE, PARITY_FOLDER
 from worker.machine import programs
+from worker.machine.programs import ProgramError
 from worker.runs import results
 from worker.settings import get_settings
 from worker.store.tables import Run
-
-_LAST_LINES = 3
 
 
 def latest(run: Run) -> dict[str, Any] | None:
@@ -38,20 +35,10 @@ def verify(run: Run, forms: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
     if not (run_dir / PARITY_FOLDER).is_dir():
         fix = "Runs with verify_rows above 0 keep rows for it, except those of pretraining and seq2seq."
         raise results.NoResult("run", run.id, "keeps no prompts to compare.", fix)
-    command = [sys.executable, "-m", programs.VERIFY, str(run_dir), *forms]
-    with subprocess.Popen(
-        command,
-        env=results.environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout and process.stderr
-        for line in process.stdout:
+    try:
+        for line in results.printed(programs.VERIFY, str(run_dir), *forms):
             if line.startswith("{"):
                 yield json.loads(line)
-        errors = process.stderr.read().strip().splitlines()[-_LAST_LINES:]
-    if process.returncode:
-        message = "could not be verified: " + (" ".join(errors) or f"exit code {process.returncode}")
-        raise results.NoResult("run", run.id, message, "Check that the base model is on this machine, then try again.")
+    except ProgramError as error:
+        fix = "Check that the base model is on this machine, then try again."
+        raise results.NoResult("run", run.id, f"could not be verified: {error}", fix) from None
