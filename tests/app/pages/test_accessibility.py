@@ -18,6 +18,7 @@ pytestmark = IN_BROWSER
 PAGES = {
     "Runs": ("/", "table.runs td.name a"),
     "Runs, none": ("/?search=nothing", ".empty"),
+    "Runs, grouped": ("/?group=method", "tr.group summary"),
     "Run, training": ("/run?id={training}", ".plots canvas"),
     "Run, finished": ("/run?id={finished}", ".take-away"),
     "Run, failed": ("/run?id={failed}", ".failure"),
@@ -40,6 +41,7 @@ PAGES = {
 }
 RARE = (
     "Runs, none",
+    "Runs, grouped",
     "Run, unknown",
     "Sweeps, none",
     "New sweep",
