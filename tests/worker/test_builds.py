@@ -183,6 +183,23 @@ def test_a_form_of_a_run_that_is_resumed_meanwhile_is_not_kept(monkeypatch: pyte
     assert {path.name for path in (get_settings().runs_dir / run.id).iterdir()} == {".building", "adapter"}
 
 
+def test_the_notes_of_a_program_are_told_and_what_libraries_print_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a_program.py").write_text(
+        "import json, os\n"
+        "print('[WARNING] Setting accelerator to CPU.')\n"
+        "print(json.dumps({'phase': os.environ['LATHE_SUPERVISOR'], 'done': 1, 'total': 2}))\n"
+        "print(json.dumps({'note': 'Its context is 64 tokens.'}))\n"
+    )
+    monkeypatch.setattr(results, "environment", lambda: {"PYTHONPATH": str(tmp_path)})
+    told: list[Any] = []
+    builder = results.Builder(played().row, tell=told.append, progress=lambda *now: told.append(now))
+    builder._run("a_program")
+    # It ends with this process, even if this is killed before the program has asked for that.
+    assert told == [("loading", 0, 0), (str(os.getpid()), 1, 2), "Its context is 64 tokens."]
+
+
 def test_what_a_killed_build_has_left_is_deleted_by_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     run = played()
     run_dir = get_settings().runs_dir / run.id

@@ -24,6 +24,7 @@ from training.run_folder.paths import (
     MERGED_FILE,
     MERGED_FOLDER,
     RUN_VARIABLE,
+    SUPERVISOR_VARIABLE,
     UNFINISHED_FOLDER,
     checkpoint_step,
     saved_result,
@@ -208,7 +209,7 @@ class Builder:
         pack(folder, target, beat)
 
     def _run(self, module: str, *arguments: str) -> None:
-        """Runs a program of `training` that makes a result of the run. Tells the lines that it prints besides its progress.
+        """Runs a program of `training` that makes a result of the run, and tells its progress and notes.
 
         Raises:
             NoResult: it failed; with the last lines that it printed.
@@ -216,11 +217,12 @@ class Builder:
         self.progress("loading", 0, 0)
         try:
             for line in printed(module, *arguments, mark=self.mark):
-                if line.startswith("{"):
-                    now = json.loads(line)
-                    self.progress(now["phase"], now["done"], now["total"])
+                if not line.startswith("{"):  # a warning that a library prints
+                    continue
+                if note := (now := json.loads(line)).get("note"):
+                    self.tell(note)
                 else:
-                    self.tell(line.strip())
+                    self.progress(now["phase"], now["done"], now["total"])
         except ProgramError as error:
             raise NoResult("run", self.run.id, f"the result could not be created: {error}", _FIX) from None
 
@@ -232,7 +234,7 @@ def printed(module: str, *arguments: str, mark: str = "") -> Iterator[str]:
         ProgramError: it failed; with its last lines on standard error.
     """
     command = [sys.executable, "-m", module, *arguments]
-    env = environment() | ({RUN_VARIABLE: mark} if mark else {})
+    env = environment() | {SUPERVISOR_VARIABLE: str(os.getpid())} | ({RUN_VARIABLE: mark} if mark else {})
     with TemporaryFile("w+", errors="replace") as errors, subprocess.Popen(
         command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
     ) as process:  # fmt: skip

@@ -1,8 +1,9 @@
 """Converts a model folder to a GGUF file for llama.cpp: `python -m training.results.gguf MODEL_FOLDER FILE.gguf [TYPE]`.
 
-Prints its progress, and what there is to know of the file, a line each.
+Prints its progress, and what there is to know of the file, as JSON objects.
 """
 
+import json
 import sys
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from training.run_folder.gguf_types import GgufType
 def main(folder: Path, target: Path, kind: GgufType = GgufType.TRAINED) -> None:
     """Converts a model."""
     for note in write(folder, target, kind, printed):
-        print(note)
+        print(json.dumps({"note": note}))
 
 
 if __name__ == "__main__":
