@@ -12,7 +12,7 @@ from training.data.inspection import Inspection
 from training.data.survey import Issue
 from worker.datasets import datasets
 from worker.datasets.datasets import DatasetNotFound
-from worker.store import uses
+from worker.store import database, uses
 from worker.store.tables import Dataset, Status
 from worker.store.uses import DatasetUse
 
@@ -164,6 +164,12 @@ def document(session: Session, dataset_id: str) -> DatasetAnswer:
 def inspected(inspection: Inspection) -> Check:
     """What the check of a file has found."""
     return Check.model_validate(inspection)
+
+
+def stored(dataset_id: str) -> Dataset:
+    """As `find`, in a session of its own."""
+    with database.read() as session:
+        return find(session, dataset_id)
 
 
 def find(session: Session, dataset_id: str) -> Dataset:

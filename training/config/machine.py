@@ -29,3 +29,8 @@ class Machine:
     def precision_of(self, precision: Precision) -> Precision:
         """The setting `precision`, with the one that auto selects on this machine."""
         return self.best_precision if precision is Precision.AUTO else precision
+
+
+A_CLUSTER = Machine("cuda", devices=1024, most_machines=1024)
+"""Machines of which no more is known here than that they have GPUs."""
+A_CPU_CLUSTER = Machine(most_machines=1024)

@@ -11,6 +11,7 @@ from typing import Any
 from training import rules
 from training.config.choices import Task, TemplateCheck
 from training.config.fields import ConfigError
+from training.config.machine import A_CLUSTER
 from training.config.run_config import RunConfig
 from training.errors import Problem
 from training.model_info.folder import has_tokenizer
@@ -21,7 +22,7 @@ from worker.datasets import datasets
 from worker.datasets.run_data import RunData
 from worker.machine import programs
 from worker.machine.programs import Limits, Result
-from worker.runs.settle import A_CLUSTER, settle
+from worker.runs.settle import settle
 from worker.settings import get_settings
 from worker.store.tables import Dataset
 

@@ -19,7 +19,7 @@ from training.chat.template import NAMED
 from training.config import data_sets, sharding
 from training.config.choices import EngineName
 from training.config.fields import ConfigError
-from training.config.machine import Machine
+from training.config.machine import A_CLUSTER, A_CPU_CLUSTER, Machine
 from training.config.run_config import RunConfig
 from training.errors import Problem
 from training.files import read_regular
@@ -36,9 +36,6 @@ from worker.file_store import dataset_files
 from worker.settings import get_settings
 from worker.store import database
 from worker.store.tables import LOCAL, Dataset, Run
-
-A_CLUSTER = Machine("cuda", devices=1024, most_machines=1024)
-A_CPU_CLUSTER = Machine(most_machines=1024)
 
 FILES = ("deepspeed_config", "chat_template")
 """Settings that name a file, whose text takes the place of the path: a run depends on no file of a user."""

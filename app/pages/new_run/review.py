@@ -15,7 +15,7 @@ from app.pages.common.html import each, facts
 from training import rules
 from training.config.applies import Values
 from training.config.choices import EngineName
-from training.config.machine import Machine
+from training.config.machine import A_CLUSTER, A_CPU_CLUSTER, Machine
 from training.config.run_config import RunConfig
 from training.config.sharding import deepspeed_config, fsdp_config, own_deepspeed
 from training.config.yaml_file import to_yaml
@@ -25,7 +25,7 @@ from training.rules.conflict import Conflict
 from training.units import NONE, byte_size
 from worker.forecasts import run_forecast
 from worker.runs import checks
-from worker.runs.settle import A_CLUSTER, A_CPU_CLUSTER, Settled, machine_of
+from worker.runs.settle import Settled, machine_of
 from worker.store.database import UNREACHABLE
 from worker.supervision import launcher
 

@@ -29,7 +29,6 @@ from worker.datasets import datasets, row_pages, row_search
 from worker.datasets.checking import check_file
 from worker.datasets.row_search import LONGEST_TEXT
 from worker.store import database
-from worker.store.tables import Dataset
 
 router = JsonRouter(prefix="/api/datasets")
 
@@ -169,7 +168,7 @@ def show_rows(
     ] = _SEARCH_SECONDS,
 ) -> Rows:
     """Rows of a data set, or those that contain a text. A long search continues in the background: `complete` is then false."""
-    item = _item(dataset_id)
+    item = documents.stored(dataset_id)
     if not in_process(request):
         row_pages.prepare(datasets.path_of(item))
     return rows_document.document(item, offset, limit, search, seconds=wait)
@@ -178,7 +177,7 @@ def show_rows(
 @router.post("/{dataset_id}/rows/stop", status_code=204)
 def stop_search(dataset_id: str, search: Annotated[Search, Body()]) -> None:
     """Stops a search of the rows for everybody; the rows found stay, and the next request for it searches again."""
-    row_search.search(datasets.path_of(_item(dataset_id)), search.search).stop()
+    row_search.search(datasets.path_of(documents.stored(dataset_id)), search.search).stop()
 
 
 @router.patch("/{dataset_id}")
@@ -188,7 +187,7 @@ def map_dataset(dataset_id: str, mapping: Annotated[Mapping, Body()]) -> Dataset
     Raises:
         DataError: the rows cannot be used with it; answered with 422, and the old mapping stays.
     """
-    item = _item(dataset_id)
+    item = documents.stored(dataset_id)
     changes.save_mapping(item.id, mapping.columns)
     return _document(item.id)
 
@@ -196,7 +195,7 @@ def map_dataset(dataset_id: str, mapping: Annotated[Mapping, Body()]) -> Dataset
 @router.delete("/{dataset_id}", status_code=204)
 def delete_dataset(dataset_id: str) -> None:
     """Deletes a data set; ended runs keep their results."""
-    changes.remove_dataset(_item(dataset_id).id)
+    changes.remove_dataset(documents.stored(dataset_id).id)
 
 
 def _import(files: Received, name: str | None, columns: str | None) -> DatasetAnswer:
@@ -214,11 +213,6 @@ def _import(files: Received, name: str | None, columns: str | None) -> DatasetAn
 def _document(dataset_id: str) -> DatasetAnswer:
     with database.read() as session:
         return documents.document(session, dataset_id)
-
-
-def _item(dataset_id: str) -> Dataset:
-    with database.read() as session:
-        return documents.find(session, dataset_id)
 
 
 def _begun(wanted: NewImport) -> int:

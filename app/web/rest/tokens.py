@@ -14,7 +14,6 @@ from training.tokens.store import TokenStore, open_store
 from worker.datasets import datasets, token_report, token_stores
 from worker.datasets.token_stores import TokenCount
 from worker.runs.settle import find_model
-from worker.store import database
 from worker.store.tables import Dataset
 
 router = JsonRouter(prefix="/api/datasets/{dataset_id}")
@@ -40,7 +39,7 @@ def show_tokens(
     """The statistics of a data set tokenized for a model. The first request starts to tokenize it in the background: ask again
     until `status` is done.
     """
-    found = _state(_item(dataset_id), _folder(model), retry=retry)
+    found = _state(documents.stored(dataset_id), _folder(model), retry=retry)
     report = found.store and token_report.report(
         open_store(found.store),
         max_length=max_length,
@@ -67,7 +66,7 @@ def show_row_tokens(
     Raises:
         ConfigError: it is not tokenized, or has no such row; answered with 422.
     """
-    item, folder = _item(dataset_id), _folder(model)
+    item, folder = documents.stored(dataset_id), _folder(model)
     found = token_stores.state(item.sha256, folder, item.columns_map)
     if found.store is None:
         fix = f"Ask for /api/datasets/{item.id}/tokens with the same model until its status is done."
@@ -75,11 +74,6 @@ def show_row_tokens(
     store = open_store(found.store)
     tokens = token_report.rendered_row(store, _index(store, row), max_length)
     return RowTokens(row=row, length=store.lengths[row - 1], tokens=tokens)
-
-
-def _item(dataset_id: str) -> Dataset:
-    with database.read() as session:
-        return documents.find(session, dataset_id)
 
 
 def _folder(model: str) -> str:

@@ -6,7 +6,7 @@ from itertools import chain
 from sqlmodel import Session, select
 
 from training.config.choices import Strategy
-from training.config.machine import Machine
+from training.config.machine import A_CLUSTER
 from training.config.run_config import Changes, RunConfig, stepped_down
 from training.rules import check
 from worker.machine import devices
@@ -14,8 +14,6 @@ from worker.machine.devices import CPU
 from worker.machine.process_identity import hostname
 from worker.store import machines, nodes
 from worker.store.tables import DeviceLease, Run
-
-_ANY = Machine("cuda", devices=1024, most_machines=1024)
 
 
 def place(*, session: Session, run: Run, here: list[str], yielding: Collection[str] = ()) -> list[str] | None:
@@ -54,7 +52,7 @@ def changes(config: RunConfig, count: int) -> Changes | None:
     if rest:
         return None
     smaller = stepped_down(config, changed | {"min_machines": None})
-    return None if any(conflict.blocking for conflict in check(smaller, _ANY)) else changed
+    return None if any(conflict.blocking for conflict in check(smaller, A_CLUSTER)) else changed
 
 
 def settings_of(run: Run) -> RunConfig:
