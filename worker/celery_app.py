@@ -63,7 +63,8 @@ def _sent(task: str, identifier: str) -> bool:
 
 @cache
 def _app(broker_url: str, timeout: float) -> "Celery":
-    from celery import Celery
+    # The package `celery` replaces itself while it is imported, so that `from celery import` fails in one of two threads.
+    from celery.app.base import Celery
 
     application = Celery(NAME, broker=broker_url, include=["worker.queue.tasks"])
     application.conf.update(

@@ -73,9 +73,11 @@ def groups(
     listed = select(Run, value).where(*conditions)
     listed = listed.order_by(value.asc().nulls_last(), *_order(order_by, descending=descending))
     sums = select(value, func.count(), func.min(Run.best_loss)).where(*conditions).group_by(value)
-    found = {key: (number, best) for key, number, best in session.exec(cast(Any, sums)).all()}
     rows = session.exec(listed.limit(limit).offset(offset)).all()
-    return [Group(*found[key], [run for run, _ in members]) for key, members in groupby(rows, itemgetter(1))]
+    members = {key: [run for run, _ in part] for key, part in groupby(rows, itemgetter(1))}
+    sizes = {key: (number, best) for key, number, best in session.exec(cast(Any, sums)).all()}
+    # In PostgreSQL each statement sees the present state: runs can have left a group in between.
+    return [Group(*sizes.get(key, (len(runs), None)), runs) for key, runs in members.items()]
 
 
 def count(*, session: Session, status: Status | None = None, search: str = "") -> int:

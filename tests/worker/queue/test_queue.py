@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from base64 import b64decode
 from collections.abc import Iterator
@@ -192,3 +194,29 @@ def test_notifying_reconnects_after_a_broker_restart(home: Path) -> None:
         server = local_broker.start(get_settings())
         assert celery_app.notify("run1")
         local_broker.stop(server)
+
+
+AT_ONCE = """
+import threading
+from worker import celery_app
+
+start, failed = threading.Barrier(6), []
+
+def use():
+    start.wait()
+    try:
+        celery_app.current_app()
+    except BaseException as error:
+        failed.append(error)
+
+threads = [threading.Thread(target=use) for _ in range(6)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+print(failed)
+"""
+
+
+def test_the_first_requests_of_a_server_may_come_at_once():
+    for _ in range(3):  # Celery cannot be imported by two threads at once; that shows in about one of three processes
+        done = subprocess.run([sys.executable, "-c", AT_ONCE], cwd=ROOT, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == "[]"
