@@ -28,6 +28,8 @@ def defaults(values: Values) -> Values:
 
 
 def _stage(value: Any, values: Values) -> Answer:
+    if value is None:
+        return IS_EMPTY
     task, loss = known_task(value, _STAGES, "stage"), str(values.get("pref_loss"))
     if task == "dpo":
         refuse(loss, f"pref_loss: {loss}")

@@ -52,12 +52,19 @@ def summed(**lengths: int) -> Rule:
     return rule
 
 
-def _warmup(value: Any, values: Values) -> Answer:
-    """warmup_ratio and warmup_steps: a share below 1, or a number of steps."""
-    steps = values.get("warmup_steps")
-    if values.get("warmup_ratio") == value and not is_off(steps) and steps:
-        return Answer({}, "warmup_steps is given too, which counts.")
-    return Answer({"warmup": value or 0})
+def _warmup(other: str, *, counts: bool) -> Rule:
+    """warmup_ratio and warmup_steps: a share below 1, or a number of steps, which `counts` unless it is 0."""
+
+    def rule(value: Any, values: Values) -> Answer:
+        if not _is_zero(values.get(other)) and (_is_zero(value) or not counts):
+            return Answer({}, f"{other} is given too, which counts.")
+        return Answer({"warmup": value or 0})
+
+    return rule
+
+
+def _is_zero(value: Any) -> bool:
+    return is_off(value) or str(value).strip() in ("0", "0.0")
 
 
 def max_steps(value: Any, _: Values) -> Answer:
@@ -186,8 +193,8 @@ TRAINER: Table = {
     **read("trainer_keys").rules,
     "max_steps": max_steps,
     "lr_scheduler_kwargs": _scheduler_options,
-    "warmup_ratio": _warmup,
-    "warmup_steps": _warmup,
+    "warmup_ratio": _warmup("warmup_steps", counts=False),
+    "warmup_steps": _warmup("warmup_ratio", counts=True),
     "logging_steps": _steps("logging_steps"),
     "eval_steps": _steps("eval_steps"),
     "save_steps": _steps("save_steps"),

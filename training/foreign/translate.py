@@ -66,10 +66,10 @@ def import_text(text: str, folder: Path | None, name: str = "") -> Imported:
     launcher: list[Entry] = []
     if source.launcher is not None:
         launcher = _entries(source.launcher, source.options, source)
-        launcher += _defaults(source.launcher, source.options, source, _composed(launcher))
+        launcher += _defaults(source.launcher, source.options, source, launcher)
     own = _entries(source.program, source.values, source)
     known = {name: value for name, value in _composed(launcher).items() if name == "num_processes"}
-    defaults = _defaults(source.program, source.values, source, _composed(own), known) if source.complete else []
+    defaults = _defaults(source.program, source.values, source, own, known) if source.complete else []
     return _checked(source.program, [*source.entries, *launcher, *own, *defaults])
 
 
@@ -83,7 +83,7 @@ def together(parts: Sequence[Imported]) -> Imported:
 def _entries(program: Program, values: Values, source: Given) -> list[Entry]:
     entries = []
     for key, value in values.items():
-        entries.append(_entry(program, str(key), value, values, source))
+        entries.append(_unless_empty(_entry(program, str(key), value, values, source)))
         if program is AXOLOTL and key in program.data | program.held_out:
             entries += keys_of_sets(str(key), value)
     return entries
@@ -104,6 +104,17 @@ def _entry(program: Program, key: str, value: Any, values: Values, source: Given
         hint = f" Did you mean {close[0]}?" if close else ""
         return Entry(key, value, Outcome.UNSUPPORTED, note=_UNKNOWN.format(program.name) + hint)
     return entry(key, value, rule(meant, values))
+
+
+def _unless_empty(given: Entry) -> Entry:
+    """A key without a value is as one that is not given, but for the task that has such a key.
+
+    Null stays unsupported where the program means something by it that Lathe does not have.
+    """
+    if given.value is not None or given.outcome is Outcome.UNSUPPORTED:
+        return given
+    task = {name: value for name, value in given.settings.items() if name == "task"}
+    return entry(given.key, None, replace(IS_EMPTY, settings=task))
 
 
 def _rule(program: Program, key: str) -> Rule | None:
@@ -150,13 +161,15 @@ def _of_json(text: str, name: str) -> Answer:
 
 
 def _defaults(
-    program: Program, values: Values, source: Given, taken: Values, known: Values | None = None
+    program: Program, values: Values, source: Given, own: Sequence[Entry], known: Values | None = None
 ) -> list[Entry]:
     """The program's defaults for keys that are missing and that Lathe would fill otherwise, unless other keys give the settings."""
     note = _NOT_GIVEN.format(program.name)
     note += _UNSEEN.format(source.unseen) if source.unseen and program is source.program else ""
     filled = program.defaults(values | (known or {}))
-    absent = {key: value for key, value in filled.items() if key not in values}
+    empty = {one.key for one in own if one.value in (None, "", []) and one.outcome is Outcome.NO_EFFECT}
+    absent = {key: value for key, value in filled.items() if key not in values or key in empty}
+    taken = _composed(own)
     entries = []
     for key, value in absent.items():
         one = _entry(program, key, value, values | absent, source)

@@ -9,7 +9,7 @@ from subtest_table import table
 
 from training.errors import UserError
 from training.foreign.entries import Outcome
-from training.foreign.programs import PROGRAMS
+from training.foreign.programs import PROGRAMS, recognized
 from training.foreign.translate import import_files, import_text
 
 LLAMAFACTORY = {
@@ -78,6 +78,32 @@ def test_a_programs_default_counts_where_lathe_has_another():
     assert (config.lora_r, config.lora_alpha, config.max_length, config.learning_rate) == (8, 16, 2048, 5e-5)
     assert (config.micro_batch_size, config.warmup, config.gradient_checkpointing) == (8, 0, "full")
     assert imported({"base_model": "m"}).config().method == "full"
+
+
+@table("values", [{"finetuning_type": "lora", "model_name_or_path": "m"}, {"base_model": "m", "adapter": "lora"}])
+def test_a_key_without_a_value_is_as_one_that_is_not_given(values):
+    program = recognized(values)
+    usual = imported(values).settings
+    differing = {
+        key for key in program.table.keys() - values.keys() if imported(values | {key: None}).settings != usual
+    }
+    assert differing == set()
+
+
+@table(
+    ("values", "warmup"),
+    [
+        ({"warmup_ratio": 0.1, "warmup_steps": 0}, 0.1),
+        ({"warmup_ratio": 0.1, "warmup_steps": 20}, 20),
+        ({"warmup_ratio": 0.0, "warmup_steps": 0}, 0),
+        ({"warmup_ratio": 0.1, "warmup_steps": None}, 0.1),
+    ],
+)
+def test_the_steps_of_the_warmup_count_unless_they_are_0(values, warmup):
+    for program in (LLAMAFACTORY, AXOLOTL):
+        for order in (values, dict(reversed(values.items()))):
+            text = yaml.safe_dump(program | order, sort_keys=False)
+            assert import_text(text, None).config().warmup == warmup
 
 
 def test_keys_without_a_rule_are_not_supported_and_close_ones_are_named():
