@@ -81,10 +81,9 @@ def list_runs(
     """
     total = run_list.count(session=session, status=status, search=search)
     part: dict[str, Any] = {"status": status, "search": search, "limit": limit, "offset": offset}
-    if group:
-        matching, groups = grouped(session, group, **part)
-    else:
-        matching, groups = run_list.listing(session=session, **part), []
+    if not group:
+        return RunList(runs=[brief(run) for run in run_list.listing(session=session, **part)], total=total)
+    matching, groups = grouped(session, group, **part)
     return RunList(runs=[brief(run) for run in matching], total=total, groups=groups)
 
 

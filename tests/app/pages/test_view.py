@@ -277,8 +277,10 @@ class TestInChromium:
         assert page.evaluate("location.search") == ""
         with page.expect_request("**/api/pages/sweeps?rows=12&**"):
             page.get_by_label("Rows").press("Enter")
+        page.evaluate("document.querySelector('[data-part]').textContent = 'of rows=12'")
         page.go_back()
-        page.wait_for_function("() => location.search === ''")
+        page.wait_for_function("() => document.querySelector('[data-part]').textContent !== 'of rows=12'")
+        assert page.evaluate("location.search") == ""
         # The same form in a part that is sent again.
         page.evaluate(
             """document.querySelector('[data-part]').innerHTML = '<form data-live="change"><input id="seed"></form>'"""
