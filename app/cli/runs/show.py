@@ -30,7 +30,7 @@ def listing(status: str | None, search: str, group: str, limit: int, *, as_json:
     client = connect()
     pages = list(client.answers("/api/runs", "runs", limit, status=status, search=search, group=group))
     rows = [row for page in pages for row in page["runs"]]
-    values = {run_id: one["value"] for page in pages for one in page["groups"] for run_id in one["runs"]}
+    values = {run_id: one["value"] for page in pages for one in page.get("groups", []) for run_id in one["runs"]}
     if group:
         rows = [row | {"group": values[row["id"]]} for row in rows]
     if as_json:

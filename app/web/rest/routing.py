@@ -5,10 +5,13 @@ A route answers with a document of `app/documents`, which its return type names,
 """
 
 import json
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi.dependencies.utils import get_flat_params
+from fastapi.params import Query as QueryParameter
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict
 from sqlmodel import Session
@@ -16,7 +19,7 @@ from sqlmodel import Session
 from app.documents import Document
 from training.config import json_text
 from training.config.fields import ConfigError
-from training.errors import Problem
+from training.errors import Problem, UserError
 from worker.store import database, submissions
 
 MOST = 2**53 - 1
@@ -71,11 +74,29 @@ class _Route(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
+        given = (field for field in get_flat_params(self.dependant) if isinstance(field.field_info, QueryParameter))
+        names = [field.alias for field in given]
 
         async def limited(request: Request) -> Response:
+            _check_names(request.query_params, names)
             return await handle(_Request(request.scope, request.receive))
 
         return limited
+
+
+def _check_names(given: Mapping[str, str], names: Sequence[str]) -> None:
+    """Checks that a query has no other parameters: one that is left out without a word would make another request of it.
+
+    Raises:
+        UserError: one has a name that the route does not know.
+    """
+    for name, value in given.items():
+        if name not in names:
+            close = get_close_matches(name, names, 1)
+            fix = (
+                f"Did you mean {close[0]}?" if close else f"It takes {', '.join(names)}." if names else "Leave it out."
+            )
+            raise UserError(name, value[:200], "is not a parameter of this request.", fix)
 
 
 class _Request(Request):

@@ -197,3 +197,17 @@ def test_a_stream_sends_log_and_events_and_ends_with_the_run(api):
     rest = messages(api.get(f"/api/runs/{run.id}/stream", headers={"Last-Event-ID": found[-3][0]}).text)
     assert rest == found[-2:]
     assert told(api.get("/api/runs/zzzzzzzz/stream"), 404)["field"] == "run"
+
+
+def test_a_parameter_that_a_route_does_not_know_is_refused():
+    api = client()
+    listed = api.get("/api/runs?stauts=running")
+    assert listed.status_code == 422
+    assert listed.json()["error"] == {
+        "field": "stauts",
+        "value": "running",
+        "message": "is not a parameter of this request.",
+        "fix": "Did you mean status?",
+        "changes": {},
+    }
+    assert api.post("/api/runs/abcd/builds/gguf?type=q4_k_m").json()["error"]["fix"] == "Leave it out."
