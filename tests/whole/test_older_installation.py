@@ -47,6 +47,8 @@ def upgraded(archive: Path, home: Path) -> Path:
             if table in tables:
                 moved = f"replace(replace({column}, '/srv/lathe', '{ROOT}'), '/srv/home', '{home}')"
                 old.execute(f"UPDATE {table} SET {column} = {moved}")
+    for file in home.glob("runs/*/config.json"):  # what programs that load the run's model read
+        file.write_text(file.read_text().replace("/srv/lathe", str(ROOT)).replace("/srv/home", str(home)))
     get_settings().make_folders()
     database.migrate()
     return home
