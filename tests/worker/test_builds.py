@@ -200,6 +200,25 @@ def test_the_notes_of_a_program_are_told_and_what_libraries_print_is_not(
     assert told == [("loading", 0, 0), (str(os.getpid()), 1, 2), "Its context is 64 tokens."]
 
 
+def test_a_program_of_a_cancelled_build_writes_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = tmp_path / "written"
+    (tmp_path / "a_program.py").write_text(
+        "import sys, time\n"
+        'print(\'{"phase": "merging", "done": 1, "total": 2}\', flush=True)\n'
+        "time.sleep(10)\n"
+        "open(sys.argv[1], 'w')\n"
+    )
+    monkeypatch.setattr(results, "environment", lambda: {"PYTHONPATH": str(tmp_path)})
+
+    def stop(phase: str, *_: int) -> None:
+        if phase == "merging":
+            raise NoResult("form", "merged", "is not built, as requested.", "")
+
+    with pytest.raises(NoResult, match="as requested"):
+        results.Builder(played().row, progress=stop)._run("a_program", str(written))
+    assert not written.exists()  # the program has ended: `_run` waits for it
+
+
 def test_what_a_killed_build_has_left_is_deleted_by_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     run = played()
     run_dir = get_settings().runs_dir / run.id

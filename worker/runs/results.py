@@ -7,12 +7,13 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import Any
 
 from training.config.choices import Method
 from training.config.fields import parse
@@ -216,19 +217,24 @@ class Builder:
         """
         self.progress("loading", 0, 0)
         try:
-            for line in printed(module, *arguments, mark=self.mark):
-                if not line.startswith("{"):  # a warning that a library prints
-                    continue
-                if note := (now := json.loads(line)).get("note"):
-                    self.tell(note)
-                else:
-                    self.progress(now["phase"], now["done"], now["total"])
+            with closing(printed(module, *arguments, mark=self.mark)) as lines:
+                for line in lines:
+                    self._report(line)
         except ProgramError as error:
             raise NoResult("run", self.run.id, f"the result could not be created: {error}", _FIX) from None
 
+    def _report(self, line: dict[str, Any]) -> None:
+        """Tells a note of the program, or its progress."""
+        if note := line.get("note"):
+            self.tell(note)
+        else:
+            self.progress(line["phase"], line["done"], line["total"])
 
-def printed(module: str, *arguments: str, mark: str = "") -> Iterator[str]:
-    """The lines that a program of `training` prints which loads a run's model; `mark` marks its processes.
+
+def printed(module: str, *arguments: str, mark: str = "") -> Generator[dict[str, Any], None, None]:
+    """The JSON objects that a program of `training` prints which loads a run's model; `mark` marks its processes.
+
+    It is killed if it is closed before the end: it may write nothing more once its caller has given up.
 
     Raises:
         ProgramError: it failed; with its last lines on standard error.
@@ -239,7 +245,13 @@ def printed(module: str, *arguments: str, mark: str = "") -> Iterator[str]:
         command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
     ) as process:  # fmt: skip
         assert process.stdout
-        yield from process.stdout
+        try:
+            for line in process.stdout:
+                if line.startswith("{"):  # others are warnings that libraries print
+                    yield json.loads(line)
+        except GeneratorExit:
+            process.kill()
+            raise
         code = process.wait()
         errors.seek(0)
         lines = errors.read().strip().splitlines()[-_LAST_LINES:]

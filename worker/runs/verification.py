@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 from training.run_folder.paths import PARITY_FILE, PARITY_FOLDER
@@ -36,9 +37,8 @@ def verify(run: Run, forms: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
         fix = "Runs with verify_rows above 0 keep rows for it, except those of pretraining and seq2seq."
         raise results.NoResult("run", run.id, "keeps no prompts to compare.", fix)
     try:
-        for line in results.printed(programs.VERIFY, str(run_dir), *forms):
-            if line.startswith("{"):
-                yield json.loads(line)
+        with closing(results.printed(programs.VERIFY, str(run_dir), *forms)) as lines:
+            yield from lines
     except ProgramError as error:
         fix = "Check that the base model is on this machine, then try again."
         raise results.NoResult("run", run.id, f"could not be verified: {error}", fix) from None
