@@ -22,7 +22,7 @@
     constructor(spec, shared) {
       this.shared = shared;
       this.element = make("section", "plot");
-      this.element.hidden = true; // until it is drawn
+      this.element.hidden = true; // until it has points
       const header = this.element.appendChild(make("header"));
       this.menu = window.lathe.plotMenu(this);
       header.append((this.title = make("h3")), (this.readout = make("div", "plot-readout")), this.menu.menu);
@@ -32,6 +32,7 @@
       this.canvas.addEventListener("keydown", (event) => shared.key(event, this));
       this.canvas.addEventListener("blur", () => this.readout.removeAttribute("aria-live"));
       this.describe(spec);
+      shared.sight.observe(this.element);
     }
 
     describe(spec) {
@@ -57,7 +58,7 @@
           const last = { step: step ?? x[x.length - 1], count: count ?? 1, width };
           return { ...line, ...last, x: [...x], y: scaled(y), low: scaled(low), high: scaled(high) };
         });
-      if (!this.lines.length) this.element.hidden = true;
+      this.element.hidden = !this.lines.length;
       const known = new Map(this.lines.map((line) => [line.key, line]));
       this.cells = this.cells?.map(([cell, line]) => [cell, known.get(line.key) ?? line]);
     }
@@ -73,6 +74,7 @@
 
     // Draws; a new uPlot only if its series or scales differ, so that the cursor stays.
     draw() {
+      this.isStale = false;
       if (!this.lines.length) return this.destroy();
       const { series, bands, tables } = this.columns();
       const signature = JSON.stringify([series.map((one) => one.key), this.logarithmic, this.shared.axis]);
@@ -80,7 +82,6 @@
       if (!this.plot || signature !== this.signature) {
         this.destroy();
         this.signature = signature;
-        this.element.hidden = false;
         this.plot = new uPlot(this.options(series, bands), data, this.canvas);
         this.buildReadout();
       } else {
@@ -120,8 +121,8 @@
 
     few(key) {
       const [from, to] = this.shared.view;
-      const line = this.lines.find((one) => one.key === key); // a uPlot outlives the points it was made with
-      return lowerBound(line.x, to) - lowerBound(line.x, from) < FEW;
+      const line = this.lines.find((one) => one.key === key); // a uPlot outlives the points, and the lines, it was made with
+      return line && lowerBound(line.x, to) - lowerBound(line.x, from) < FEW;
     }
 
     options(series, bands) {
@@ -211,7 +212,7 @@
     resize() {
       this.canvas.style.height = `${window.lathe.heightOfPlot(this)}px`;
       this.plot?.setSize(this.size());
-      this.reserve();
+      this.reserve(this.canvas.clientWidth);
     }
 
     // The readout: for each line, or group of lines, a button that hides it and its values.
@@ -243,14 +244,12 @@
         }
       }
       this.happened = this.readout.appendChild(make("span", "plot-event"));
-      this.reserve();
     }
 
-    // The height of the readout, so that it does not change with the values.
-    reserve() {
-      if (!this.cells) return;
-      const characters = this.cells.reduce((sum, [, line]) => sum + 10 + (line.ranks ? 14 : 0) + (line.rank ? 0 : line.label.length), 40);
-      const rows = Math.ceil((characters * 6.6) / Math.max(this.canvas.clientWidth - 120, 200));
+    // The height of the readout in a plot of this width, so that it changes neither with the values nor when they are drawn.
+    reserve(width) {
+      const characters = this.lines.reduce((sum, line) => sum + 10 + (line.ranks ? 14 : 0) + (line.rank ? 0 : line.label.length), 40);
+      const rows = Math.ceil((characters * 6.6) / Math.max(width - 120, 200));
       this.readout.style.height = `${Math.min(rows, 3) * 20}px`;
     }
 

@@ -29,6 +29,7 @@
   const { PlotPanel, make } = window.lathe;
   const POINTS = 400;
   const RELOAD = 5000; // milliseconds between reloads that new points cause
+  const AROUND = "200px 0px"; // of the window, where plots are drawn
   const SMOOTHINGS = { Off: 0, Light: 0.005, Medium: 0.02, Strong: 0.06 }; // shares of the visible range
   const KEPT = "lathe-plots"; // in localStorage: the options of the last visit
   const scheme = window.matchMedia("(prefers-color-scheme: dark)");
@@ -59,17 +60,22 @@
       this.list = make("div", "plot-list");
       element.replaceChildren(this.tools, this.note, this.list);
       element.setAttribute("aria-busy", "true"); // the style sheet keeps the place of the plots
+      this.sight = new IntersectionObserver((entries) => this.sighted(entries), { rootMargin: AROUND });
       this.update(panels);
       this.observer = new ResizeObserver(() => this.panels.forEach((panel) => panel.resize()));
       this.observer.observe(element);
       this.recolor = () => this.panels.forEach((panel) => panel.plot?.redraw(false));
       scheme.addEventListener("change", this.recolor);
+      this.print = () => this.arranged.forEach((panel) => panel.isStale && panel.draw());
+      addEventListener("beforeprint", this.print);
       this.reload();
     }
 
     destroy() {
       this.observer.disconnect();
+      this.sight.disconnect();
       scheme.removeEventListener("change", this.recolor);
+      removeEventListener("beforeprint", this.print);
       clearTimeout(this.drawing);
       this.panels.forEach((panel) => panel.destroy());
       this.element.replaceChildren();
@@ -136,6 +142,8 @@
     // Gives each panel its points, and draws all.
     spread() {
       this.panels.forEach((panel) => panel.set(this.loaded, this.ranks));
+      const widths = this.panels.map(({ canvas }) => canvas.clientWidth); // one layout for all
+      this.panels.forEach((panel, index) => panel.reserve(widths[index]));
       this.draw();
       const any = this.panels.some((panel) => panel.lines.length);
       this.say(any ? "" : this.empty);
@@ -145,15 +153,27 @@
     draw() {
       this.view = this.range ?? this.whole();
       this.scale = SMOOTHINGS[this.smoothing] * (this.view[1] - this.view[0]);
-      for (const panel of this.arranged) if (panel.plot || !panel.lines.length) panel.draw();
+      for (const panel of this.arranged) {
+        panel.isStale = panel.lines.length > 0;
+        if (!panel.isStale || (panel.plot && panel.isNear)) panel.draw();
+      }
       this.back.disabled = !this.range;
       this.drawNext();
     }
 
-    // New plots are drawn one after the other, each in a task of its own, so that the page responds in between.
+    // Plots are drawn when they are in the window, or soon will be.
+    sighted(entries) {
+      for (const { target, isIntersecting } of entries) {
+        const panel = this.panels.find(({ element }) => element === target);
+        if (panel) panel.isNear = isIntersecting;
+      }
+      if (this.view) this.drawNext();
+    }
+
+    // They are drawn one after the other, each in a task of its own, so that the page responds in between.
     drawNext() {
       if (this.drawing) return;
-      const next = this.arranged.find((panel) => panel.lines.length && !panel.plot);
+      const next = this.arranged.find((panel) => panel.isStale && panel.isNear);
       if (!next) return this.element.removeAttribute("aria-busy");
       next.draw();
       this.drawing = setTimeout(() => {

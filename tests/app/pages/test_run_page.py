@@ -35,9 +35,7 @@ def training_run():
 
 def shown(page, run):
     page.goto(f"/run?id={run.id}")
-    page.wait_for_function(
-        "() => lathe.plotsOfRun()?.panels.length && lathe.plotsOfRun().panels.every(panel => panel.plot)"
-    )
+    page.wait_for_function("() => lathe.plotsOfRun()?.panels[0]?.plot")
     return page.locator(".plot-canvas").first
 
 
@@ -91,7 +89,7 @@ class TestPlots:
             page.mouse.up()
         page.wait_for_function("() => (xs => xs[1] - xs[0] === 1)(lathe.plotsOfRun().panels[0].lines[0].x)")
         ranges = page.evaluate(
-            "lathe.plotsOfRun().panels.map(panel => [panel.plot.scales.x.min, panel.plot.scales.x.max])"
+            "lathe.plotsOfRun().panels.map(({ plot }) => plot && [plot.scales.x.min, plot.scales.x.max])"
         )
         assert ranges == [ranges[0]] * len(ranges)
         assert ranges[0][1] - ranges[0][0] < 500
@@ -166,6 +164,30 @@ def test_the_facts_and_plots_follow_the_stream(page, run):
     run.report(Metrics(step=3001, values={"loss": 0.5, "tokens_per_second": 1234.0}))
     says(page, ".standing", "3,001 of 4,000", "0.5000", "1,234 tokens/s")
     page.wait_for_function("() => lathe.plotsOfRun().panels[0].lines[0].x.at(-1) === 3001")
+
+
+def test_plots_outside_of_the_window_are_drawn_when_they_come_into_view_or_are_printed(page, run):
+    page.set_viewport_size({"width": 390, "height": 300})
+    page.goto(f"/run?id={run.id}")
+    last = page.locator(".plot-canvas:visible").last
+    last.wait_for()
+    height = page.evaluate("document.documentElement.scrollHeight")
+    assert page.locator(".plot canvas").count() == 0
+    last.scroll_into_view_if_needed()
+    last.locator("canvas").wait_for()
+    assert page.evaluate("document.documentElement.scrollHeight") == height
+    page.evaluate("scrollTo(0, 0)")
+    page.wait_for_function("() => lathe.plotsOfRun().panels.every(panel => !panel.isNear)")
+    run.report(
+        Metrics(step=3001, values={"loss": 0.5}),
+        *(Metrics(step=3001, rank=rank, values={"memory_peak": GIB}) for rank in range(2)),
+    )
+    end_of_last = "lathe.plotsOfRun().panels.at(-1).plot.data[0].at(-1)"
+    page.wait_for_function("() => lathe.plotsOfRun().panels[0].lines[0].x.at(-1) === 3001")
+    assert page.evaluate(end_of_last) < 3001
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate(end_of_last) == 3001
+    assert page.evaluate("lathe.plotsOfRun().panels.filter(panel => panel.lines.length).every(panel => panel.plot)")
 
 
 def test_a_run_that_goes_back_draws_the_steps_again(page, run):
