@@ -84,7 +84,9 @@ def _report(program: Path, address: str, size: str) -> Any:
     environment = os.environ | {"CHROME_PATH": browser.chromium()}
     problem = ""
     for _ in range(_TRIES):
-        done = subprocess.run([program, address, *options, flags], env=environment, capture_output=True, text=True)
+        done = subprocess.run(
+            [program, address, *options, flags], env=environment, capture_output=True, text=True, check=False
+        )
         problem = done.stderr
         if done.returncode == 0:
             report = json.loads(done.stdout)
