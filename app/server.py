@@ -72,6 +72,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(authentication.Authentication, rules=rules, settings=settings)
     app.add_middleware(security.Hosts, rules=rules)
     app.add_middleware(middleware.BrowserRules)
+    app.add_middleware(middleware.Language)
     app.add_middleware(middleware.Turns)
     with warnings.catch_warnings():
         # Gradio warns for every app with several pages, even with ssr_mode=False.

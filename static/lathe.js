@@ -1,6 +1,16 @@
 // What the scripts of all pages share: relative times, colors, requests, copies; and what components of Gradio call from `js_on_load`.
 (() => {
   "use strict";
+  // A text in the language of the page, with the values of its {names}; app/web/assets.py serves the other language's texts.
+  const texts = window.lathe?.texts ?? {};
+  const wordings = new Intl.PluralRules(document.documentElement.lang || "en");
+  const fill = (text, values) => text.replace(/\{(\w+)\}/g, (whole, name) => values[name] ?? whole);
+  const gettext = (english, values = {}) => fill(texts[english] ?? english, values);
+  const ngettext = (one, many, number, values = {}) => {
+    const forms = texts[one] ?? [one, many];
+    return fill(forms[wordings.select(number) === "one" ? 0 : 1], { number, ...values });
+  };
+
   const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
 
   function duration(seconds) {
@@ -170,5 +180,5 @@
     });
   }
 
-  window.lathe = Object.assign(window.lathe ?? {}, { color, copies, live, mixture, problems, request, sendClicks, updateTimes });
+  window.lathe = Object.assign(window.lathe ?? {}, { color, copies, gettext, live, mixture, ngettext, problems, request, sendClicks, updateTimes });
 })();

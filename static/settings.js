@@ -1,4 +1,4 @@
-// The colors and the time zone of this browser, on the page Settings: two cookies, which the server and static/lathe.js read.
+// The language, colors and time zone of this browser, on the page Settings: cookies, which the server and static/lathe.js read.
 (() => {
   "use strict";
   const YEAR = 365 * 24 * 3600;
@@ -14,4 +14,5 @@
 
   choice("browser-theme", "lathe-theme", (theme) => (document.documentElement.dataset.theme = theme));
   choice("browser-zone", "lathe-zone", () => location.reload());
+  choice("browser-language", "lathe-language", () => location.reload());
 })();

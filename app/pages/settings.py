@@ -6,6 +6,7 @@ from app.access import callers, notify, users
 from app.documents import preferences as documents
 from app.documents.preferences import Channel
 from app.pages.common.view import Context, View
+from app.texts import LANGUAGES
 from worker.settings import get_settings
 
 EVENTS = {"finished": "Finished", "failed": "Failed", "stopped": "Stopped", "diverged": "Loss not finite"}
@@ -50,6 +51,7 @@ def settings(_: QueryParams) -> Context:
         "FORMATS": FORMATS,
         "CHANNELS": CHANNELS,
         "ROLES": ROLES,
+        "LANGUAGES": LANGUAGES,
     }
 
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from app.texts import gettext_noop as _
+
 
 @dataclass(frozen=True)
 class Address:
@@ -14,20 +16,20 @@ class Address:
 
 
 PAGES = (
-    Address("/", "Runs", is_read=True),
-    Address("/datasets", "Data sets", is_read=True),
-    Address("/new", "New run"),
-    Address("/sweeps", "Sweeps", is_read=True),
-    Address("/playground", "Playground", is_read=True),
-    Address("/diagnose", "Diagnose", is_read=True),
-    Address("/system", "System", is_read=True),
-    Address("/settings", "Settings", is_read=True),
-    Address("/start", "Tour", in_header=False, is_read=True),
-    Address("/import", "Import a configuration", in_header=False),
-    Address("/run", "Run", in_header=False, is_read=True),  # of one run: /run?id=RUN_ID
-    Address("/sweep", "Sweep", in_header=False, is_read=True),  # of one sweep: /sweep?id=SWEEP_ID
-    Address("/new-sweep", "New sweep", in_header=False),
-    Address("/new-dataset", "Add data", in_header=False),
-    Address("/compare", "Compare", in_header=False, is_read=True),  # of several runs: /compare?runs=ID,ID
-    Address("/dataset", "Data set", in_header=False, is_read=True),  # of one data set: /dataset?id=ID
+    Address("/", _("Runs"), is_read=True),
+    Address("/datasets", _("Data sets"), is_read=True),
+    Address("/new", _("New run")),
+    Address("/sweeps", _("Sweeps"), is_read=True),
+    Address("/playground", _("Playground"), is_read=True),
+    Address("/diagnose", _("Diagnose"), is_read=True),
+    Address("/system", _("System"), is_read=True),
+    Address("/settings", _("Settings"), is_read=True),
+    Address("/start", _("Tour"), in_header=False, is_read=True),
+    Address("/import", _("Import a configuration"), in_header=False),
+    Address("/run", _("Run"), in_header=False, is_read=True),  # of one run: /run?id=RUN_ID
+    Address("/sweep", _("Sweep"), in_header=False, is_read=True),  # of one sweep: /sweep?id=SWEEP_ID
+    Address("/new-sweep", _("New sweep"), in_header=False),
+    Address("/new-dataset", _("Add data"), in_header=False),
+    Address("/compare", _("Compare"), in_header=False, is_read=True),  # of several runs: /compare?runs=ID,ID
+    Address("/dataset", _("Data set"), in_header=False, is_read=True),  # of one data set: /dataset?id=ID
 )

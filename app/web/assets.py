@@ -1,6 +1,7 @@
 """The style sheets and scripts of the pages: which page loads what, and the address of each file."""
 
 import hashlib
+import json
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -12,6 +13,7 @@ from fastapi import APIRouter, Header
 from fastapi.responses import Response
 from markupsafe import Markup
 
+from app import texts
 from app.web import compression
 from app.web.security import error
 
@@ -71,6 +73,7 @@ SERVED = {
     for name in (*_IMAGES, *(name for files in _ALL for name in (*files.styles, *files.scripts)))
 }
 """The files at STATIC_PATH by name."""
+_TEXTS = {f"texts-{code}.js": code for code in texts.LANGUAGES if code}
 
 
 def scripts(path: str, nonce: str) -> Markup:
@@ -79,7 +82,7 @@ def scripts(path: str, nonce: str) -> Markup:
     They belong before Gradio's, which call them: deferred scripts run in the order of the document. Before them,
     static/loading.js is in the page itself: it notices missing files.
     """
-    files = (*_COMMON.scripts, *_BY_PAGE.get(path, Files()).scripts)
+    files = (*_texts(), *_COMMON.scripts, *_BY_PAGE.get(path, Files()).scripts)
     script = Markup('<script nonce="{}" src="{}" defer></script>')
     loading = Markup('<script nonce="{}">{}</script>').format(nonce, _loading())
     return loading + Markup("").join(script.format(nonce, static_url(name)) for name in files)
@@ -93,8 +96,15 @@ def head(path: str) -> Markup:
 def view_head(path: str) -> Markup:
     """The style sheets, scripts and icon of a page without Gradio."""
     files = _COMMON + _BY_PAGE.get(path, Files()) + _VIEW
-    deferred = [Markup('<script src="{}" defer></script>').format(static_url(name)) for name in files.scripts]
+    deferred = [
+        Markup('<script src="{}" defer></script>').format(static_url(name)) for name in (*_texts(), *files.scripts)
+    ]
     return _style(files) + Markup("").join(deferred)
+
+
+def _texts() -> tuple[str, ...]:
+    """The script with the texts of the scripts in the language of the request; English needs none."""
+    return (f"texts-{texts.language()}.js",) if texts.language() else ()
 
 
 def _style(files: Files) -> Markup:
@@ -111,7 +121,7 @@ def _loading() -> Markup:
 @cache
 def static_url(name: str) -> str:
     """The address of one of the files; it changes with the content, so browsers can cache it forever."""
-    digest = hashlib.sha256(SERVED[name].read_bytes()).hexdigest()[:10]
+    digest = hashlib.sha256(_content(name)).hexdigest()[:10]
     return f"{STATIC_PATH}/{name}?v={digest}"
 
 
@@ -125,7 +135,7 @@ def plotly_url() -> str:
 @router.get(STATIC_PATH + "/{name}", response_model=None, include_in_schema=False)
 def static(name: str, accept_encoding: Annotated[str, Header()] = "") -> Response:
     """One of our style sheets, scripts or images. Its address changes with its content, so browsers can cache it."""
-    if name not in SERVED:
+    if name not in SERVED and name not in _TEXTS:
         return error(404, "path", name, "is not served here.", "")
     headers = {"Cache-Control": "public, max-age=31536000, immutable"}
     return compression.response(_packed(name), accept_encoding, guess_type(name)[0] or "", headers)
@@ -133,4 +143,12 @@ def static(name: str, accept_encoding: Annotated[str, Header()] = "") -> Respons
 
 @cache
 def _packed(name: str) -> bytes:
-    return compression.packed(SERVED[name].read_bytes())
+    return compression.packed(_content(name))
+
+
+def _content(name: str) -> bytes:
+    """A file's bytes; those of texts-LANGUAGE.js are made from the catalogue."""
+    if name not in _TEXTS:
+        return SERVED[name].read_bytes()
+    table = json.dumps(texts.of_scripts(_TEXTS[name]), ensure_ascii=False, separators=(",", ":"))
+    return f"window.lathe = Object.assign(window.lathe ?? {{}}, {{ texts: {table} }});\n".encode()

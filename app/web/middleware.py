@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app import texts
 from app.access import callers
 from app.access.uploads import NotUploaded, check_paths
 from app.web import compression
@@ -110,6 +111,19 @@ def too_many(status: int, fix: str) -> JSONResponse:
     answer = error(status, "requests", None, "are too many at a time.", fix)
     answer.headers["Retry-After"] = "5"
     return answer
+
+
+class Language:
+    """Sets the language of each page, which the user chose on the page Settings; REST answers in English."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            is_rest = scope["path"].startswith("/api/") and not scope["path"].startswith("/api/pages")
+            texts.use("" if is_rest else Request(scope).cookies.get("lathe-language", ""))
+        await self.app(scope, receive, send)
 
 
 # Gradio compiles its templates in the browser and needs unsafe-eval; inline scripts run only with the nonce.

@@ -1,10 +1,12 @@
 """The templates of pages that are read (app/pages/templates/)."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+
+from app import texts
 
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).resolve().parents[1] / "pages" / "templates"),
@@ -12,7 +14,11 @@ TEMPLATES = Environment(
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
+    extensions=["jinja2.ext.i18n"],
 )
+TEMPLATES.policies["ext.i18n.trimmed"] = True
+cast("Any", TEMPLATES).install_gettext_callables(texts._, texts.ngettext, newstyle=False)
+TEMPLATES.globals["language"] = texts.language
 
 
 def filled(template: str, **values: Any) -> Markup:

@@ -10,8 +10,10 @@ from collections.abc import Mapping
 import gradio as gr
 from markupsafe import Markup
 
+from app import texts
 from app.access import callers
-from app.web import assets
+from app.texts import _
+from app.web import assets, gradio_texts
 from app.web.addresses import PAGES
 from app.web.templating import TEMPLATES
 
@@ -117,13 +119,14 @@ def chosen(cookies: Mapping[str, str]) -> str:
 def frame(html: str, path: str, nonce: str, colors: str) -> str:
     """A Gradio page with our head, header and skeleton, and with `nonce` on every script, as the CSP requires."""
     html = re.sub(r"<script(?=[\s>])", f'<script nonce="{nonce}"', html)
-    html = html.replace("<html", f'<html data-theme="{colors}"', 1)
+    html = gradio_texts.translated(html)
+    html = html.replace('lang="en"', f'lang="{texts.language() or "en"}" data-theme="{colors}"', 1)
     html = re.sub(r"<head(?:\s[^>]*)?>", lambda tag: f"{tag[0]}{assets.scripts(path, nonce)}", html, count=1)
     html = html.replace("</head>", f"{assets.head(path)}</head>", 1)
     before, element, after = html.partition("<gradio-app")
     dark = Markup('<script nonce="{}">{}</script>').format(nonce, _DARK)
     name = next((page.name for page in PAGES if page.path == path), "")
-    skeleton = TEMPLATES.get_template("skeleton.html").render(name=name)
+    skeleton = TEMPLATES.get_template("skeleton.html").render(name=_(name))
     return f"{before}{dark}{header(path)}{skeleton}{element}{after}"
 
 
@@ -131,15 +134,23 @@ def header(path: str) -> Markup:
     """The header of every page, with the page at `path` marked."""
     here = Markup(' aria-current="page"')
     links = Markup("").join(
-        Markup('<a href="{}"{}>{}</a>').format(page.path, here if page.path == path else "", page.name)
+        Markup('<a href="{}"{}>{}</a>').format(page.path, here if page.path == path else "", _(page.name))
         for page in PAGES
         if page.in_header
     )
     return Markup(
         '<header class="top"><a class="brand" href="/"><img src="{logo}" alt="" width="22" height="22">Lathe</a>'
-        '<button type="button" class="button menu" popovertarget="pages">Menu</button>'
-        '<nav id="pages" popover aria-label="Pages">{links}</nav><a class="quiet" href="/start"{tour}>Tour</a>{who}</header>'
-    ).format(logo=assets.static_url("favicon.svg"), links=links, tour=here if path == "/start" else "", who=_who())
+        '<button type="button" class="button menu" popovertarget="pages">{menu}</button>'
+        '<nav id="pages" popover aria-label="{pages}">{links}</nav><a class="quiet" href="/start"{here}>{tour}</a>{who}</header>'
+    ).format(
+        logo=assets.static_url("favicon.svg"),
+        menu=_("Menu"),
+        pages=_("Pages"),
+        links=links,
+        here=here if path == "/start" else "",
+        tour=_("Tour"),
+        who=_who(),
+    )
 
 
 def _who() -> Markup:
@@ -149,5 +160,5 @@ def _who() -> Markup:
         return Markup("")
     return Markup(
         '<form class="who" method="post" action="/sign-out"><span>{}</span>'
-        '<button type="submit" class="button small">Sign out</button></form>'
-    ).format(caller.name)
+        '<button type="submit" class="button small">{}</button></form>'
+    ).format(caller.name, _("Sign out"))

@@ -1,6 +1,6 @@
 """A cache with a time limit: several viewers of a run cost one database read.
 
-A user who does not see everything shares no value with others.
+A user who does not see everything shares no value with others, and no language with another.
 """
 
 import time
@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable
 from threading import Lock
 from typing import Generic, TypeVar
 
+from app import texts
 from worker.store import sight
 
 Key = TypeVar("Key", bound=Hashable)
@@ -20,7 +21,7 @@ class TimedCache(Generic[Key, Value]):
 
     def __init__(self, seconds: float, size: int = 64, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds, self._size, self._clock = seconds, size, clock
-        self._entries: OrderedDict[tuple[str | None, Key], tuple[float, Value]] = OrderedDict()
+        self._entries: OrderedDict[tuple[str | None, str, Key], tuple[float, Value]] = OrderedDict()
         self._lock = Lock()
 
     def get(self, key: Key, make: Callable[[], Value]) -> Value:
@@ -38,13 +39,13 @@ class TimedCache(Generic[Key, Value]):
             return self._known(key) is not None
 
     def _known(self, key: Key) -> tuple[float, Value] | None:
-        entry = self._entries.get((sight.user(), key))
+        entry = self._entries.get(_own(key))
         return entry if entry is not None and self._clock() - entry[0] < self._seconds else None
 
     def put(self, key: Key, value: Value) -> None:
         """Sets the value of `key`."""
         with self._lock:
-            own = sight.user(), key
+            own = _own(key)
             self._entries[own] = (self._clock(), value)
             self._entries.move_to_end(own)
             while len(self._entries) > self._size:
@@ -54,3 +55,7 @@ class TimedCache(Generic[Key, Value]):
         """Removes all values."""
         with self._lock:
             self._entries.clear()
+
+
+def _own(key: Key) -> tuple[str | None, str, Key]:
+    return sight.user(), texts.language(), key
