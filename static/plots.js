@@ -139,11 +139,12 @@
       }
     }
 
-    // Gives each panel its points, and draws all.
+    // Gives each panel its points and its place, and draws those in view.
     spread() {
       this.panels.forEach((panel) => panel.set(this.loaded, this.ranks));
       const widths = this.panels.map(({ canvas }) => canvas.clientWidth); // one layout for all
       this.panels.forEach((panel, index) => panel.reserve(widths[index]));
+      this.element.removeAttribute("aria-busy");
       this.draw();
       const any = this.panels.some((panel) => panel.lines.length);
       this.say(any ? "" : this.empty);
@@ -167,14 +168,14 @@
         const panel = this.panels.find(({ element }) => element === target);
         if (panel) panel.isNear = isIntersecting;
       }
-      if (this.view) this.drawNext();
+      this.drawNext();
     }
 
     // They are drawn one after the other, each in a task of its own, so that the page responds in between.
     drawNext() {
       if (this.drawing) return;
       const next = this.arranged.find((panel) => panel.isStale && panel.isNear);
-      if (!next) return this.element.removeAttribute("aria-busy");
+      if (!next) return;
       next.draw();
       this.drawing = setTimeout(() => {
         this.drawing = 0;
