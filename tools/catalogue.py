@@ -21,7 +21,7 @@ from app.web.gradio_texts import texts_of
 from training.config.fields import settings
 
 ROOT = Path(__file__).resolve().parents[1]
-KEYWORDS = {"_": None, "gettext_noop": None, "gettext": None, "ngettext": (1, 2)}
+KEYWORDS = {"_": None, "gettext_noop": None, "gettext": None, "ngettext": (1, 2), "plural": (2, 3)}
 SOURCES = {"app/**/*.py": "python", "app/**/*.html": "jinja2.ext:babel_extract", "static/*.js": "javascript"}
 _TEMPLATES = {"trimmed": "true", "trim_blocks": "true", "lstrip_blocks": "true", "silent": "false"}
 _WIDTH = 132

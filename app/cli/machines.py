@@ -50,7 +50,7 @@ def free(kinds: list[str], *, yes: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(outcome))
     else:
-        click.echo(f"Freed {byte_size(outcome['bytes'])} in {numbers.plural(outcome['files'], 'file')}.")
+        click.echo(f"Freed {byte_size(outcome['bytes'])} in {numbers.plural(outcome['files'], 'file', 'files')}.")
     if outcome["problems"]:
         raise CommandError("disk", None, "; ".join(outcome["problems"]), "Correct it and free again.")
 
@@ -88,7 +88,7 @@ def _machines(machines: list[dict[str, Any]], now: float) -> str:
     for one in machines:
         state = f"{STATES[one['state']]} ({one['overload']})" if one["state"] == "overloaded" else STATES[one["state"]]
         seen = f"{numbers.duration(max(now - one['last_seen'], 0))} ago"
-        load = f"{one['load']:.1f} on {numbers.plural(one['cores'], 'core')}"
+        load = f"{one['load']:.1f} on {numbers.plural(one['cores'], 'core', 'cores')}"
         memory = used_of(one["memory_used_bytes"], one["memory_bytes"])
         rows.append([f"  {one['name']}", state, seen, load, memory, byte_size(one["disk_free_bytes"])])
     findings = [f"  {one['name']}: {finding_words(finding)}" for one in machines for finding in one["findings"]]

@@ -34,7 +34,7 @@ def digest_label(name: str, label: str) -> str:
 
 def _source_words(source: Source, names: Mapping[str, str]) -> str:
     used = [f"weight {source.weight:g}"] if source.weight else []
-    used += [f"at most {numbers.plural(source.max_rows, 'row')}"] if source.max_rows else []
+    used += [f"at most {numbers.plural(source.max_rows, 'row', 'rows')}"] if source.max_rows else []
     used += [f"columns {source.columns}"] if source.columns else []
     return (source.name or names.get(source.path, source.path)) + (f" ({', '.join(used)})" if used else "")
 
@@ -50,7 +50,7 @@ def format_reason(dataset: Mapping[str, Any]) -> str:
     counts = dataset["counts"] or {}
     if len(counts) < 2:
         return reason
-    formats = ", ".join(f"{numbers.plural(rows, 'row')} of {name}" for name, rows in counts.items())
+    formats = ", ".join(f"{numbers.plural(rows, 'row', 'rows')} of {name}" for name, rows in counts.items())
     return f"{reason} Contains {formats}.".strip()
 
 
@@ -82,7 +82,7 @@ def packing_gain(padding: float, packing: float) -> float:
 def where(issue: Mapping[str, Any]) -> str:
     """The place of a problem: file, row and field, or the number of rows; empty for the whole file."""
     rows, line = issue.get("rows") or 1, issue.get("line")
-    many = f"{numbers.plural(rows, 'row')}, the first is row {line:,}" if line and rows > 1 else ""
+    many = f"{numbers.plural(rows, 'row', 'rows')}, the first is row {line:,}" if line and rows > 1 else ""
     parts = [str(issue.get("file") or ""), many or (f"row {line:,}" if line else ""), str(issue.get("field") or "")]
     return ", ".join(filter(None, parts))
 

@@ -28,7 +28,7 @@ def data(evaluation: dict[str, Any]) -> str:
     """The name of the data set, and how many of its first rows were evaluated if not all were."""
     if evaluation["lm_eval"]:
         return "lm-eval: " + ", ".join(evaluation["lm_eval"])
-    first = f", first {numbers.plural(evaluation['asked_rows'], 'row')}" if evaluation["asked_rows"] else ""
+    first = f", first {numbers.plural(evaluation['asked_rows'], 'row', 'rows')}" if evaluation["asked_rows"] else ""
     return f"{evaluation['data']}{first}"
 
 
@@ -58,7 +58,7 @@ def mean(value: dict[str, Any], name: str = "mean") -> str:
 def score(value: dict[str, Any], rows: int) -> str:
     """The mean of a metric: "62.5% (95% interval 54.8% to 69.6%)", with the rows that have a score if some have none."""
     low, high = mean(value, "low"), mean(value, "high")
-    counted = f", {value['rows']:,} of {numbers.plural(rows, 'row')} scored" if value["rows"] < rows else ""
+    counted = f", {value['rows']:,} of {numbers.plural(rows, 'row', 'rows')} scored" if value["rows"] < rows else ""
     return f"{mean(value)} (95% interval {low} to {high}{counted})"
 
 
@@ -70,7 +70,7 @@ def scores(evaluation: dict[str, Any]) -> str:
     if not summary:
         return problem(evaluation["error"]) if evaluation["error"] else progress(evaluation)
     means = [f"{label(name)} {mean(value)}" for name, value in summary["metrics"].items()]
-    return f"{', '.join(means)} ({numbers.plural(summary['rows'], 'row')})"
+    return f"{', '.join(means)} ({numbers.plural(summary['rows'], 'row', 'rows')})"
 
 
 def lm_eval(summary: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -101,7 +101,10 @@ def overlap(found: dict[str, Any] | None) -> str:
         return NONE
     if "problem" in found:
         return str(found["problem"])
-    rows, trained = numbers.plural(found["rows"], "row"), numbers.plural(found["training_rows"], "training row")
+    rows, trained = (
+        numbers.plural(found["rows"], "row", "rows"),
+        numbers.plural(found["training_rows"], "training row", "training rows"),
+    )
     if not (found["equal"] or found["same_prompt"] or found["shared_words"]):
         return f"None of {rows} is in the {trained}, entirely or by {found['words']} consecutive words."
     examples = ", ".join(f"{number:,}" for number in found["examples"])

@@ -60,7 +60,7 @@ def misfit(forecast: Forecast | None, config: RunConfig) -> str:
 def forecast_page(estimate: Estimate) -> str:
     """The forecast as text."""
     forecast, config, card = estimate.forecast, estimate.setup.config, estimate.setup.card
-    hardware = f"{numbers.plural(config.num_processes, 'GPU')}, {card.label}" if card else "CPU"
+    hardware = f"{numbers.plural(config.num_processes, 'GPU', 'GPUs')}, {card.label}" if card else "CPU"
     share = numbers.percent(forecast.trainable_parameters / max(forecast.total_parameters, 1), 4)
     lines = [
         f"{verdict(forecast)}: {hardware}, {config.method}, {config.strategy}, "

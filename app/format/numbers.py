@@ -4,6 +4,7 @@ import math
 from datetime import datetime
 from typing import Any
 
+from app.texts import ngettext
 from training.units import NONE
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would compute a cell that begins so
@@ -46,9 +47,9 @@ def count(number: float | None) -> str:
     return NONE if number is None or not math.isfinite(number) else f"{number:,.0f}"
 
 
-def plural(number: int, noun: str) -> str:
+def plural(number: int, one: str, many: str) -> str:
     """A number and its noun: "1 row", "1,234 rows"."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    return f"{number:,} {ngettext(one, many, number)}"
 
 
 def decimal(number: float | None, places: int = 4) -> str:

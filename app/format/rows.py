@@ -104,10 +104,9 @@ def heading(data_set: CheckedSet) -> str:
 def summary(report: Report) -> str:
     """What the check found, in a sentence."""
     warnings = len(report.findings) - len(report.errors)
-    found = [
-        numbers.plural(count, noun) for count, noun in ((len(report.errors), "error"), (warnings, "warning")) if count
-    ]
-    checked = f"{numbers.plural(report.checked, 'row')} checked"
+    found = [numbers.plural(len(report.errors), "error", "errors")] if report.errors else []
+    found += [numbers.plural(warnings, "warning", "warnings")] if warnings else []
+    checked = f"{numbers.plural(report.checked, 'row', 'rows')} checked"
     if report.rendered > report.checked:
         which = "all" if report.complete else "the first"
         checked += f" token by token and {which} {numbers.count(report.rendered)} rendered"
@@ -122,9 +121,9 @@ def _finding(finding: Finding) -> str:
 def _row(row: ShownRow, *, colors: bool) -> str:
     text = "".join(_colored(token) for token in row.tokens) if colors else _marked(row)
     more = row.length - len(row.tokens)
-    rest = f"\n... {numbers.plural(more, 'token')} more" if more else ""
-    trained = numbers.plural(sum(token.trained and not token.cut for token in row.tokens), "token")
-    return f"Row {row.number:,}: {numbers.plural(row.length, 'token')}, {trained} with loss\n{text}{rest}"
+    rest = f"\n... {numbers.plural(more, 'token', 'tokens')} more" if more else ""
+    trained = numbers.plural(sum(token.trained and not token.cut for token in row.tokens), "token", "tokens")
+    return f"Row {row.number:,}: {numbers.plural(row.length, 'token', 'tokens')}, {trained} with loss\n{text}{rest}"
 
 
 def _colored(token: ShownToken) -> str:

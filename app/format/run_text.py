@@ -55,7 +55,7 @@ def short_names(runs: Collection[Run]) -> dict[str, str]:
 def progress(values: dict[str, Any]) -> str:
     """The progress of a run: "120 of 400 steps", or its phase before the number of steps is known."""
     if values["total_steps"]:
-        return f"{values['step']:,} of {numbers.plural(values['total_steps'], 'step')}"
+        return f"{values['step']:,} of {numbers.plural(values['total_steps'], 'step', 'steps')}"
     return values["phase"] or NONE
 
 
@@ -103,7 +103,7 @@ def exact_match(answers: dict[str, Any] | None) -> str:
     """Exact match of held-out answers before and after training: "4.0% before, 96.0% after (50 rows)"."""
     if not answers:
         return NONE
-    return f"{_before_and_after(answers, 'exact_match')} ({numbers.plural(answers.get('rows', 0), 'row')})"
+    return f"{_before_and_after(answers, 'exact_match')} ({numbers.plural(answers.get('rows', 0), 'row', 'rows')})"
 
 
 def scores(answers: dict[str, Any] | None) -> list[tuple[str, str, str]]:
@@ -183,7 +183,7 @@ def _evaluations(names: list[str]) -> str:
     return (
         f": an evaluation of {names[0]} uses one"
         if len(names) == 1
-        else f": {plural(len(names), 'evaluation')} use some"
+        else f": {plural(len(names), 'evaluation', 'evaluations')} use some"
     )
 
 

@@ -3,23 +3,29 @@
 from typing import Any
 
 from app.format import numbers
+from app.texts import _, gettext_noop, ngettext
 from training.units import NONE, byte_size
 from worker.store.tables import Status
 from worker.sweeps.expand import words as values_in_words
 
-_NEVER_EARLY = "stops no run early: the first rung is at the last step. Lower min_steps."
-METHODS = {"grid": "grid", "random": "random search", "halving": "successive halving"}
+METHODS = {
+    "grid": gettext_noop("grid"),
+    "random": gettext_noop("random search"),
+    "halving": gettext_noop("successive halving"),
+}
 
 
 def plan_words(plan: dict[str, Any]) -> str:
     """A plan in a line: "12 runs, about 3 h, 2 do not fit"."""
-    parts = [numbers.plural(plan["total"], "run")]
+    parts = [numbers.plural(plan["total"], "run", "runs")]
     seconds = plan["seconds"]
-    parts.append("time unknown" if seconds is None else f"about {numbers.coarse(seconds)}")
-    if plan["unfit"]:
-        parts.append(f"{plan['unfit']:,} {'does' if plan['unfit'] == 1 else 'do'} not fit")
-    if plan["refused"]:
-        parts.append(f"{plan['refused']:,} cannot start")
+    parts.append(_("time unknown") if seconds is None else _("about {time}").format(time=numbers.coarse(seconds)))
+    if unfit := plan["unfit"]:
+        parts.append(ngettext("{count} does not fit", "{count} do not fit", unfit).format(count=numbers.count(unfit)))
+    if refused := plan["refused"]:
+        parts.append(
+            ngettext("{count} cannot start", "{count} cannot start", refused).format(count=numbers.count(refused))
+        )
     return ", ".join(parts)
 
 
@@ -27,14 +33,20 @@ def lost(sweep: dict[str, Any]) -> str:
     """What deleting a sweep loses."""
     runs = [run for trial in sweep["trials"] for run in trial["runs"]]
     finished = sum(run["status"] == "finished" for run in runs)
-    results = f", and the results of {numbers.plural(finished, 'finished run')}" if finished else ""
-    return f"This deletes its {numbers.plural(len(runs), 'run')}: settings, metrics, logs and checkpoints are lost{results}."
+    count = numbers.plural(len(runs), "run", "runs")
+    if not finished:
+        return _("This deletes its {runs}: settings, metrics, logs and checkpoints are lost.").format(runs=count)
+    results = numbers.plural(finished, "finished run", "finished runs")
+    return _(
+        "This deletes its {runs}: settings, metrics, logs and checkpoints are lost, and the results of {finished}."
+    ).format(runs=count, finished=results)
 
 
 def stopping(sweep: dict[str, Any]) -> str:
     """What stopping a sweep does."""
     runs = [run for trial in sweep["trials"] for run in trial["runs"] if not Status(run["status"]).ended]
-    return f"{numbers.plural(len(runs), 'run')} will stop. Running ones save a checkpoint first; Resume continues a run later."
+    count = numbers.plural(len(runs), "run", "runs")
+    return _("{runs} will stop. Running ones save a checkpoint first; Resume continues a run later.").format(runs=count)
 
 
 def state(sweep: dict[str, Any]) -> str:
@@ -57,40 +69,51 @@ def _share(step: int, total: int | None) -> float:
 
 def run_state(run: dict[str, Any], *, several: bool) -> str:
     """The state of a run of a trial: "running, step 4 of 40"; with its seed and value if the trial has several runs."""
-    word = str(run["state"])
-    if word in ("paused", "stopped early"):
-        word += f" at step {run['step']:,}"
-    elif word == "running" and run["total_steps"]:
-        word += f", step {run['step']:,} of {run['total_steps']:,}"
+    state, step = str(run["state"]), numbers.count(run["step"])
+    word = _(state)
+    if state in ("paused", "stopped early"):
+        word = _("{state} at step {step}").format(state=word, step=step)
+    elif state == "running" and run["total_steps"]:
+        word = _("running, step {step} of {total}").format(step=step, total=numbers.count(run["total_steps"]))
     if not several:
         return word
     value = f" {numbers.decimal(run['value'])}" if run["value"] is not None else ""
-    return f"seed {run['seed']}: {word}{value}"
+    return _("seed {seed}: {state}").format(seed=run["seed"], state=f"{word}{value}")
 
 
 def plan_notes(plan: dict[str, Any]) -> list[str]:
     """What to know about a plan: how many start, why the time is unknown, what the time assumes."""
     notes = []
     if plan["starting"] < plan["total"]:
-        notes.append(f"{numbers.plural(plan['starting'], 'run')} will start; the others are left out.")
+        starting = numbers.plural(plan["starting"], "run", "runs")
+        notes.append(_("{runs} will start; the others are left out.").format(runs=starting))
     if plan["seconds"] is None:
-        notes.append("The time is unknown until a run with this model and method has trained, and its data is counted.")
+        notes.append(
+            _("The time is unknown until a run with this model and method has trained, and its data is counted.")
+        )
     elif plan["starting"]:
-        notes.append(f"The time is for {numbers.plural(plan['devices'], 'device')}, at the speed of earlier runs.")
+        devices = numbers.plural(plan["devices"], "device", "devices")
+        notes.append(_("The time is for {devices}, at the speed of earlier runs.").format(devices=devices))
     if plan["method"] == "halving" and plan["steps"]:
         whole = sum(run["steps"] or 0 for run in plan["runs"] if run["starts"])
-        told = f"trains about {plan['steps']:,} of {numbers.plural(whole, 'step')}."
-        notes.append(f"Successive halving {told if plan['steps'] < whole else _NEVER_EARLY}")
+        notes.append(_halving(plan["steps"], whole))
     return notes
+
+
+def _halving(steps: int, whole: int) -> str:
+    if steps >= whole:
+        return _("Successive halving stops no run early: the first rung is at the last step. Lower min_steps.")
+    of = numbers.plural(whole, "step", "steps")
+    return _("Successive halving trains about {count} of {steps}.").format(count=numbers.count(steps), steps=of)
 
 
 def verdict(run: dict[str, Any]) -> str:
     """Whether a planned run starts, in a word or two."""
     if run["problems"]:
-        return "cannot start"
+        return _("cannot start")
     if run["fits"] is False:
-        return "does not fit" if not run["starts"] else "starts; does not fit"
-    return "fits" if run["fits"] else "starts"
+        return _("does not fit") if not run["starts"] else _("starts; does not fit")
+    return _("fits") if run["fits"] else _("starts")
 
 
 def run_values(run: dict[str, Any]) -> str:
@@ -115,12 +138,13 @@ def value_words(summary: dict[str, Any] | None) -> str:
     mean = numbers.decimal(summary["mean"])
     if summary["low"] is None:
         return mean
-    return f"{mean} ({numbers.decimal(summary['low'])} to {numbers.decimal(summary['high'])}, n = {summary['n']})"
+    low, high = numbers.decimal(summary["low"]), numbers.decimal(summary["high"])
+    return _("{mean} ({low} to {high}, n = {n})").format(mean=mean, low=low, high=high, n=summary["n"])
 
 
 def progress(sweep: dict[str, Any]) -> str:
     """The runs by status: "3 finished, 1 running, 8 queued"."""
-    return ", ".join(f"{count:,} {status}" for status, count in sweep["statuses"].items()) or "no runs"
+    return ", ".join(f"{count:,} {_(status)}" for status, count in sweep["statuses"].items()) or _("no runs")
 
 
 def saved(sweep: dict[str, Any]) -> str:
@@ -128,7 +152,12 @@ def saved(sweep: dict[str, Any]) -> str:
     steps = sweep["saved"]
     if not steps["runs"]:
         return ""
-    return f"{numbers.plural(steps['runs'], 'run')} stopped early, {steps['steps']:,} of {steps['of']:,} steps saved"
+    runs, saved, of = (
+        numbers.plural(steps["runs"], "run", "runs"),
+        numbers.count(steps["steps"]),
+        numbers.count(steps["of"]),
+    )
+    return _("{runs} stopped early, {count} of {of} steps saved").format(runs=runs, count=saved, of=of)
 
 
 def best(sweep: dict[str, Any]) -> str:
@@ -136,8 +165,12 @@ def best(sweep: dict[str, Any]) -> str:
     first = sweep["best"]
     if first is None:
         return ""
-    step = "" if first["finished"] else f" at step {first['at_step']:,}"
-    return f"{trial_words(first)}: {sweep['metric']} {value_words(first['summary'])}{step}"
+    found = f"{trial_words(first)}: {sweep['metric']} {value_words(first['summary'])}"
+    return (
+        found
+        if first["finished"]
+        else _("{best} at step {step}").format(best=found, step=numbers.count(first["at_step"]))
+    )
 
 
 def lead(sweep: dict[str, Any]) -> str:
@@ -146,9 +179,11 @@ def lead(sweep: dict[str, Any]) -> str:
     if found is None:
         return ""
     if found["n"] < 2:
-        return "One seed per configuration: the spread between seeds is unknown."
-    between = f"{numbers.decimal(found['low'])} to {numbers.decimal(found['high'])}"
+        return _("One seed per configuration: the spread between seeds is unknown.")
     if found["includes_zero"]:
-        interval = f"{between} over {found['n']} seeds"
-        return f"No difference shown to the second: the 95% interval of the difference, {interval}, includes 0."
-    return f"Better than the second: the 95% interval of the difference over {found['n']} seeds is {between}."
+        sentence = _(
+            "No difference shown to the second: the 95% interval of the difference, {low} to {high} over {n} seeds, includes 0."
+        )
+    else:
+        sentence = _("Better than the second: the 95% interval of the difference over {n} seeds is {low} to {high}.")
+    return sentence.format(low=numbers.decimal(found["low"]), high=numbers.decimal(found["high"]), n=found["n"])

@@ -62,8 +62,8 @@ def summary(machines: Sequence[dict[str, Any]], queue: dict[str, Any]) -> list[s
     devices = [device for machine in machines for device in machine["devices"]]
     used = sum(device["lease"] is not None for device in devices)
     return [
-        numbers.plural(len(machines), "machine"),
-        f"{used} of {numbers.plural(len(devices), 'device')} in use",
+        numbers.plural(len(machines), "machine", "machines"),
+        f"{used} of {numbers.plural(len(devices), 'device', 'devices')} in use",
         f"{queue['running']:,} running, {queue['waiting']:,} queued",
     ]
 
@@ -76,7 +76,7 @@ def models(devices: Sequence[dict[str, Any]]) -> str:
 
 def size(files: dict[str, Any]) -> str:
     """How much files hold: "1.5 GiB in 12 files"."""
-    return f"{byte_size(files['bytes'])} in {numbers.plural(files['files'], 'file')}"
+    return f"{byte_size(files['bytes'])} in {numbers.plural(files['files'], 'file', 'files')}"
 
 
 def losses(offers: Sequence[dict[str, Any]]) -> str:
@@ -169,7 +169,7 @@ def retention(rules: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         (
             "The rules would delete now",
-            f"{byte_size(now['bytes'])} of {numbers.plural(now['runs'], 'run')}" if now else NONE,
+            f"{byte_size(now['bytes'])} of {numbers.plural(now['runs'], 'run', 'runs')}" if now else NONE,
         ),
     ]
 

@@ -114,7 +114,7 @@ def comparison(query: QueryParams) -> Context:
 def _notes(selection: Selection, compared: Comparison) -> Iterator[str]:
     """What to know about a comparison."""
     if selection.dropped:
-        left_out = numbers.plural(selection.dropped, "run")
+        left_out = numbers.plural(selection.dropped, "run", "runs")
         yield f"Showing the first {MOST_RUNS} runs. {left_out} of the address did not fit."
     if len(compared.runs) == 1:
         yield "Add another run to see what differs."

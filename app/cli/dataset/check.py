@@ -238,5 +238,7 @@ def _tokens(values: dict[str, Any]) -> list[tuple[str, str]]:
         rank = f", rank {worst['rank']}" if values["settings"]["num_processes"] > 1 else ""
         lines.append(("Longest batch", f"step {worst['step']:,}{rank}: {worst['tokens']:,} tokens"))
     if "leaked_rows" in values.get("validation", {}):
-        lines.append(("Also in the validation file", numbers.plural(values["validation"]["leaked_rows"], "row")))
+        lines.append(
+            ("Also in the validation file", numbers.plural(values["validation"]["leaked_rows"], "row", "rows"))
+        )
     return lines

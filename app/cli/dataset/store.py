@@ -58,8 +58,8 @@ def remove(dataset_id: str, *, yes: bool, as_json: bool) -> None:
     client = connect()
     item = client.get(path_of("datasets", dataset_id))
     if not yes:
-        used = f", used by {numbers.plural(len(item['runs']), 'run')}" if item["runs"] else ""
-        rows = numbers.plural(item["rows"], "row")
+        used = f", used by {numbers.plural(len(item['runs']), 'run', 'runs')}" if item["runs"] else ""
+        rows = numbers.plural(item["rows"], "row", "rows")
         click.confirm(f"Delete {item['name']} ({rows}{used})?", abort=True, err=True)
     client.send("DELETE", path_of("datasets", item["id"]))
     click.echo(json.dumps({"removed": item["id"]}) if as_json else f"Deleted {item['name']} ({item['id']}).")
@@ -110,7 +110,7 @@ def _added(item: dict[str, Any]) -> str:
     ready_to_train = ("Train", f"lathe run --data {item['id']} --model MODEL")
     unmapped = ("Map its columns", 'lathe dataset add FILE --columns "prompt=COLUMN, completion=COLUMN"')
     facts = [("Show", f"lathe dataset show {item['id']}"), unmapped if item["format"] == UNKNOWN else ready_to_train]
-    added = f"Added {item['name']} as {item['id']}: {numbers.plural(item['rows'], 'row')}, {item['format']}."
+    added = f"Added {item['name']} as {item['id']}: {numbers.plural(item['rows'], 'row', 'rows')}, {item['format']}."
     warnings = [f"  {line}" for line in issue_lines(item["warnings"] or [])]
     return "\n".join([added, *warnings, numbers.pairs(facts)])
 
@@ -137,7 +137,7 @@ def rows_page(answer: dict[str, Any], search: str) -> str:
     more = f" and more (--offset {answer['next']})" if answer["next"] is not None else ""
     what = "rows" if not search else "found" if answer["complete"] else "found so far"
     of = f"of {'more than ' if answer.get('more') else ''}{answer['total']:,} {what}"
-    return "\n".join([*lines, "", f"{numbers.plural(len(answer['rows']), 'row')} {of}{more}."])
+    return "\n".join([*lines, "", f"{numbers.plural(len(answer['rows']), 'row', 'rows')} {of}{more}."])
 
 
 def _row_lines(row: dict[str, Any]) -> list[str]:

@@ -84,12 +84,14 @@ class _Line:
         if self._live:
             share = done / self._rows if self._rows else 0.0
             clear_line(sys.stderr)
-            sys.stderr.write(f"{self._name}: {numbers.bar(share, 24)} {done:,} of {numbers.plural(self._rows, 'row')}")
+            sys.stderr.write(
+                f"{self._name}: {numbers.bar(share, 24)} {done:,} of {numbers.plural(self._rows, 'row', 'rows')}"
+            )
             sys.stderr.flush()
 
     def close(self) -> None:
         if self._live:
             clear_line(sys.stderr)
         else:
-            sys.stderr.write(f"{self._name}: {numbers.plural(self._rows, 'row')} read.\n")
+            sys.stderr.write(f"{self._name}: {numbers.plural(self._rows, 'row', 'rows')} read.\n")
         sys.stderr.flush()

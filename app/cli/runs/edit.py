@@ -83,7 +83,7 @@ def _each(run_ids: tuple[str, ...], change: Callable[[str], object], done: str, 
     if as_json:
         click.echo(json.dumps(outcome.document()))
     else:
-        click.echo(f"{plural(len(outcome.done), 'run')} {done}.")
+        click.echo(f"{plural(len(outcome.done), 'run', 'runs')} {done}.")
         for run_id, reason in outcome.refused.items():
             click.echo(f"{run_id}: {reason}", err=True)
     return 1 if outcome.refused else 0

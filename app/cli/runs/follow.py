@@ -197,7 +197,7 @@ def waiting(queue: dict[str, Any], seconds: float) -> str:
     if queue["job"]:
         return f"Queued: {queue['job']}"
     if queue["running"]:
-        return f"Queued: {position}, {text.plural(queue['running'], 'run')} running"
+        return f"Queued: {position}, {text.plural(queue['running'], 'run', 'runs')} running"
     if seconds < QUIET_SECONDS:
         return f"Queued: {position}"
     return f"Waiting for a worker; start one with `lathe up` ({position})"

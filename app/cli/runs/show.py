@@ -201,7 +201,9 @@ def _configuration(config: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _events(events: list[dict[str, Any]]) -> list[tuple[str, str]]:
     hidden = len(events) - EVENTS_SHOWN
-    earlier = [("", f"{numbers.plural(hidden, 'earlier event')}; --json shows all")] if hidden > 0 else []
+    earlier = (
+        [("", f"{numbers.plural(hidden, 'earlier event', 'earlier events')}; --json shows all")] if hidden > 0 else []
+    )
     return earlier + [(numbers.when(event["time"]), _event(event)) for event in events[-EVENTS_SHOWN:]]
 
 

@@ -142,7 +142,9 @@ def _note(result: Result, run: Run) -> str:
     before = (summary.get("answers") or {}).get(f"{result.key.removesuffix('_after')}_before")
     if not result.key.endswith("_after") or before is None:
         return ""
-    return f"{numbers.percent(before)} before training, {numbers.plural(summary['answers'].get('rows', 0), 'row')}"
+    return (
+        f"{numbers.percent(before)} before training, {numbers.plural(summary['answers'].get('rows', 0), 'row', 'rows')}"
+    )
 
 
 def _summary(key: str) -> Callable[[Run], Any]:

@@ -246,7 +246,7 @@ def phase(run: Run, queue: Place | None) -> str:
             return "queued"
         if queue.job and not queue.quota:
             return queue.job
-        running = f", {numbers.plural(queue.running, 'run')} running" if queue.running else ""
+        running = f", {numbers.plural(queue.running, 'run', 'runs')} running" if queue.running else ""
         why = queue.quota or queue.overloaded
         return f"position {queue.place} of {queue.waiting} in the queue{running}{f'. {why}' if why else ''}"
     if run.status.ended:

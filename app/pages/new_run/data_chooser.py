@@ -126,5 +126,5 @@ def _stored() -> dict[str, Dataset]:
 
 
 def _label(item: Dataset) -> str:
-    warnings = f", {numbers.plural(len(item.warnings), 'warning')}" if item.warnings else ""
-    return f"{item.name} ({numbers.plural(item.rows, 'row')}, {item.row_format}{warnings})"
+    warnings = f", {numbers.plural(len(item.warnings), 'warning', 'warnings')}" if item.warnings else ""
+    return f"{item.name} ({numbers.plural(item.rows, 'row', 'rows')}, {item.row_format}{warnings})"

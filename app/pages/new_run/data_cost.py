@@ -52,7 +52,7 @@ def cost(item: Dataset, model: str, max_length: str, columns: str, *, named: boo
     name = Markup("<b>{}</b> ").format(item.name) if named else Markup("")
     if state.status == "running":
         share = state.done / state.total if state.total else None
-        done = f" {state.done:,} of {numbers.plural(state.total, 'row')}" if state.total else ""
+        done = f" {state.done:,} of {numbers.plural(state.total, 'row', 'rows')}" if state.total else ""
         progress = Markup('<p class="note">{}Tokenizing for this model.{} {}</p>')
         return progress.format(name, done, bar(share, label="Tokenized")), True
     if state.problem:
@@ -68,7 +68,13 @@ def cost(item: Dataset, model: str, max_length: str, columns: str, *, named: boo
     store, limit = open_store(state.store), int(max_length)
     cut, without_loss = truncated(store.lengths, limit), untrained(store.first_trained, store.lengths, limit)
     sentence = Markup('<p class="note">{}At {} tokens, {:,} of {} {} truncated; {}. {}</p>').format(
-        name, numbers.count(limit), cut, numbers.plural(store.rows, "row"), _is(cut), _without_loss(without_loss), link
+        name,
+        numbers.count(limit),
+        cut,
+        numbers.plural(store.rows, "row", "rows"),
+        _is(cut),
+        _without_loss(without_loss),
+        link,
     )
     return sentence, False
 
@@ -79,12 +85,14 @@ def repeated(training: Sequence[Dataset], held_out: Sequence[Dataset], model: st
     for number, second in enumerate(training):
         for first in training[:number]:
             if count := _shared(first, second, model, columns):
-                lines.append(f"{numbers.plural(count, 'row')} of {second.name} {_is(count)} also in {first.name}.")
+                lines.append(
+                    f"{numbers.plural(count, 'row', 'rows')} of {second.name} {_is(count)} also in {first.name}."
+                )
     for evaluated in held_out:
         for first in training:
             if count := _shared(first, evaluated, model, columns):
-                what = f"{numbers.plural(count, 'row')} of the evaluation data {evaluated.name} {_is(count)} also in {first.name}"
-                lines.append(f"{what}: evaluation looks better than it is.")
+                rows = f"{numbers.plural(count, 'row', 'rows')} of the evaluation data {evaluated.name}"
+                lines.append(f"{rows} {_is(count)} also in {first.name}: evaluation looks better than it is.")
     items = each('<li class="warning">{}</li>', [(line,) for line in lines])
     return Markup('<ul class="issues">{}</ul>').format(items) if lines else Markup("")
 

@@ -23,7 +23,9 @@ Sets = Mapping[str, Dataset]
 def label(value: str, stored: Sets) -> str:
     """A list of data sets as a choice: "2 data sets: alpaca.jsonl, chat.jsonl"."""
     found = entries(value) or []
-    return f"{numbers.plural(len(found), 'data set')}: {', '.join(_name(entry, stored) for entry in found)}"
+    return (
+        f"{numbers.plural(len(found), 'data set', 'data sets')}: {', '.join(_name(entry, stored) for entry in found)}"
+    )
 
 
 def changed(value: str, change: Mapping[str, Any]) -> str:
@@ -76,7 +78,7 @@ def add_html(others: Sequence[Dataset]) -> Markup:
     """The list from which another data set is added; nothing where there is none."""
     if not others:
         return Markup("")
-    labels = [(item.id, f"{item.name} ({numbers.plural(item.rows, 'row')})") for item in others]
+    labels = [(item.id, f"{item.name} ({numbers.plural(item.rows, 'row', 'rows')})") for item in others]
     choices = Markup('<select data-key="add" data-set="-1"><option value="">Choose</option>{}</select>').format(
         each('<option value="{}">{}</option>', labels)
     )

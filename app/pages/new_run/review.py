@@ -145,7 +145,7 @@ def _lead(checked: Review, problems: list[Problem]) -> Markup:
     missing = [form.label(problem.field) for problem in problems if _is_missing(problem)]
     others = len(problems) - len(missing) + sum(conflict.blocking for conflict in checked.conflicts)
     sentences = [f"To start, choose: {', '.join(missing).lower()}."] if missing else []
-    sentences += [f"Fix {numbers.plural(others, 'problem')} to start."] if others else []
+    sentences += [f"Fix {numbers.plural(others, 'problem', 'problems')} to start."] if others else []
     if not sentences and checked.misfit:
         sentences = ["Start is possible, but the run is not expected to fit in memory:"]
     return Markup('<p class="lead">{}</p>').format(" ".join(sentences) or "Ready to start, with advice:")
@@ -177,7 +177,7 @@ def _conflict(conflict: Conflict) -> Markup:
 def _batch(checked: Review) -> str:
     if checked.global_batch is None:
         return NONE
-    return f"{numbers.plural(checked.global_batch, 'row')} per step"
+    return f"{numbers.plural(checked.global_batch, 'row', 'rows')} per step"
 
 
 def _deepspeed(config: RunConfig, model: ModelFacts | None, here: Machine) -> str:

@@ -68,7 +68,7 @@ def test_a_loss_has_four_decimals_and_a_tiny_one_an_exponent(number, text):
 
 
 def test_a_noun_agrees_with_its_number():
-    assert (numbers.plural(1, "row"), numbers.plural(1200, "row")) == ("1 row", "1,200 rows")
+    assert (numbers.plural(1, "row", "rows"), numbers.plural(1200, "row", "rows")) == ("1 row", "1,200 rows")
 
 
 def test_a_table_aligns_its_columns():
