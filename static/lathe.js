@@ -126,6 +126,12 @@
     });
   }
 
+  // Gradio sets another base address, at which #main would be a part of the page Runs.
+  document.querySelector(".skip")?.addEventListener("click", (event) => {
+    event.preventDefault();
+    document.getElementById("main").focus();
+  });
+
   setInterval(updateTimes, 1000);
 
   // The menu of a phone does not stay open when the screen becomes wide.

@@ -91,7 +91,8 @@ def address(diagnosis_id: str) -> str:
 def recent() -> list[Recent]:
     """The last ten diagnoses, the newest first."""
     with database.read() as session:
-        failed = run_list.listing(session=session, status=Status.FAILED, order_by="finished_at", limit=2 * MOST)
+        query = run_list.Query(Status.FAILED, order_by="finished_at", limit=2 * MOST)
+        failed = run_list.listing(session=session, query=query)
         diagnosed = [recent for run in failed if (recent := _of_run(run)) is not None]
     listed = (one for one in shared_diagnoses.listing() if sight.user() in (None, one.owner))
     shared = [

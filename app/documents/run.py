@@ -8,9 +8,10 @@ from pydantic import Field, ValidationError
 from sqlmodel import Session
 
 from app.documents import Document, columns
-from app.format.dataset_text import data_names
+from app.format.dataset_text import data_words
 from app.format.forecast_text import misfit
 from training.config.choices import EngineName
+from training.config.data_sets import FIELDS, sources
 from training.config.fields import settings
 from training.config.run_config import RunConfig
 from training.errors import UserError
@@ -138,21 +139,32 @@ def brief(run: Run) -> RunInList:
     return RunInList(**_of_row(run, _BRIEF), **dict.fromkeys(("model", "data", "method")) | settings)
 
 
-def grouped(session: Session, group_by: str, **chosen: Any) -> tuple[list[Run], list[RunGroup]]:
+def grouped(session: Session, group_by: str, query: run_list.Query) -> tuple[list[Run], list[RunGroup]]:
     """The runs of a list that `run_list.groups` makes, and its groups.
 
     Raises:
         FilterError: the filter is wrong, or runs cannot be grouped so.
     """
-    groups = run_list.groups(session=session, group_by=group_by, **chosen)
+    groups = run_list.groups(session=session, group_by=group_by, query=query)
     listed = [run for group in groups for run in group.runs]
     names = {item.id: item.name for item in datasets.listing(session=session)}
     names |= sweeps.titles(session=session, sweep_ids={run.sweep_id for run in listed if run.sweep_id})
     values = [_group_value(group.runs[0], group_by, names) for group in groups]
     return listed, [
-        RunGroup(value=value, runs=[run.id for run in group.runs], total=group.total, best_loss=group.best_loss)
+        RunGroup(
+            value=value if values.count(value) == 1 else _with_ids(value, group.runs[0], group_by),
+            runs=[run.id for run in group.runs],
+            total=group.total,
+            best_loss=group.best_loss,
+        )
         for value, group in zip(values, groups, strict=True)
     ]
+
+
+def _with_ids(value: str, run: Run, group_by: str) -> str:
+    """The value, with the data sets that it names: these can have the same name."""
+    ids = [source.path for source in sources(run.config.get(group_by))] if group_by in FIELDS else []
+    return " · ".join([value, *ids])
 
 
 def _group_value(run: Run, group_by: str, names: Mapping[str, str]) -> str:
@@ -163,8 +175,8 @@ def _group_value(run: Run, group_by: str, names: Mapping[str, str]) -> str:
             return ", ".join(run.tags)
         case "sweep":
             return names.get(run.sweep_id or "", "")
-        case "data":
-            return data_names(str(run.config.get("data", "")), names)
+        case "data" | "validation_data":
+            return data_words(run.config.get(group_by), names)
         case _:
             value = run.config.get(group_by, settings()[group_by].default)
             return "" if value is None else settings()[group_by].in_words(value)

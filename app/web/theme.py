@@ -107,6 +107,7 @@ def _by_variable(table: Mapping[str, str]) -> dict[str, str]:
 _DARK = Markup(
     'document.body.classList.toggle("dark", matchMedia("(prefers-color-scheme: dark)").matches)'
 )  # as Gradio will
+_MAIN = Markup('<span id="main" tabindex="-1"></span>')  # the content follows once Gradio has drawn it
 _THEMES = ("light", "dark")
 
 
@@ -127,11 +128,11 @@ def frame(html: str, path: str, nonce: str, colors: str) -> str:
     dark = Markup('<script nonce="{}">{}</script>').format(nonce, _DARK)
     name = next((page.name for page in PAGES if page.path == path), "")
     skeleton = TEMPLATES.get_template("skeleton.html").render(name=_(name))
-    return f"{before}{dark}{header(path)}{skeleton}{element}{after}"
+    return f"{before}{dark}{header(path)}{skeleton}{_MAIN}{element}{after}"
 
 
 def header(path: str) -> Markup:
-    """The header of every page, with the page at `path` marked."""
+    """The header of every page, with the page at `path` marked, after a link that skips it."""
     here = Markup(' aria-current="page"')
     links = Markup("").join(
         Markup('<a href="{}"{}>{}</a>').format(page.path, here if page.path == path else "", _(page.name))
@@ -139,10 +140,12 @@ def header(path: str) -> Markup:
         if page.in_header
     )
     return Markup(
+        '<a class="skip" href="#main">{skip}</a>'
         '<header class="top"><a class="brand" href="/"><img src="{logo}" alt="" width="22" height="22">Lathe</a>'
         '<button type="button" class="button menu" popovertarget="pages">{menu}</button>'
         '<nav id="pages" popover aria-label="{pages}">{links}</nav><a class="quiet" href="/start"{here}>{tour}</a>{who}</header>'
     ).format(
+        skip=_("Skip to the content"),
         logo=assets.static_url("favicon.svg"),
         menu=_("Menu"),
         pages=_("Pages"),

@@ -169,7 +169,7 @@ def test_a_run_is_not_resumed_while_its_owner_uses_more_than_allowed(run_of_alic
     with pytest.raises(ConfigError, match=r"alice uses 6\.8 KiB of the 4\.9 KiB"):
         requests.resume(run_of_alice)
     with db.read() as session:
-        assert run_list.listing(session=session, status=Status.QUEUED) == []
+        assert run_list.listing(session=session, query=run_list.Query(Status.QUEUED)) == []
     limit(7_000)
     assert requests.resume(run_of_alice).status is Status.QUEUED
 

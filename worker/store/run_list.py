@@ -21,6 +21,25 @@ GROUPS = ("model", "data", "method", "sweep", "tag", "owner", "status")
 
 
 @dataclass(frozen=True)
+class Query:
+    """Which runs are listed, in which order, and which part of them.
+
+    `search` is a filter (worker/store/filters.py), without one no archived runs match; `ids` names the runs instead.
+    """
+
+    status: Status | None = None
+    search: str = ""
+    ids: Collection[str] = ()
+    order_by: str = "queued_at"
+    descending: bool = True
+    limit: int = 200
+    offset: int = 0
+
+
+NEWEST = Query()
+
+
+@dataclass(frozen=True)
 class Group:
     """Listed runs with the same value; `total` and the least evaluation loss `best_loss` are of all runs that match."""
 
@@ -29,64 +48,41 @@ class Group:
     runs: list[Run]
 
 
-def listing(
-    *,
-    session: Session,
-    status: Status | None = None,
-    search: str = "",
-    order_by: str = "queued_at",
-    descending: bool = True,
-    limit: int = 200,
-    offset: int = 0,
-) -> list[Run]:
+def listing(*, session: Session, query: Query = NEWEST) -> list[Run]:
     """Lists runs: pinned ones first, those without a value in the sorted column last.
-
-    `search` is a filter (worker/store/filters.py).
 
     Raises:
         ValueError: `order_by` is not in `orders()`.
         FilterError: the filter has an unknown field or a wrong value.
     """
-    order = [col(Run.pinned).desc(), *_order(order_by, descending=descending)]
-    statement = select(Run).where(*_conditions(status, search)).order_by(*order)
-    return list(session.exec(statement.limit(limit).offset(offset)))
+    statement = select(Run).where(*_conditions(query)).order_by(col(Run.pinned).desc(), *_order(query))
+    return list(session.exec(statement.limit(query.limit).offset(query.offset)))
 
 
-def groups(
-    *,
-    session: Session,
-    group_by: str,
-    status: Status | None = None,
-    search: str = "",
-    order_by: str = "queued_at",
-    descending: bool = True,
-    limit: int = 200,
-    offset: int = 0,
-) -> list[Group]:
+def groups(*, session: Session, group_by: str, query: Query = NEWEST) -> list[Group]:
     """Lists runs as `listing` does, but by groups: in the order of their values, runs without a value last.
 
     Raises:
         ValueError: `order_by` is not in `orders()`.
         FilterError: the filter has an unknown field or a wrong value, or `group_by` is neither in GROUPS nor a setting.
     """
-    value, conditions = _group(group_by), _conditions(status, search)
-    listed = select(Run, value).where(*conditions)
-    listed = listed.order_by(value.asc().nulls_last(), *_order(order_by, descending=descending))
+    value, conditions = _group(group_by), _conditions(query)
+    listed = select(Run, value).where(*conditions).order_by(value.asc().nulls_last(), *_order(query))
     sums = select(value, func.count(), func.min(Run.best_loss)).where(*conditions).group_by(value)
-    rows = session.exec(listed.limit(limit).offset(offset)).all()
+    rows = session.exec(listed.limit(query.limit).offset(query.offset)).all()
     members = {key: [run for run, _ in part] for key, part in groupby(rows, itemgetter(1))}
     sizes = {key: (number, best) for key, number, best in session.exec(cast(Any, sums)).all()}
     # In PostgreSQL each statement sees the present state: runs can have left a group in between.
     return [Group(*sizes.get(key, (len(runs), None)), runs) for key, runs in members.items()]
 
 
-def count(*, session: Session, status: Status | None = None, search: str = "") -> int:
-    """The number of runs that match.
+def count(*, session: Session, query: Query = NEWEST) -> int:
+    """The number of runs that match, on all pages.
 
     Raises:
         FilterError: the filter has an unknown field or a wrong value.
     """
-    statement = select(func.count()).select_from(Run).where(*_conditions(status, search))
+    statement = select(func.count()).select_from(Run).where(*_conditions(query))
     return session.exec(statement).one()
 
 
@@ -114,16 +110,18 @@ def _sweep_name() -> ColumnElement[Any]:
     return select(named).where(Sweep.id == Run.sweep_id).scalar_subquery()
 
 
-def _conditions(status: Status | None, search: str) -> list[filters.Condition]:
-    chosen: list[filters.Condition] = [] if status is None else [col(Run.status) == status]
-    return chosen + filters.conditions(search)
+def _conditions(query: Query) -> list[filters.Condition]:
+    if query.ids:
+        return [col(Run.id).in_(query.ids)]
+    chosen: list[filters.Condition] = [] if query.status is None else [col(Run.status) == query.status]
+    return chosen + filters.conditions(query.search)
 
 
-def _order(order_by: str, *, descending: bool) -> list[ColumnElement[Any]]:
-    if order_by not in orders():
-        raise ValueError(f"Runs cannot be sorted by {order_by!r}. Choose {', '.join(orders())}.")
-    column = orders()[order_by]
-    return [(column.desc() if descending else column.asc()).nulls_last(), col(Run.id).desc()]
+def _order(query: Query) -> list[ColumnElement[Any]]:
+    if query.order_by not in orders():
+        raise ValueError(f"Runs cannot be sorted by {query.order_by!r}. Choose {', '.join(orders())}.")
+    column = orders()[query.order_by]
+    return [(column.desc() if query.descending else column.asc()).nulls_last(), col(Run.id).desc()]
 
 
 def _group(name: str) -> ColumnElement[Any]:

@@ -140,5 +140,5 @@ def _page(item: Dataset, first: int, count: int) -> list[Row]:
 
 def _trained_models() -> list[str]:
     with database.read() as session:
-        unique = {str(run.config.get("model")): None for run in run_list.listing(session=session, limit=200)}
+        unique = {str(run.config.get("model")): None for run in run_list.listing(session=session)}
     return [model for model in unique if model not in (STARTER, str(ROOT / STARTER))][:_MODELS_NAMED]

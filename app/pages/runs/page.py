@@ -1,7 +1,5 @@
 """The page Runs, at /: the queue and the history, filtered, sorted and grouped by its address (/?search=...&status=...)."""
 
-from typing import Any
-
 from sqlmodel import Session
 from starlette.datastructures import QueryParams
 
@@ -55,16 +53,21 @@ def listed(query: QueryParams) -> Context:
 
 
 def _runs(session: Session, listing: Listing) -> Context:
-    chosen: dict[str, Any] = {"status": Status(listing.status) if listing.status else None, "search": listing.search}
-    order: dict[str, Any] = {"order_by": listing.order, "descending": listing.descending}
-    part = chosen | order | {"limit": PAGE, "offset": listing.offset}
+    query = run_list.Query(
+        Status(listing.status) if listing.status else None,
+        listing.search,
+        order_by=listing.order,
+        descending=listing.descending,
+        limit=PAGE,
+        offset=listing.offset,
+    )
     if listing.group:
-        runs, groups = grouped(session, listing.group, **part)
+        runs, groups = grouped(session, listing.group, query)
     else:
-        runs, groups = run_list.listing(session=session, **part), []
+        runs, groups = run_list.listing(session=session, query=query), []
     return {
         "problems": [],
-        "total": run_list.count(session=session, **chosen),
+        "total": run_list.count(session=session, query=query),
         "runs": {run.id: run for run in runs},
         "groups": groups,
         "differing": _differing(runs, listing.group),

@@ -79,11 +79,11 @@ def list_runs(
     Raises:
         FilterError: the filter is wrong, or runs cannot be grouped so; answered with 422.
     """
-    total = run_list.count(session=session, status=status, search=search)
-    part: dict[str, Any] = {"status": status, "search": search, "limit": limit, "offset": offset}
+    query = run_list.Query(status=status, search=search, limit=limit, offset=offset)
+    total = run_list.count(session=session, query=query)
     if not group:
-        return RunList(runs=[brief(run) for run in run_list.listing(session=session, **part)], total=total)
-    matching, groups = grouped(session, group, **part)
+        return RunList(runs=[brief(run) for run in run_list.listing(session=session, query=query)], total=total)
+    matching, groups = grouped(session, group, query)
     return RunList(runs=[brief(run) for run in matching], total=total, groups=groups)
 
 
@@ -214,7 +214,7 @@ def export_runs(
     if wanted := [run_id.strip() for run_id in ids.split(",") if run_id.strip()]:
         exported = [runs.get(session=session, run_id=run_id) for run_id in wanted]
     else:
-        exported = run_list.listing(session=session, status=status, search=search, limit=limit)
+        exported = run_list.listing(session=session, query=run_list.Query(status, search, limit=limit))
     ending = {"markdown": "md"}.get(form, form)
     headers = {"Content-Disposition": f'attachment; filename="runs.{ending}"'}
     return Response(export.written(exported, form), media_type=export.MEDIA[form], headers=headers)

@@ -41,7 +41,10 @@ def fill(count: int) -> None:
     """Makes the queue `count` runs long."""
     with database.write() as session:
         config = RunConfig(model="gpt2", data="alpaca.jsonl").model_dump(mode="json")
-        missing, now = count - run_list.count(session=session, status=Status.QUEUED), database.now(session=session)
+        missing, now = (
+            count - run_list.count(session=session, query=run_list.Query(Status.QUEUED)),
+            database.now(session=session),
+        )
         times = [now + number / 256 for number in range(missing)]
         rows = [
             Run(id=runs.new_id(when), name="waits", config=config, created_at=when, queued_at=when, position=when)
@@ -86,7 +89,7 @@ def _claim_seconds() -> float:
 
 def _page() -> None:
     with database.read() as session:
-        run_list.listing(session=session, limit=_PAGE)
+        run_list.listing(session=session, query=run_list.Query(limit=_PAGE))
         run_list.count(session=session)
 
 

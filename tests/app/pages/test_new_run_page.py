@@ -13,7 +13,6 @@ from worker.runs.settle import settle
 
 pytestmark = IN_BROWSER
 
-MOST_KEYS = 25
 TINY_MODEL = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
     "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 500, "tie_word_embeddings": False,
@@ -42,25 +41,39 @@ def fold(page, name):
 
 
 def focused(page):
-    """The id of the setting, group or element that has the focus."""
-    return page.evaluate("(document.activeElement.closest('.setting, .foldable') ?? document.activeElement).id")
+    """The id of the setting, group or element that has the focus, or the text of one without an id."""
+    return page.evaluate(
+        """() => {
+          const found = document.activeElement.closest(".setting, .foldable, .upload") ?? document.activeElement;
+          return found.id || found.textContent.trim();
+        }"""
+    )
 
 
 class Keys:
-    """Presses keys and counts them."""
+    """Presses keys and counts them: at most `most`."""
 
-    def __init__(self, page):
-        self.page, self.count = page, 0
+    def __init__(self, page, most):
+        self.page, self.most, self.count = page, most, 0
 
     def press(self, *keys):
         for key in keys:
+            assert self.count < self.most, f"{self.most} keys lead to {focused(self.page)}"
             self.page.keyboard.press(key)
             self.count += 1
 
     def tab_to(self, name):
         while focused(self.page) != name:
-            assert self.count < MOST_KEYS, f"{focused(self.page)} instead of {name}"
             self.press("Tab")
+
+    def skip_the_header(self):
+        self.press("Tab", "Enter")
+        assert focused(self.page) == "main"
+
+
+def one_run_is_queued(page):
+    page.wait_for_url("**/run?id=*")
+    says(page, ".standing", "position 1 of 1 in the queue")
 
 
 class TestOfOneForm:
@@ -201,9 +214,44 @@ def test_the_line_of_a_folded_group_names_what_a_clone_changes(page):
     assert page.locator("#setting-lora_r textarea").is_hidden()
 
 
-def test_from_the_top_of_the_page_to_start_by_keyboard_takes_at_most_25_keys(page):
+def test_an_empty_installation_queues_the_example_after_at_most_15_keys(page):
+    page.goto("/")
+    keys = Keys(page, most=15)
+    keys.skip_the_header()
+    keys.tab_to("Start the example")
+    keys.press("Enter")
+    one_run_is_queued(page)
+
+
+def test_an_empty_installation_queues_a_run_on_own_data_after_at_most_25_keys(page, rows):
+    page.on("filechooser", lambda dialog: dialog.set_files(rows))
+    page.goto("/")
+    keys = Keys(page, most=25)
+    keys.skip_the_header()
+    keys.tab_to("New run")
+    keys.press("Enter")
+    page.wait_for_url("**/new")
+    becomes_live(page)
+    keys.skip_the_header()
+    keys.tab_to("upload")
+    keys.press("Enter")
+    keys.count += 1  # choosing the file in the browser's dialog counts as one key
+    says(page, ".found-place", "prompt/completion")
+    keys.tab_to("setting-model")
+    page.get_by_role("option", name="Starter model").wait_for()
+    keys.press("ArrowDown", "Enter")
+    says(page, ".found-place", "At 1,024 tokens")
+    says(page, ".ready", "Ready to start")
+    assert "Ctrl+Enter" in page.locator("#start").get_attribute("title")
+    keys.press("Control+Enter")
+    one_run_is_queued(page)
+
+
+@pytest.mark.nightly
+def test_samples_are_chosen_from_lists_by_keyboard_too(page):
     open_new_run(page)
-    keys = Keys(page)
+    keys = Keys(page, most=25)
+    keys.skip_the_header()
     keys.tab_to("setting-data")
     page.get_by_role("option", name="Starter sample: train.jsonl").wait_for()
     keys.press("ArrowDown", "Enter")
@@ -213,10 +261,8 @@ def test_from_the_top_of_the_page_to_start_by_keyboard_takes_at_most_25_keys(pag
     keys.press("ArrowDown", "Enter")
     says(page, ".found-place", "At 1,024 tokens")  # a sample is tokenized before Start, like every data set
     says(page, ".ready", "Ready to start")
-    assert "Ctrl+Enter" in page.locator("#start").get_attribute("title")
     keys.press("Control+Enter")
-    page.wait_for_url("**/run?id=*")
-    assert keys.count <= MOST_KEYS
+    one_run_is_queued(page)
 
 
 @pytest.mark.nightly

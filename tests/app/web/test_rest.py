@@ -160,6 +160,21 @@ def test_a_list_of_runs_names_its_groups_and_what_cannot_be_one(api):
     assert told(api.get("/api/runs", params={"group": "rank"}), 422)["field"] == "group"
 
 
+def test_groups_of_data_sets_of_the_same_name_have_their_ids(api):
+    one, other = (sent(api, ROWS * times)["id"] for times in (1, 2))
+    alone = api.post("/api/datasets", params={"name": "alone.jsonl"}, content=ROWS * 3).json()["id"]
+    mixed = json.dumps([{"path": one, "weight": 3}, {"path": other}])
+    for data in (one, one, other, alone, mixed):
+        PlayedRun(data=data)
+    groups = api.get("/api/runs", params={"group": "data"}).json()["groups"]
+    assert {group["value"]: group["total"] for group in groups} == {
+        f"rows.jsonl · {one}": 2,
+        f"rows.jsonl · {other}": 1,
+        "alone.jsonl": 1,
+        "rows.jsonl (weight 3) + rows.jsonl (weight 1)": 1,
+    }
+
+
 def test_an_admin_manages_accounts_and_a_token_is_shown_once(api):
     token = api.post("/api/users", json={"name": "bob"}).json()["token"]
     bob = {"Authorization": f"Bearer {token}"}

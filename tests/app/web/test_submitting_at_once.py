@@ -40,7 +40,7 @@ def served(body):
 
 def all_ids():
     with db.read() as session:
-        return {run.id for run in run_list.listing(session=session, limit=1000)}
+        return {run.id for run in run_list.listing(session=session, query=run_list.Query(limit=1000))}
 
 
 def at_once(served, requests, paths=()):

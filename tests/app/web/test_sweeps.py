@@ -41,7 +41,7 @@ def test_a_sweep_names_its_best_configuration_with_its_interval(api, body):
     sweep = answer.json()
     losses = {(4, 42): 1.0, (4, 43): 1.2, (8, 42): 0.5, (8, 43): 0.8}
     with database.read() as session:
-        found = run_list.listing(session=session, search=f"sweep:{sweep['id']}")
+        found = run_list.listing(session=session, query=run_list.Query(search=f"sweep:{sweep['id']}"))
     for run in found:
         loss = losses[run.config["lora_r"], run.config["seed"]]
         PlayedRun.of(run.id).claim().report(Metrics(step=15, values={"eval_loss": loss})).end(

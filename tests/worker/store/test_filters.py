@@ -6,12 +6,13 @@ from held_runs import claim, finish
 from worker.store import database as db
 from worker.store import filters, run_list, runs
 from worker.store.filters import FilterError, Part
+from worker.store.run_list import Query
 from worker.store.tables import Run, Status
 
 
 def found(search):
     with db.read() as session:
-        return {run.name for run in run_list.listing(session=session, search=search)}
+        return {run.name for run in run_list.listing(session=session, query=Query(search=search))}
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ def test_a_wrong_filter_names_the_field_and_the_fix(history, subtests):
 
 def test_an_archived_run_is_listed_only_on_request(history):
     with db.write() as session:
-        run = run_list.listing(session=session, search="name:high")[0]
+        run = run_list.listing(session=session, query=Query(search="name:high"))[0]
         runs.set_archived(session=session, run_id=run.id, archived=True)
     assert found("") == {"low", "new"}
     assert found("is:archived") == {"high"}
@@ -116,15 +117,17 @@ def test_quotes_keep_words_together_and_a_sign_in_them_is_text():
 
 def test_the_history_is_cut_into_pages_with_pinned_runs_first(history):
     with db.read() as session:
-        names = [run.name for n in range(3) for run in run_list.listing(session=session, limit=1, offset=n)]
+        names = [
+            run.name for n in range(3) for run in run_list.listing(session=session, query=Query(limit=1, offset=n))
+        ]
         assert names == ["low", "new", "high"]
         assert run_list.count(session=session) == 3
-        assert run_list.count(session=session, search="qwen", status=Status.FAILED) == 1
+        assert run_list.count(session=session, query=Query(Status.FAILED, "qwen")) == 1
 
 
 def groups(group_by, **chosen):
     with db.read() as session:
-        found = run_list.groups(session=session, group_by=group_by, **chosen)
+        found = run_list.groups(session=session, group_by=group_by, query=Query(**chosen))
         return [(group.total, group.best_loss, [run.name for run in group.runs]) for group in found]
 
 

@@ -10,6 +10,7 @@ from training.run_folder.events import CheckpointSaved
 from worker.settings import get_settings
 from worker.store import claims, history, metrics, run_list, runs, waiting
 from worker.store import database as db
+from worker.store.run_list import Query
 from worker.store.runs import NotEnded, NotResumable, NotRunning, RunNotFound
 from worker.store.tables import Metric, Request, Run, Status
 
@@ -68,7 +69,7 @@ def test_the_history_is_filtered_by_status_and_words(database, new_run):
 
     def found(**filters):
         with db.read() as session:
-            return [run.id for run in run_list.listing(session=session, **filters)]
+            return [run.id for run in run_list.listing(session=session, query=Query(**filters))]
 
     assert found() == [second.id, first.id]
     assert found(limit=1) == [second.id]
@@ -88,10 +89,10 @@ def test_the_history_is_sortable_by_every_column_with_missing_values_last(databa
         session.get_one(Run, high.id).final_loss = 2.0
     with db.read() as session:
         for order_by in run_list.orders():
-            assert len(run_list.listing(session=session, order_by=order_by)) == 3
-        ascending = run_list.listing(session=session, order_by="final_loss", descending=False)
-        descending = run_list.listing(session=session, order_by="final_loss")
-        by_name = run_list.listing(session=session, order_by="name", descending=False)
+            assert len(run_list.listing(session=session, query=Query(order_by=order_by))) == 3
+        ascending = run_list.listing(session=session, query=Query(order_by="final_loss", descending=False))
+        descending = run_list.listing(session=session, query=Query(order_by="final_loss"))
+        by_name = run_list.listing(session=session, query=Query(order_by="name", descending=False))
     assert [run.id for run in ascending] == [low.id, high.id, none.id]
     assert [run.id for run in descending] == [high.id, low.id, none.id]
     assert [run.name for run in by_name] == ["a", "b", "c"]
@@ -99,7 +100,7 @@ def test_the_history_is_sortable_by_every_column_with_missing_values_last(databa
 
 def test_sorting_by_an_unknown_column_lists_the_choices(database):
     with db.read() as session, pytest.raises(ValueError, match=r"cannot be sorted by 'colour'\. Choose queued_at, "):
-        run_list.listing(session=session, order_by="colour")
+        run_list.listing(session=session, query=Query(order_by="colour"))
 
 
 # Ending
