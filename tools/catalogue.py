@@ -15,10 +15,13 @@ from babel.messages.pofile import read_po, write_po
 
 from app import texts
 from app.access import uploads
+from app.documents.comparison.result_lines import LAST, RESULTS
+from app.documents.live.panels import PANELS
 from app.pages import build
 from app.server import within_event_loop
 from app.web.gradio_texts import texts_of
 from training.config.fields import settings
+from training.run_folder.gguf_types import GgufType
 
 ROOT = Path(__file__).resolve().parents[1]
 KEYWORDS = {"_": None, "gettext_noop": None, "gettext": None, "ngettext": (1, 2), "plural": (2, 3)}
@@ -30,7 +33,7 @@ _WIDTH = 132
 def texts_of_pages() -> Catalog:
     """Every text of the pages, without translations."""
     catalogue = Catalog(charset="utf-8")
-    for location, text in (*_of_source(), *_of_components(), *_of_settings()):
+    for location, text in (*_of_source(), *_of_components(), *_of_settings(), *_of_tables()):
         catalogue.add(text, locations=[(location, 0)])
     return catalogue
 
@@ -53,6 +56,15 @@ def _of_settings() -> Iterator[tuple[str, str]]:
     for item in settings().values():
         words = (item.label, item.sentence, item.group.value)
         yield from (("training/config", text) for text in words if text)
+
+
+def _of_tables() -> Iterator[tuple[str, str]]:
+    """The words of the results of a comparison, of the plots of a run, and of the types of GGUF."""
+    for result in (*RESULTS, *LAST):
+        yield from (("app/documents", text) for text in (result.label, result.group, result.short))
+    for panel in PANELS:
+        yield from (("app/documents", text) for text in (panel.title, *(line.label for line in panel.lines)))
+    yield from (("training/run_folder", kind.meaning) for kind in GgufType)
 
 
 def updated(code: str) -> Catalog:

@@ -4,6 +4,7 @@ from itertools import islice
 from typing import Any
 
 from app.documents import Document
+from app.texts import _
 from worker.runs import shared_diagnoses
 from worker.runs.shared_diagnoses import SharedDiagnosis
 from worker.store import database, run_list, sight
@@ -96,7 +97,8 @@ def recent() -> list[Recent]:
         diagnosed = [recent for run in failed if (recent := _of_run(run)) is not None]
     listed = (one for one in shared_diagnoses.listing() if sight.user() in (None, one.owner))
     shared = [
-        _recent(address(one.id), f"Log of {one.owner}", one.diagnosis, one.created_at) for one in islice(listed, MOST)
+        _recent(address(one.id), _("Log of {name}").format(name=one.owner), one.diagnosis, one.created_at)
+        for one in islice(listed, MOST)
     ]
     return sorted([*diagnosed, *shared], key=lambda one: one.when, reverse=True)[:MOST]
 

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from app.documents import Document
+from app.texts import _
 from worker.notifications import mail
 from worker.notifications.addresses import masked
 from worker.notifications.messages import of_run, page_address
@@ -52,27 +53,35 @@ class SettingsAnswer(Document):
 
 def folders(settings: Settings, *, admin: bool) -> list[InstallationEntry]:
     """Where files are. `value` is None where nothing is set; other users than admins do not see paths of the server."""
-    below = f"below {PREFIX}DATA_DIR"
+    below = _("below {variable}").format(variable=f"{PREFIX}DATA_DIR")
     found = [
-        _entry("Data folder", settings.data_dir, "data_dir", "Database, runs, data sets and uploads."),
-        _entry("Results", settings.runs_dir, below, "A folder for each run: checkpoints, adapter, log."),
-        _entry("Data sets", settings.datasets_dir, below, "Imported data sets, each stored once."),
-        _entry("Uploads", settings.uploads_dir, below, "Files on their way in; deleted after the import."),
-        _entry("Tokenized data sets", settings.tokens_dir, below, "Can be deleted at any time (System, Disk)."),
-        _entry("Data files to choose from", settings.data_folders, "data_folders", "Offered on Data sets, no upload."),
-        _entry("Models to choose from", settings.model_folders, "model_folders", "Accounts may use models below."),
+        _entry(_("Data folder"), settings.data_dir, "data_dir", _("Database, runs, data sets and uploads.")),
+        _entry(_("Results"), settings.runs_dir, below, _("A folder for each run: checkpoints, adapter, log.")),
+        _entry(_("Data sets"), settings.datasets_dir, below, _("Imported data sets, each stored once.")),
+        _entry(_("Uploads"), settings.uploads_dir, below, _("Files on their way in; deleted after the import.")),
+        _entry(_("Tokenized data sets"), settings.tokens_dir, below, _("Can be deleted at any time (System, Disk).")),
+        _entry(
+            _("Data files to choose from"), settings.data_folders, "data_folders", _("Offered on Data sets, no upload.")
+        ),
+        _entry(
+            _("Models to choose from"), settings.model_folders, "model_folders", _("Accounts may use models below.")
+        ),
     ]
-    return found if admin else [one.model_copy(update={"value": "set" if one.value else None}) for one in found]
+    return found if admin else [one.model_copy(update={"value": _("set") if one.value else None}) for one in found]
 
 
 def services(settings: Settings, *, admin: bool) -> list[InstallationEntry]:
     """What notifications use: the address for links, the mail server's sender, and hosts for webhooks."""
     sender = mail.sender(settings) if mail.configured(settings) else None
     found = [
-        _entry("Address in links", page_address(settings), "public_url", "Notifications link to runs below it."),
-        _entry("Mail server", "set" if settings.smtp_url else None, "smtp_url", "Sends notifications by e-mail."),
-        _entry("Sender of e-mail", sender, "smtp_from", "Default: the user name of the mail server."),
-        _entry("Internal webhook hosts", settings.webhook_hosts, "webhook_hosts", "Webhooks of all users reach them."),
+        _entry(_("Address in links"), page_address(settings), "public_url", _("Notifications link to runs below it.")),
+        _entry(
+            _("Mail server"), _("set") if settings.smtp_url else None, "smtp_url", _("Sends notifications by e-mail.")
+        ),
+        _entry(_("Sender of e-mail"), sender, "smtp_from", _("Default: the user name of the mail server.")),
+        _entry(
+            _("Internal webhook hosts"), settings.webhook_hosts, "webhook_hosts", _("Webhooks of all users reach them.")
+        ),
     ]
     return found if admin else found[:3]
 

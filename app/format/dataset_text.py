@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from app.format import numbers
+from app.texts import _
 from training.config.data_sets import Source, sources
 from training.data.row_formats import UNKNOWN
 from training.data.survey import Issue
@@ -33,9 +34,10 @@ def digest_label(name: str, label: str) -> str:
 
 
 def _source_words(source: Source, names: Mapping[str, str]) -> str:
-    used = [f"weight {source.weight:g}"] if source.weight else []
-    used += [f"at most {numbers.plural(source.max_rows, 'row', 'rows')}"] if source.max_rows else []
-    used += [f"columns {source.columns}"] if source.columns else []
+    used = [_("weight {weight}").format(weight=f"{source.weight:g}")] if source.weight else []
+    if source.max_rows:
+        used.append(_("at most {rows}").format(rows=numbers.plural(source.max_rows, "row", "rows")))
+    used += [_("columns {columns}").format(columns=source.columns)] if source.columns else []
     return (source.name or names.get(source.path, source.path)) + (f" ({', '.join(used)})" if used else "")
 
 
@@ -46,12 +48,19 @@ def format_reason(dataset: Mapping[str, Any]) -> str:
     """
     if dataset["format"] == UNKNOWN:
         return ""
-    reason = f"{dataset['format'].capitalize()}, because {dataset['reason'].rstrip('.')}." if dataset["reason"] else ""
+    reason = ""
+    if dataset["reason"]:
+        because = _("{format}, because {reason}.")
+        reason = because.format(format=dataset["format"].capitalize(), reason=dataset["reason"].rstrip("."))
     counts = dataset["counts"] or {}
     if len(counts) < 2:
         return reason
-    formats = ", ".join(f"{numbers.plural(rows, 'row', 'rows')} of {name}" for name, rows in counts.items())
-    return f"{reason} Contains {formats}.".strip()
+    each = _("{rows} of {format}")
+    formats = ", ".join(
+        each.format(rows=numbers.plural(rows, "row", "rows"), format=name) for name, rows in counts.items()
+    )
+    contains = _("Contains {formats}.").format(formats=formats)
+    return f"{reason} {contains}".strip()
 
 
 def share(part: float, whole: float) -> str:
@@ -60,8 +69,8 @@ def share(part: float, whole: float) -> str:
         return "0%"
     percent = 100 * part / whole
     if percent < 0.1:
-        return "under 0.1%"
-    return "over 99.9%" if part < whole and percent > 99.9 else f"{percent:.1f}%"
+        return _("under 0.1%")
+    return _("over 99.9%") if part < whole and percent > 99.9 else f"{percent:.1f}%"
 
 
 def is_poorly_covered(script: Mapping[str, Any]) -> bool:
@@ -82,8 +91,13 @@ def packing_gain(padding: float, packing: float) -> float:
 def where(issue: Mapping[str, Any]) -> str:
     """The place of a problem: file, row and field, or the number of rows; empty for the whole file."""
     rows, line = issue.get("rows") or 1, issue.get("line")
-    many = f"{numbers.plural(rows, 'row', 'rows')}, the first is row {line:,}" if line and rows > 1 else ""
-    parts = [str(issue.get("file") or ""), many or (f"row {line:,}" if line else ""), str(issue.get("field") or "")]
+    place = ""
+    if line and rows > 1:
+        all_rows = numbers.plural(rows, "row", "rows")
+        place = _("{rows}, the first is row {row}").format(rows=all_rows, row=numbers.count(line))
+    elif line:
+        place = _("row {row}").format(row=numbers.count(line))
+    parts = [str(issue.get("file") or ""), place, str(issue.get("field") or "")]
     return ", ".join(filter(None, parts))
 
 
@@ -110,16 +124,21 @@ def issue_lines(issues: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def removal(name: str, uses: Sequence[DatasetUse]) -> dict[str, str]:
     """The question before a data set is removed, with the runs that use it; without a label while they need it."""
-    heading, needed = f"Remove {name}?", [use for use in uses if use.needs_it]
+    heading, needed = _("Remove {name}?").format(name=name), [use for use in uses if use.needs_it]
     if needed:
-        return {"heading": heading, "text": f"In use by {_named(needed)}. Stop these runs first.", "label": ""}
-    text = "No run uses it. Lathe deletes its copy; your own file is not changed."
+        return {
+            "heading": heading,
+            "text": _("In use by {runs}. Stop these runs first.").format(runs=_named(needed)),
+            "label": "",
+        }
+    text = _("No run uses it. Lathe deletes its copy; your own file is not changed.")
     if uses:
-        kept = "These runs keep their settings and results, but cannot be resumed; a clone needs other data."
-        text = f"Used by {_named(uses)}. {kept}"
-    return {"heading": heading, "text": text, "label": "Remove"}
+        text = _(
+            "Used by {runs}. These runs keep their settings and results, but cannot be resumed; a clone needs other data."
+        ).format(runs=_named(uses))
+    return {"heading": heading, "text": text, "label": _("Remove")}
 
 
 def _named(uses: Sequence[DatasetUse]) -> str:
     shown = ", ".join(use.name for use in uses[:5])
-    return shown + (f" and {len(uses) - 5} more" if len(uses) > 5 else "")
+    return shown if len(uses) <= 5 else _("{names} and {count} more").format(names=shown, count=len(uses) - 5)

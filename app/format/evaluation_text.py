@@ -3,46 +3,49 @@
 from typing import Any
 
 from app.format import numbers
+from app.texts import _, gettext_noop
 from training.scoring.paired import Paired, in_words
 from training.units import NONE
 
 LABELS = {
-    "exact_match": "Exact match", "accuracy": "Accuracy", "f1": "Token F1", "rouge1": "ROUGE-1", "rouge2": "ROUGE-2",
-    "rougeL": "ROUGE-L", "judge": "Judge",
+    "exact_match": gettext_noop("Exact match"), "accuracy": gettext_noop("Accuracy"), "f1": gettext_noop("Token F1"),
+    "rouge1": "ROUGE-1", "rouge2": "ROUGE-2",
+    "rougeL": "ROUGE-L", "judge": gettext_noop("Judge"),
 }  # fmt: skip
-_SOURCES = {"result": "result", "base": "before training"}
+_SOURCES = {"result": gettext_noop("result"), "base": gettext_noop("before training")}
 
 
 def label(metric: str) -> str:
     """A metric as text; an own one by its name."""
-    return str(LABELS.get(metric, metric))
+    return _(str(LABELS.get(metric, metric)))
 
 
 def source(evaluation: dict[str, Any]) -> str:
     """Which weights were evaluated: "result", "before training", "checkpoint-40"."""
     name = str(evaluation["source"])
-    return _SOURCES.get(name, name)
+    return _(_SOURCES.get(name, name))
 
 
 def data(evaluation: dict[str, Any]) -> str:
     """The name of the data set, and how many of its first rows were evaluated if not all were."""
     if evaluation["lm_eval"]:
         return "lm-eval: " + ", ".join(evaluation["lm_eval"])
-    first = f", first {numbers.plural(evaluation['asked_rows'], 'row', 'rows')}" if evaluation["asked_rows"] else ""
-    return f"{evaluation['data']}{first}"
+    if not evaluation["asked_rows"]:
+        return str(evaluation["data"])
+    rows = numbers.plural(evaluation["asked_rows"], "row", "rows")
+    return _("{data}, first {rows}").format(data=evaluation["data"], rows=rows)
 
 
 def progress(evaluation: dict[str, Any]) -> str:
     """What an evaluation is doing: "answering, 32 of 160 rows"; after its end its status."""
     if evaluation["status"] != "running":
-        return str(evaluation["status"])
+        return _(str(evaluation["status"]))
     if evaluation["stopping"]:
-        return "stopping"
-    return (
-        f"{evaluation['phase']}, {evaluation['done']:,} of {evaluation['total']:,} rows"
-        if evaluation["total"]
-        else evaluation["phase"]
-    )
+        return _("stopping")
+    phase, done, total = _(str(evaluation["phase"])), evaluation["done"], evaluation["total"]
+    if not total:
+        return phase
+    return _("{phase}, {done} of {total} rows").format(phase=phase, done=f"{done:,}", total=f"{total:,}")
 
 
 def is_share(value: dict[str, Any]) -> bool:
@@ -58,8 +61,11 @@ def mean(value: dict[str, Any], name: str = "mean") -> str:
 def score(value: dict[str, Any], rows: int) -> str:
     """The mean of a metric: "62.5% (95% interval 54.8% to 69.6%)", with the rows that have a score if some have none."""
     low, high = mean(value, "low"), mean(value, "high")
-    counted = f", {value['rows']:,} of {numbers.plural(rows, 'row', 'rows')} scored" if value["rows"] < rows else ""
-    return f"{mean(value)} (95% interval {low} to {high}{counted})"
+    if value["rows"] >= rows:
+        return _("{mean} (95% interval {low} to {high})").format(mean=mean(value), low=low, high=high)
+    sentence = _("{mean} (95% interval {low} to {high}, {count} of {rows} scored)")
+    of = numbers.plural(rows, "row", "rows")
+    return sentence.format(mean=mean(value), low=low, high=high, count=f"{value['rows']:,}", rows=of)
 
 
 def scores(evaluation: dict[str, Any]) -> str:
@@ -70,7 +76,8 @@ def scores(evaluation: dict[str, Any]) -> str:
     if not summary:
         return problem(evaluation["error"]) if evaluation["error"] else progress(evaluation)
     means = [f"{label(name)} {mean(value)}" for name, value in summary["metrics"].items()]
-    return f"{', '.join(means)} ({numbers.plural(summary['rows'], 'row', 'rows')})"
+    rows = numbers.plural(summary["rows"], "row", "rows")
+    return f"{', '.join(means)} ({rows})"
 
 
 def lm_eval(summary: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -101,17 +108,20 @@ def overlap(found: dict[str, Any] | None) -> str:
         return NONE
     if "problem" in found:
         return str(found["problem"])
-    rows, trained = (
-        numbers.plural(found["rows"], "row", "rows"),
-        numbers.plural(found["training_rows"], "training row", "training rows"),
-    )
+    rows = numbers.plural(found["rows"], "row", "rows")
+    trained = numbers.plural(found["training_rows"], "training row", "training rows")
     if not (found["equal"] or found["same_prompt"] or found["shared_words"]):
-        return f"None of {rows} is in the {trained}, entirely or by {found['words']} consecutive words."
+        sentence = _("None of {rows} is in the {trained}, entirely or by {words} consecutive words.")
+        return sentence.format(rows=rows, trained=trained, words=found["words"])
     examples = ", ".join(f"{number:,}" for number in found["examples"])
-    return (
-        f"Of {rows}, {found['equal']:,} are equal to one of the {trained}, {found['same_prompt']:,} have the prompt of one, and "
-        f"{found['shared_words']:,} share {found['words']} consecutive words with one (for example row {examples})."
+    sentence = _(
+        "Of {rows}, {equal} are equal to one of the {trained}, {same} have the prompt of one, and {shared} share {words} "
+        "consecutive words with one (for example row {examples})."
     )
+    return sentence.format(
+        rows=rows, trained=trained, equal=f"{found['equal']:,}", same=f"{found['same_prompt']:,}",
+        shared=f"{found['shared_words']:,}", words=found["words"], examples=examples,
+    )  # fmt: skip
 
 
 def problem(error: dict[str, Any]) -> str:
@@ -124,7 +134,11 @@ def engine(summary: dict[str, Any]) -> str:
     program = summary.get("engine")
     if not program:
         return ""
-    return "Answered by vLLM." if program["name"] == "vllm" else f"Answered by transformers. {program['reason']}"
+    return (
+        _("Answered by vLLM.")
+        if program["name"] == "vllm"
+        else " ".join([_("Answered by transformers."), program["reason"]])
+    )
 
 
 def lines(evaluation: dict[str, Any]) -> list[str]:

@@ -52,6 +52,11 @@ def plural(number: int, one: str, many: str) -> str:
     return f"{number:,} {ngettext(one, many, number)}"
 
 
+def capitalized(text: str) -> str:
+    """The text with a capital at its start."""
+    return text[:1].upper() + text[1:]
+
+
 def decimal(number: float | None, places: int = 4) -> str:
     """A metric such as a loss, rounded to `places`: "0.1234"; very small values as "1.2e-06"."""
     if number is None or not math.isfinite(number):

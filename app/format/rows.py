@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from app.format import numbers
+from app.texts import _
 from training.redaction import printable
 from training.template_check.findings import Finding, Report, ShownRow, ShownToken
 from worker.runs.rows_check import CheckedSet
@@ -106,12 +107,14 @@ def summary(report: Report) -> str:
     warnings = len(report.findings) - len(report.errors)
     found = [numbers.plural(len(report.errors), "error", "errors")] if report.errors else []
     found += [numbers.plural(warnings, "warning", "warnings")] if warnings else []
-    checked = f"{numbers.plural(report.checked, 'row', 'rows')} checked"
-    if report.rendered > report.checked:
-        which = "all" if report.complete else "the first"
-        checked += f" token by token and {which} {numbers.count(report.rendered)} rendered"
-    rest = "" if report.complete else " The run checks the others before it trains."
-    return f"{checked}, {' and '.join(found) or 'no faults found'}.{rest}"
+    sentence = _("{rows} checked, {faults}.")
+    if report.rendered > report.checked and report.complete:
+        sentence = _("{rows} checked token by token and all {rendered} rendered, {faults}.")
+    elif report.rendered > report.checked:
+        sentence = _("{rows} checked token by token and the first {rendered} rendered, {faults}.")
+    rows, rendered = numbers.plural(report.checked, "row", "rows"), numbers.count(report.rendered)
+    said = sentence.format(rows=rows, rendered=rendered, faults=_(" and ").join(found) or _("no faults found"))
+    return said if report.complete else " ".join([said, _("The run checks the others before it trains.")])
 
 
 def _finding(finding: Finding) -> str:

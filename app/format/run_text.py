@@ -7,6 +7,7 @@ from typing import Any
 
 from app.format import numbers
 from app.format.numbers import coarse, plural
+from app.texts import _, gettext_noop
 from training.config.choices import Method
 from training.config.fields import settings
 from training.run_folder.model_card import quality_loss
@@ -17,7 +18,7 @@ from worker.store.tables import Request, Run, Status
 _END = 12  # characters of a name that stay where space is short
 _LONG_BEGINNING = 12  # characters that names share
 _SHORT_ID = 8  # ids begin with the time
-DIFFERS = "result differs"
+DIFFERS = gettext_noop("result differs")
 """Beside the status of a run whose result does not compute what was trained."""
 
 
@@ -31,9 +32,17 @@ def status(run: Run) -> tuple[str, str]:
     if run.differs:
         return Status.FAILED.value, f"{run.status.value}, {DIFFERS}"
     if run.status is Status.FINISHED and run.diverged and not run.stepped_down:
-        return Status.DIVERGED.value, "finished, loss not finite"
+        return Status.DIVERGED.value, gettext_noop("finished, loss not finite")
     stopping = run.status is Status.RUNNING and run.request is Request.STOP
     return run.status.value, "stopping" if stopping else run.status.value
+
+
+def status_shown(run: Run) -> tuple[str, str]:
+    """The color of a run's status, and the word in the language of the request."""
+    color, word = status(run)
+    if run.differs:
+        return color, f"{_(run.status.value)}, {_(DIFFERS)}"
+    return color, _(word)
 
 
 def names(runs: Collection[Run]) -> dict[str, str]:
@@ -55,7 +64,8 @@ def short_names(runs: Collection[Run]) -> dict[str, str]:
 def progress(values: dict[str, Any]) -> str:
     """The progress of a run: "120 of 400 steps", or its phase before the number of steps is known."""
     if values["total_steps"]:
-        return f"{values['step']:,} of {numbers.plural(values['total_steps'], 'step', 'steps')}"
+        steps = numbers.plural(values["total_steps"], "step", "steps")
+        return _("{count} of {steps}").format(count=numbers.count(values["step"]), steps=steps)
     return values["phase"] or NONE
 
 
@@ -89,26 +99,27 @@ def strategy(values: dict[str, Any]) -> str:
         return NONE
     kind = "FSDP2" if used["engine"].startswith("FSDP") else None if used["stage"] is None else f"ZeRO-{used['stage']}"
     name = f"{kind} ({used['engine']})" if kind else used["engine"]
-    processes = "1 process" if used["world_size"] == 1 else f"{used['world_size']} processes"
+    processes = numbers.plural(used["world_size"], "process", "processes")
     return f"{name}, {processes}, {used['precision']}"
 
 
 def method(config: Mapping[str, Any]) -> str:
     """The method and how the run is distributed: "LoRA", "QLoRA, ZeRO stage 2"."""
     name, strategy = settings()["method"].in_words(config.get("method")), config.get("strategy", "single")
-    return name if strategy == "single" else f"{name}, {settings()['strategy'].in_words(strategy)}"
+    return _(name) if strategy == "single" else f"{_(name)}, {_(settings()['strategy'].in_words(strategy))}"
 
 
 def exact_match(answers: dict[str, Any] | None) -> str:
     """Exact match of held-out answers before and after training: "4.0% before, 96.0% after (50 rows)"."""
     if not answers:
         return NONE
-    return f"{_before_and_after(answers, 'exact_match')} ({numbers.plural(answers.get('rows', 0), 'row', 'rows')})"
+    rows = numbers.plural(answers.get("rows", 0), "row", "rows")
+    return f"{_before_and_after(answers, 'exact_match')} ({rows})"
 
 
 def scores(answers: dict[str, Any] | None) -> list[tuple[str, str, str]]:
     """The other scores of the held-out answers before and after training, as (name, label, text); older runs can lack them."""
-    labels = {"f1": "token F1", "rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
+    labels = {"f1": _("token F1"), "rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
     return [
         (name, label, _before_and_after(answers, name))
         for name, label in labels.items()
@@ -124,7 +135,7 @@ def change(answers: dict[str, Any] | None, name: str) -> str:
 
 def _before_and_after(answers: dict[str, Any], name: str) -> str:
     before, after = (numbers.percent(answers.get(f"{name}_{moment}")) for moment in ("before", "after"))
-    return f"{before} before, {after} after"
+    return _("{before} before, {after} after").format(before=before, after=after)
 
 
 def verdict(form: dict[str, Any]) -> str:
@@ -140,9 +151,9 @@ def figures(form: dict[str, Any]) -> str:
     """The verdict with its figures."""
     if "error" in form:
         error = form["error"]
-        return f"not checked: {error['message']} {error['fix']}".strip()
-    prompts = "prompt tokens equal" if form["prompt_ids_equal"] else "prompt tokens differ"
-    answers = f"{form['equal_answers']} of {form['rows']} answers equal"
+        return _("not checked: {reason}").format(reason=f"{error['message']} {error['fix']}".strip())
+    prompts = _("prompt tokens equal") if form["prompt_ids_equal"] else _("prompt tokens differ")
+    answers = _("{count} of {rows} answers equal").format(count=form["equal_answers"], rows=form["rows"])
     lost = quality_loss(form) if form.get("lossy") else ""
     return ", ".join(filter(None, (prompts, answers, logits(form)))) + lost
 
@@ -150,7 +161,7 @@ def figures(form: dict[str, Any]) -> str:
 def logits(form: dict[str, Any]) -> str:
     """The largest difference of the logits after a prompt; empty where the form tells none."""
     value = form.get("max_logit_difference")
-    return "" if value is None else f"logits within {value:.2g}"
+    return "" if value is None else _("logits within {value}").format(value=f"{value:.2g}")
 
 
 def difference(form: dict[str, Any]) -> str:
@@ -158,41 +169,42 @@ def difference(form: dict[str, Any]) -> str:
     first = form.get("first_difference")
     if not first:
         return ""
-    position = f"Row {first['row']}, {first['what']}, token {first['token']}"
-    return f"{position}: {first['trained']!r} in training, {first['here']!r} here."
+    return _("Row {row}, {what}, token {token}: {trained!r} in training, {here!r} here.").format(**first)
 
 
 def starts(run: dict[str, Any], queue: dict[str, Any]) -> str:
     """When a waiting run starts: "in about 40 min", "held", "as soon as a device is free"."""
     if run["at_rung"] is not None:
-        return f"paused at step {run['at_rung']:,} by its sweep"
+        return _("paused at step {step} by its sweep").format(step=numbers.count(run["at_rung"]))
     if run["held"]:
-        return "held"
+        return _("held")
     if queue["paused_at"]:
-        return "paused"
+        return _("paused")
     if run["starts_in"] is None:
         return run["quota"] or NONE
     if run["starts_in"] >= 1:
-        return f"in about {coarse(run['starts_in'])}"
-    return "as soon as a device is free" + _evaluations(queue["evaluated"])
+        return _("in about {time}").format(time=coarse(run["starts_in"]))
+    return _when_free(queue["evaluated"])
 
 
-def _evaluations(names: list[str]) -> str:
-    if not names:
-        return ""
-    return (
-        f": an evaluation of {names[0]} uses one"
-        if len(names) == 1
-        else f": {plural(len(names), 'evaluation', 'evaluations')} use some"
-    )
+def _when_free(evaluated: list[str]) -> str:
+    if not evaluated:
+        return _("as soon as a device is free")
+    if len(evaluated) == 1:
+        return _("as soon as a device is free: an evaluation of {name} uses one").format(name=evaluated[0])
+    evaluations = plural(len(evaluated), "evaluation", "evaluations")
+    return _("as soon as a device is free: {evaluations} use some").format(evaluations=evaluations)
 
 
 def building(build: Mapping[str, Any]) -> str:
     """What the build of a form of a result is doing."""
     if build["status"] == Status.QUEUED:
-        return f"{build['reason']} Waiting for a worker that has the run's files.".strip()
+        return " ".join([build["reason"], _("Waiting for a worker that has the run's files.")]).strip()
     if build["stopping"]:
-        return "Stopping."
-    phase = str(build["phase"]).capitalize()
-    done = f", {byte_size(build['done'])} of {byte_size(build['total'])}" if build["total"] else ""
-    return f"{phase}{done}."
+        return _("Stopping.")
+    phase = _(str(build["phase"]).capitalize())
+    if not build["total"]:
+        return f"{phase}."
+    return _("{phase}, {done} of {total}.").format(
+        phase=phase, done=byte_size(build["done"]), total=byte_size(build["total"])
+    )

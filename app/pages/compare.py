@@ -12,16 +12,17 @@ from app.documents.comparison.document import MOST_RUNS, Comparison, compare, sp
 from app.documents.comparison.result_lines import Line, same_data
 from app.format import numbers
 from app.format.evaluation_text import label
-from app.format.run_text import method, short_names, status
+from app.format.run_text import method, short_names, status_shown
 from app.pages.common.run_plots import plotted, strokes
 from app.pages.common.view import Context, View
+from app.texts import _, gettext_noop
 from training.scoring.paired import Verdict, in_words
 from worker.store import database
 
 _LIVE_SECONDS, _ENDED_SECONDS = 3.0, 20.0
 _LONGEST_ID, _LONGEST_KEY = 40, 60
 _CLASSES = {Verdict.BETTER: "good", Verdict.WORSE: "bad", Verdict.NONE: "none"}
-_FIRST = {"name": "Name", "status": "Status", "method": "Method"}
+_FIRST = {"name": gettext_noop("Name"), "status": gettext_noop("Status"), "method": gettext_noop("Method")}
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def comparison(query: QueryParams) -> Context:
         "comparison": compared,
         "names": short_names(compared.runs),
         "methods": [method(run.settings) for run in compared.runs],
-        "status": status,
+        "status": status_shown,
         "strokes": strokes(run.id for run in compared.runs),
         "places": _places(selection, compared, lines),
         "first_columns": _FIRST,
@@ -115,11 +116,13 @@ def _notes(selection: Selection, compared: Comparison) -> Iterator[str]:
     """What to know about a comparison."""
     if selection.dropped:
         left_out = numbers.plural(selection.dropped, "run", "runs")
-        yield f"Showing the first {MOST_RUNS} runs. {left_out} of the address did not fit."
+        yield _("Showing the first {most} runs. {runs} of the address did not fit.").format(
+            most=MOST_RUNS, runs=left_out
+        )
     if len(compared.runs) == 1:
-        yield "Add another run to see what differs."
+        yield _("Add another run to see what differs.")
     if not same_data(compared.runs, evaluated=True):
-        yield "The runs have different tasks or evaluation data: compare their losses and scores with care."
+        yield _("The runs have different tasks or evaluation data: compare their losses and scores with care.")
 
 
 def _places(selection: Selection, compared: Comparison, lines: Sequence[Line]) -> list[int]:

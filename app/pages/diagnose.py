@@ -20,6 +20,7 @@ from app.documents.diagnoses import Recent
 from app.documents.tour import Step
 from app.pages.common import diagnosis  # noqa: F401 what the template calls
 from app.pages.common.view import Context, MissingError, View
+from app.texts import _
 from app.web.rest.diagnoses import with_log
 from app.web.security import BODY_LIMIT
 from training.config.fields import ConfigError
@@ -47,7 +48,7 @@ def opened(query: QueryParams) -> Context:
         try:
             shared = shared_diagnoses.get(diagnosis_id)
         except DiagnosisNotFound as error:
-            raise MissingError("Shared diagnosis not found", str(error), "/diagnose", "Diagnose a log") from None
+            raise MissingError(_("Shared diagnosis not found"), str(error), "/diagnose", _("Diagnose a log")) from None
     return {
         "example": _EXAMPLE,
         "typed": dict.fromkeys(_FIELDS, "") | ({"log": _EXAMPLE} if query.get("example") == "1" else {}),
@@ -81,7 +82,9 @@ def answered(form: FormData) -> Context:
     except UserError as error:
         return context | {"problems": error.problems}
     except OSError as error:
-        return context | {"problems": [Problem("log", None, f"could not be stored: {error.strerror}.", "")]}
+        return context | {
+            "problems": [Problem("log", None, _("could not be stored: {reason}.").format(reason=error.strerror), "")]
+        }
 
 
 def _log(form: FormData) -> BinaryIO:
@@ -99,8 +102,8 @@ def _rows(batch: str) -> int | None:
     """
     typed = batch.strip()
     if typed and not re.fullmatch(r"[1-9][0-9]{0,8}", typed):
-        fix = "Enter the rows per forward pass, or leave it empty."
-        raise ConfigError([Problem("micro_batch", typed, "is not a whole number from 1 up.", fix)])
+        fix = _("Enter the rows per forward pass, or leave it empty.")
+        raise ConfigError([Problem("micro_batch", typed, _("is not a whole number from 1 up."), fix)])
     return int(typed) if typed else None
 
 

@@ -6,23 +6,33 @@ from app.access import callers, notify, users
 from app.documents import preferences as documents
 from app.documents.preferences import Channel
 from app.pages.common.view import Context, View
-from app.texts import LANGUAGES
+from app.texts import LANGUAGES, gettext_noop
 from worker.settings import get_settings
 
-EVENTS = {"finished": "Finished", "failed": "Failed", "stopped": "Stopped", "diverged": "Loss not finite"}
+EVENTS = {
+    "finished": gettext_noop("Finished"),
+    "failed": gettext_noop("Failed"),
+    "stopped": gettext_noop("Stopped"),
+    "diverged": gettext_noop("Loss not finite"),
+}
 USUAL_EVENTS = ("finished", "failed", "diverged")
 FORMATS = {
-    "": "by the host",
+    "": gettext_noop("by the host"),
     "json": "JSON",
-    "slack": "Slack, Mattermost: text",
-    "discord": "Discord: content",
-    "ntfy": "ntfy: plain text",
+    "slack": gettext_noop("Slack, Mattermost: text"),
+    "discord": gettext_noop("Discord: content"),
+    "ntfy": gettext_noop("ntfy: plain text"),
 }
-CHANNELS = {"json": "Webhook, JSON", "slack": "Webhook, text", "discord": "Webhook, Discord", "ntfy": "Webhook, ntfy"}
+CHANNELS = {
+    "json": gettext_noop("Webhook, JSON"),
+    "slack": gettext_noop("Webhook, text"),
+    "discord": gettext_noop("Webhook, Discord"),
+    "ntfy": gettext_noop("Webhook, ntfy"),
+}
 ROLES = {
-    "runs the server": "the user who runs the server: may change everything",
-    "admin": "admin: may change all runs and data sets, and manages users",
-    "user": "user: changes own runs and data sets",
+    "runs the server": gettext_noop("the user who runs the server: may change everything"),
+    "admin": gettext_noop("admin: may change all runs and data sets, and manages users"),
+    "user": gettext_noop("user: changes own runs and data sets"),
 }
 
 
@@ -43,8 +53,8 @@ def settings(_: QueryParams) -> Context:
         "preferences": notify.current_preferences(),
         "users": users.listing() if admin else None,
         "folders": {
-            "Folders": documents.folders(here, admin=admin),
-            "For notifications": documents.services(here, admin=admin),
+            gettext_noop("Folders"): documents.folders(here, admin=admin),
+            gettext_noop("For notifications"): documents.services(here, admin=admin),
         },
         "EVENTS": EVENTS,
         "USUAL_EVENTS": USUAL_EVENTS,

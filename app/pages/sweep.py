@@ -12,6 +12,7 @@ from app.pages.common import diagnosis  # noqa: F401 what the template calls
 from app.pages.common.cache import TimedCache
 from app.pages.common.run_plots import plotted
 from app.pages.common.view import Context, MissingError, View
+from app.texts import _
 from training.config.fields import settings
 from worker.machine.sizes import size_of
 from worker.settings import get_settings
@@ -34,8 +35,8 @@ def sweep(query: QueryParams) -> Context:
             shown = document(session, sweep_id).model_dump(mode="json")
             by_id = {run.id: run for run in sweeps.runs_of(session=session, sweep_ids=[shown["id"]])}
     except SweepNotFound as error:
-        reason = str(error) if sweep_id else "The address has no sweep id."
-        raise MissingError("No such sweep", reason, "/sweeps", "All sweeps") from None
+        reason = str(error) if sweep_id else _("The address has no sweep id.")
+        raise MissingError(_("No such sweep"), reason, "/sweeps", _("All sweeps")) from None
     runs = [run for trial in shown["trials"] for run in trial["runs"]]
     may_change = callers.current().may_change(shown["owner"])
     return {

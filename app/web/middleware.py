@@ -30,6 +30,9 @@ _IN_A_TURN = 8  # requests; each takes a millisecond until it waits for somethin
 
 _ENDLESS = re.compile(r"/gradio_api/(heartbeat/|queue/data).*|/api/runs/[^/]+/live|/api/pages/.*")
 
+_OF_PAGES = re.compile(r"/api/runs/[^/]+/live|/api/pages/.*")
+"""What pages follow: it is in the language of the page."""
+
 
 def _is_endless(scope: Scope) -> bool:
     return scope["type"] == "http" and bool(_ENDLESS.fullmatch(scope["path"]))
@@ -121,7 +124,7 @@ class Language:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            is_rest = scope["path"].startswith("/api/") and not scope["path"].startswith("/api/pages")
+            is_rest = scope["path"].startswith("/api/") and not _OF_PAGES.fullmatch(scope["path"])
             texts.use("" if is_rest else Request(scope).cookies.get("lathe-language", ""))
         await self.app(scope, receive, send)
 

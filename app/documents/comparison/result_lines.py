@@ -8,6 +8,7 @@ from typing import Any
 
 from app.format import numbers
 from app.format.evaluation_text import label
+from app.texts import _
 from training.config.name_lists import METRICS, MINOR_METRICS
 from training.units import NONE, byte_size
 from worker.store.tables import Run, Status
@@ -78,7 +79,7 @@ class Result:
 def results(runs: Sequence[Run], devices: Devices) -> list[Line]:
     """The results that at least one run has."""
     alike = len({device_kind(device) for used in devices.values() for device in used}) <= 1
-    lines = [_line(result, runs, alike=alike) for result in (*_RESULTS, *_scores(runs), *_LAST)]
+    lines = [_line(result, runs, alike=alike) for result in (*RESULTS, *_scores(runs), *LAST)]
     lines.append(_devices([devices[run.id] for run in runs]))
     return [line for line in lines if line.known]
 
@@ -93,7 +94,7 @@ def _line(result: Result, runs: Sequence[Run], *, alike: bool) -> Line:
     better = result.better if _comparable(result, runs, alike=alike) else ""
     notes = [_note(result, run) for run in runs]
     written = [
-        "diverged" if result.key == "final_loss" and run.diverged else text
+        _("diverged") if result.key == "final_loss" and run.diverged else text
         for run, text in zip(runs, texts(values, result.written), strict=True)
     ]
     best = best_of(values, better)
@@ -138,13 +139,18 @@ def _note(result: Result, run: Run) -> str:
     summary = run.summary or {}
     if result.group == "Memory":
         sizes = (summary.get("memory") or {}).get(result.key) or []
-        return ", ".join(f"rank {rank}: {byte_size(size)}" for rank, size in enumerate(sizes)) if len(sizes) > 1 else ""
+        return (
+            ", ".join(
+                _("rank {rank}: {size}").format(rank=rank, size=byte_size(size)) for rank, size in enumerate(sizes)
+            )
+            if len(sizes) > 1
+            else ""
+        )
     before = (summary.get("answers") or {}).get(f"{result.key.removesuffix('_after')}_before")
     if not result.key.endswith("_after") or before is None:
         return ""
-    return (
-        f"{numbers.percent(before)} before training, {numbers.plural(summary['answers'].get('rows', 0), 'row', 'rows')}"
-    )
+    rows = numbers.plural(summary["answers"].get("rows", 0), "row", "rows")
+    return _("{score} before training, {rows}").format(score=numbers.percent(before), rows=rows)
 
 
 def _summary(key: str) -> Callable[[Run], Any]:
@@ -202,8 +208,8 @@ def _scores(runs: Sequence[Run]) -> list[Result]:
     ordered = [name for name in METRICS if name in names] + [name for name in names if name not in METRICS]
     return [
         Result(
-            f"{name}_after", f"{label(name)}, held-out", "Held-out", label(name), _answers(f"{name}_after"), numbers.percent,
-            "higher", name in MINOR_METRICS,
+            f"{name}_after", _("{score}, held-out").format(score=label(name)), "Held-out", label(name), _answers(f"{name}_after"),
+            numbers.percent, "higher", name in MINOR_METRICS,
         )
         for name in ordered
     ]  # fmt: skip
@@ -217,7 +223,7 @@ def _rate(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
-_RESULTS = (
+RESULTS = (
     Result("trainable_parameters", "Trainable parameters", "Parameters", "Trainable", _reported("trainable_parameters"),
            numbers.count),
     Result("total_parameters", "All parameters", "Parameters", "All", _reported("total_parameters"), numbers.count, minor=True),
@@ -234,7 +240,7 @@ _RESULTS = (
     Result("eval_perplexity", "Perplexity, held-out", "Loss", "Perplexity", _summary("eval_perplexity"), numbers.decimal,
            "lower", minor=True),
 )  # fmt: skip
-_LAST = (
+LAST = (
     Result("adapter_bytes", "Size of adapter or model", "Result", "Size", _summary("adapter_bytes"), byte_size),
     Result("train_seconds", "Training time", "Result", "Training time", _summary("train_seconds"), numbers.duration),
 )

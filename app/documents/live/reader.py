@@ -15,6 +15,7 @@ from app.documents.live.plots import rounded
 from app.documents.run import Place, place
 from app.format import numbers
 from app.format.run_text import eta
+from app.texts import _
 from training.units import NONE, byte_size
 from worker.store import database, history, runs, series
 from worker.store.metrics import Point
@@ -137,7 +138,7 @@ class Reader:
     def _start(self, latest: Mapping[Key, tuple[int, float | None]]) -> None:
         self._speed = latest_speed(latest)
         self._of_ranks.clear()
-        for (name, rank), (_, value) in latest.items():
+        for (name, rank), (_step, value) in latest.items():
             self._keep(name, rank, value)
 
     def _keep(self, name: str, rank: int, value: float | None) -> None:
@@ -221,9 +222,9 @@ def facts(run: Run, queue: Place | None, speed: float | None) -> dict[str, Any]:
     return {
         "status": run.status.value,
         "phase": phase(run, queue),
-        "step": f"{run.step:,} of {run.total_steps:,}" if run.total_steps else NONE,
-        "loss": "not finite" if run.status is Status.DIVERGED else numbers.decimal(run.final_loss),
-        "speed_label": "Mean speed" if run.status.ended else "Speed",
+        "step": _of(numbers.count(run.step), numbers.count(run.total_steps)) if run.total_steps else NONE,
+        "loss": _("not finite") if run.status is Status.DIVERGED else numbers.decimal(run.final_loss),
+        "speed_label": _("Mean speed") if run.status.ended else _("Speed"),
         "speed": numbers.rate(speed, "tokens"),
         "since": run.started_at if running else None,
         "elapsed": numbers.duration(_seconds(run)),
@@ -243,24 +244,35 @@ def phase(run: Run, queue: Place | None) -> str:
     """What the run does at present, with the progress of phases that have no steps."""
     if run.status is Status.QUEUED:
         if not queue:
-            return "queued"
+            return _("queued")
         if queue.job and not queue.quota:
             return queue.job
-        running = f", {numbers.plural(queue.running, 'run', 'runs')} running" if queue.running else ""
+        place = _("position {place} of {waiting} in the queue").format(place=queue.place, waiting=queue.waiting)
+        if queue.running:
+            place = _("{place}, {runs} running").format(place=place, runs=numbers.plural(queue.running, "run", "runs"))
         why = queue.quota or queue.overloaded
-        return f"position {queue.place} of {queue.waiting} in the queue{running}{f'. {why}' if why else ''}"
+        return f"{place}. {why}" if why else place
     if run.status.ended:
-        return run.status.value
+        return _(run.status.value)
     if run.request == "stop":
-        return "stopping: saving a checkpoint"
-    counted = f" {run.phase_done or 0:,} of {run.phase_total:,}" if run.phase_total else ""
-    return f"{run.phase or 'starting'}{counted}"
+        return _("stopping: saving a checkpoint")
+    shown = _(run.phase or "starting")
+    return (
+        f"{shown} {_of(numbers.count(run.phase_done or 0), numbers.count(run.phase_total))}"
+        if run.phase_total
+        else shown
+    )
 
 
 def memory(run: Run) -> str:
     """The highest memory of a rank so far, and the limit if it has one: "3.1 GiB of 80.0 GiB"."""
     limit = (run.forecast or {}).get("limit_bytes")
-    return byte_size(run.peak_bytes) + (f" of {byte_size(limit)}" if limit and run.peak_bytes is not None else "")
+    peak = byte_size(run.peak_bytes)
+    return _of(peak, byte_size(limit)) if limit and run.peak_bytes is not None else peak
+
+
+def _of(part: str, whole: str) -> str:
+    return _("{count} of {total}").format(count=part, total=whole)
 
 
 def share(run: Run) -> float | None:

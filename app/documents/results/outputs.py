@@ -10,6 +10,7 @@ from sqlmodel import Session
 from app.documents import Document, columns
 from app.format.run_text import result_noun
 from app.format.snippets import Snippet, Used, snippets
+from app.texts import _
 from training.config.fields import parse
 from training.config.run_config import RunConfig
 from training.config.yaml_file import to_yaml
@@ -126,11 +127,15 @@ def _forms(run: Run, steps: Sequence[int]) -> list[Output]:
     run_dir, base = get_settings().runs_dir / run.id, f"/api/runs/{run.id}"
     found = [] if "config" in damaged(run) else [*_configured(run, run_dir, base, steps)]
     log_bytes = _size(run_dir / LOG_FILE)
-    found.append(Output("Log", "What the training process printed, without secrets.", f"{base}/log.txt", log_bytes))
+    found.append(
+        Output(_("Log"), _("What the training process printed, without secrets."), f"{base}/log.txt", log_bytes)
+    )
     if answers := _size(run_dir / ANSWERS_FILE):
-        found.append(Output("Answers", "Held-out rows answered before and after.", f"{base}/answers.jsonl", answers))
-    purpose = "All of this and the metrics in one file, for another Lathe: lathe restore FILE."
-    return [*found, Output("Whole run", purpose, f"{base}/archive.zip")]
+        found.append(
+            Output(_("Answers"), _("Held-out rows answered before and after."), f"{base}/answers.jsonl", answers)
+        )
+    purpose = _("All of this and the metrics in one file, for another Lathe: lathe restore FILE.")
+    return [*found, Output(_("Whole run"), purpose, f"{base}/archive.zip")]
 
 
 def _configured(run: Run, run_dir: Path, base: str, steps: Sequence[int]) -> Iterator[Output]:
@@ -139,7 +144,7 @@ def _configured(run: Run, run_dir: Path, base: str, steps: Sequence[int]) -> Ite
         yield from _results(run, run_dir, base)
     yield from (_checkpoint(run, step) for step in steps)
     config = to_yaml(parse(run.config)).encode()
-    yield Output("Configuration", "Starts the same run: lathe run FILE.", f"{base}/config.yaml", len(config))
+    yield Output(_("Configuration"), _("Starts the same run: lathe run FILE."), f"{base}/config.yaml", len(config))
 
 
 def used_by_snippets(session: Session, run: Run) -> Used | None:
@@ -169,16 +174,16 @@ def _results(run: Run, run_dir: Path, base: str) -> list[Output]:
     noun, config = result_noun(run.config), parse(run.config)
     fetch = fetching.start(run)
     if fetch or saved_result(run_dir) is None:
-        note = "Its files are on the machine that trained it."
+        note = _("Its files are on the machine that trained it.")
         if fetch:
-            note = fetch.problem or "Being downloaded from the object store."
-        return [Output(noun.capitalize(), "The trained weights.", note=note)]
+            note = fetch.problem or _("Being downloaded from the object store.")
+        return [Output(_(noun.capitalize()), _("The trained weights."), note=note)]
     purposes = {
-        "adapter": "Trained weights, tokenizer and card as a zip; PEFT loads it on the base model.",
-        "model": "All weights, tokenizer and card as a zip; transformers loads it.",
+        "adapter": _("Trained weights, tokenizer and card as a zip; PEFT loads it on the base model."),
+        "model": _("All weights, tokenizer and card as a zip; transformers loads it."),
     }
     packed = f"lathe export {run.id} -o {noun}.zip"
-    found = [_file(noun.capitalize(), purposes[noun], f"{base}/{noun}.zip", run_dir / ARCHIVE_FILE, packed)]
+    found = [_file(_(noun.capitalize()), purposes[noun], f"{base}/{noun}.zip", run_dir / ARCHIVE_FILE, packed)]
     if noun == "adapter":
         found.append(_merged(run, run_dir, base, config))
     if config.task.generates and (noun == "model" or can_merge(config.method)):
@@ -186,29 +191,33 @@ def _results(run: Run, run_dir: Path, base: str) -> list[Output]:
     if config.method.is_lora and config.task.generates:
         command = f"lathe export {run.id} --gguf --adapter -o adapter.gguf"
         address, path = f"{base}/{ADAPTER_GGUF_FILE}", run_dir / ADAPTER_GGUF_FILE
-        purpose = "For llama.cpp beside the base model's GGUF: --lora FILE."
-        found.append(replace(_file("GGUF adapter", purpose, address, path, command), form=GGUF_ADAPTER))
+        purpose = _("For llama.cpp beside the base model's GGUF: --lora FILE.")
+        found.append(replace(_file(_("GGUF adapter"), purpose, address, path, command), form=GGUF_ADAPTER))
     card = (saved_result(run_dir) or run_dir) / CARD_FILE
-    found.append(_file("Model card", "Results, data and settings, as hubs show them.", f"{base}/card.md", card))
+    found.append(_file(_("Model card"), _("Results, data and settings, as hubs show them."), f"{base}/card.md", card))
     return found
 
 
 def _checkpoint(run: Run, step: int) -> Output:
     """The adapter or model of a checkpoint."""
-    group = f"{result_noun(run.config).capitalize()} of checkpoint"
+    group = _("Model of checkpoint") if result_noun(run.config) == "model" else _("Adapter of checkpoint")
     form = f"checkpoint-{step}"
     path = get_settings().runs_dir / run.id / file_of(form)
-    purpose = "The weights as they were at this step, and the tokenizer, as a zip."
+    purpose = _("The weights as they were at this step, and the tokenizer, as a zip.")
     command = f"lathe gather {run.id} --step {step} --to FOLDER"
     return replace(_file(f"{group} {step}", purpose, _address(run, form), path, command), group=group, form=form)
 
 
 def _merged(run: Run, run_dir: Path, base: str, config: RunConfig) -> Output:
-    purpose = "The base model with the adapter in its weights; loads without PEFT."
+    purpose = _("The base model with the adapter in its weights; loads without PEFT.")
     if not can_merge(config.method):
-        return Output("Merged model", purpose, note=f"Adapters of {config.method.value} cannot be merged.")
+        return Output(
+            _("Merged model"),
+            purpose,
+            note=_("Adapters of {method} cannot be merged.").format(method=config.method.value),
+        )
     command = f"lathe export {run.id} --merged -o merged.zip"
-    merged = _file("Merged model", purpose, f"{base}/{MERGED_FILE}", run_dir / MERGED_FILE, command)
+    merged = _file(_("Merged model"), purpose, f"{base}/{MERGED_FILE}", run_dir / MERGED_FILE, command)
     return replace(merged, form=MERGED)
 
 
@@ -217,7 +226,7 @@ def _gguf(kind: GgufType, run: Run, run_dir: Path) -> Output:
     trained = kind is GgufType.TRAINED
     name, option = ("GGUF", "") if trained else (f"GGUF {kind.value}", f" --type {kind.value}")
     command = f"lathe export {run.id} --gguf{option} -o {run.id}.gguf"
-    purpose = f"One file for llama.cpp and Ollama. {kind.meaning}"
+    purpose = _("One file for llama.cpp and Ollama. {about}").format(about=_(kind.meaning))
     address = _address(run, kind.form)
     return replace(_file(name, purpose, address, run_dir / kind.file, command), group="GGUF", form=kind.form)
 
@@ -233,7 +242,7 @@ def _own_template(template: ChatTemplate | None, config: RunConfig) -> str:
 def _file(name: str, purpose: str, address: str, path: Path, command: str = "") -> Output:
     size = _size(path)
     if size is None:
-        return Output(name, purpose, command=command, note="Not made yet." if command else "Not on this machine.")
+        return Output(name, purpose, command=command, note=_("Not made yet.") if command else _("Not on this machine."))
     return Output(name, purpose, address, size)
 
 

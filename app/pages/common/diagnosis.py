@@ -6,6 +6,7 @@ from urllib.parse import urlencode
 
 from app.format import numbers
 from app.pages.common import form
+from app.texts import _
 from app.web.templating import TEMPLATES
 from training.config.fields import settings
 from worker.diagnosis.diagnosis import NO_FAILURE, UNKNOWN
@@ -27,12 +28,17 @@ def settings_in_words(values: Mapping[str, Any]) -> str:
     return ", ".join(form.in_words(name, value) for name, value in values.items())
 
 
+def setting_label(name: str) -> str:
+    """The label of a setting."""
+    return _(form.label(name))
+
+
 def setting_value(name: str, value: Any) -> str:
     """A value as pages show it; that of an unknown setting as it is."""
-    return settings()[name].in_words(value) if name in settings() and value is not None else str(value)
+    return _(settings()[name].in_words(value)) if name in settings() and value is not None else str(value)
 
 
-TEMPLATES.filters["setting_label"] = form.label
+TEMPLATES.filters["setting_label"] = setting_label
 TEMPLATES.globals |= {
     "UNEXPLAINED": (UNKNOWN, NO_FAILURE),
     "known_settings": known_settings,

@@ -4,19 +4,20 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from app.texts import gettext_noop
 from training.data.mapping import ROLES
 
 _MOST_PATHS, _DEPTH = 60, 4
 _PAIR = re.compile(r'(\w+)\s*=\s*("[^"]*"|[^,]*)')
 
 KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "prompt": ("Prompt and answer", ("prompt", "completion", "system")),
-    "instruction": ("Instruction", ("instruction", "input", "output", "system")),
-    "messages": ("Messages", ("messages", "tools", "system")),
-    "preference": ("Preference", ("prompt", "messages", "chosen", "rejected")),
-    "label": ("Unpaired preference", ("prompt", "completion", "label")),
-    "text": ("Text", ("text",)),
-    "source": ("Source and target", ("source", "target")),
+    "prompt": (gettext_noop("Prompt and answer"), ("prompt", "completion", "system")),
+    "instruction": (gettext_noop("Instruction"), ("instruction", "input", "output", "system")),
+    "messages": (gettext_noop("Messages"), ("messages", "tools", "system")),
+    "preference": (gettext_noop("Preference"), ("prompt", "messages", "chosen", "rejected")),
+    "label": (gettext_noop("Unpaired preference"), ("prompt", "completion", "label")),
+    "text": (gettext_noop("Text"), ("text",)),
+    "source": (gettext_noop("Source and target"), ("source", "target")),
 }
 """The kinds of rows that columns can be mapped to: name, label and roles."""
 

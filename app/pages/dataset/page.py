@@ -15,6 +15,7 @@ from app.pages.dataset import snapshot
 from app.pages.dataset import tokens as row_tokens
 from app.pages.dataset.snapshot import PAGE_ROWS, STARTER
 from app.pages.dataset.state import MEASURED, TABS, ViewState
+from app.texts import _, gettext_noop
 from training.data.mapping import write_mapping
 from training.data.row_formats import UNKNOWN
 from training.errors import DataError
@@ -26,7 +27,12 @@ from worker.store import database
 from worker.store.tables import Dataset
 
 WAITING_SECONDS, QUIET_SECONDS = 1.5, 10.0
-_PAGES = {"first": "First", "previous": "← Previous", "next": "Next →", "last": "Last"}
+_PAGES = {
+    "first": gettext_noop("First"),
+    "previous": gettext_noop("← Previous"),
+    "next": gettext_noop("Next →"),
+    "last": gettext_noop("Last"),
+}
 
 Move = tuple[str, str, str | None]
 """A link to another row: its id, its label, and its address; None if there is nothing to go to."""
@@ -46,7 +52,7 @@ def shown(query: QueryParams) -> Context:
         "models": snapshot.models(),
         "may_share": caller.may_share(item.owner),
         "may_change": caller.may_change(item.owner),
-        "tabs": TABS,
+        "tabs": {tab: _(label) for tab, label in TABS.items()},
         "is_measured": view.tab in MEASURED,
         "words": words,
         "row_words": row_words,
@@ -60,8 +66,8 @@ def _read(dataset_id: str) -> tuple[Dataset, dict[str, Any]]:
             item = documents.find(session, dataset_id)
             return item, documents.document(session, item.id).model_dump(mode="json")
     except DatasetNotFound as error:
-        reason = str(error) if dataset_id else "The address has no data set id."
-        raise MissingError("Data set not found", reason, "/datasets", "Show all data sets") from None
+        reason = str(error) if dataset_id else _("The address has no data set id.")
+        raise MissingError(_("Data set not found"), reason, "/datasets", _("Show all data sets")) from None
 
 
 def _complete(view: ViewState, document: dict[str, Any]) -> ViewState:
@@ -76,7 +82,7 @@ def _rows(view: ViewState, item: Dataset) -> Context:
     try:
         return _found(view, item) if view.search else _page(view, item)
     except DataError as error:
-        subject = f"Row {error.line:,}" if error.line else "The file"
+        subject = _("Row {number}").format(number=f"{error.line:,}") if error.line else _("The file")
         return {"unreadable": f"{subject} {error.message}", "fix": error.fix}
 
 
@@ -121,7 +127,7 @@ def _found(view: ViewState, item: Dataset) -> Context:
 def _moves(view: ViewState, name: str, **targets: int | None) -> list[Move]:
     """Links to the pages of rows that begin with these values of `name`; None where there is no such page."""
     return [
-        (f"rows-{page}", _PAGES[page], view.link(**{name: target, "whole": 0}) if target else None)
+        (f"rows-{page}", _(_PAGES[page]), view.link(**{name: target, "whole": 0}) if target else None)
         for page, target in targets.items()
     ]
 
@@ -130,8 +136,8 @@ def _columns(view: ViewState, item: Dataset) -> Context:
     """The tab Columns: the mapping of columns to roles, with a preview of mapped rows."""
     mapping, kind = snapshot.mapping_of(view, item), snapshot.kind_shown(view, item)
     kinds = [
-        (name, label, view.link(columns=write_mapping(mappings.for_kind(mapping, name, item.columns)), kind=name))
-        for name, (label, _) in mappings.KINDS.items()
+        (name, _(label), view.link(columns=write_mapping(mappings.for_kind(mapping, name, item.columns)), kind=name))
+        for name, (label, roles) in mappings.KINDS.items()
     ]
     return {
         "mapping": mapping,
@@ -163,11 +169,11 @@ def _tokens(view: ViewState, store: TokenStore) -> Context:
         return {"tokens": [], "rows": 0, "moves": []}
     tokens = token_report.rendered_row(store, view.row - 1, view.max_length)
     targets = (
-        ("go-previous", "← Previous", view.row - 1 or None),
-        ("go-next", "Next →", view.row + 1 if view.row < rows else None),
-        ("go-longest", "Longest", row_tokens.longest(store)),
-        ("go-truncated", "Most truncated", snapshot.most_truncated(store, view.max_length)),
-        ("go-untrained", "No loss tokens", row_tokens.next_untrained(store, view.max_length, view.row)),
+        ("go-previous", _("← Previous"), view.row - 1 or None),
+        ("go-next", _("Next →"), view.row + 1 if view.row < rows else None),
+        ("go-longest", _("Longest"), row_tokens.longest(store)),
+        ("go-truncated", _("Most truncated"), snapshot.most_truncated(store, view.max_length)),
+        ("go-untrained", _("No loss tokens"), row_tokens.next_untrained(store, view.max_length, view.row)),
     )
     moves: list[Move] = [(key, label, view.link(row=row) if row else None) for key, label, row in targets]
     return {

@@ -8,6 +8,7 @@ from app.pages.dataset import tokens as row_tokens
 from app.pages.dataset.mapping import KINDS, for_kind, kind_of, missing_roles, partial
 from app.pages.dataset.state import ViewState
 from app.pages.dataset.tokens import Curve, curve
+from app.texts import _
 from training.data.mapping import write_mapping
 from training.data.row_formats import UNKNOWN
 from training.data.suggested_mapping import suggest
@@ -37,7 +38,7 @@ _models: TimedCache[None, list[str]] = TimedCache(seconds=10.0)
 
 def models() -> list[tuple[str, str]]:
     """Suggested models as (value, label): the starter model, then the models of runs, latest first."""
-    return [(STARTER, "Starter model"), *[(model, model) for model in _models.get(None, _trained_models)]]
+    return [(STARTER, _("Starter model")), *[(model, model) for model in _models.get(None, _trained_models)]]
 
 
 def usual_model(users: list[dict[str, Any]]) -> str:

@@ -7,11 +7,18 @@ from typing import Any
 from urllib.parse import urlencode
 
 from app.pages.dataset.mapping import KINDS, partial
+from app.texts import _, gettext_noop
 from training.config.fields import Setting, settings
 from training.data.mapping import write_mapping
 from training.errors import Problem
 
-TABS = {"rows": "Rows", "columns": "Columns", "tokens": "Tokens", "lengths": "Lengths", "batches": "Batches"}
+TABS = {
+    "rows": gettext_noop("Rows"),
+    "columns": gettext_noop("Columns"),
+    "tokens": gettext_noop("Tokens"),
+    "lengths": gettext_noop("Lengths"),
+    "batches": gettext_noop("Batches"),
+}
 MEASURED = ("tokens", "lengths", "batches")
 """Tabs that need the data set tokenized for a model."""
 
@@ -123,16 +130,15 @@ def _setting(setting: Setting, kind: Any, text: str) -> Any:
 def _label(name: str) -> str:
     """The label of a number that users type, empty for other names."""
     if name == "row":
-        return "Row"
-    return settings()[name].label if _TYPES.get(name) in (int, float) and name not in _FIRST_ROWS else ""
+        return _("Row")
+    return _(settings()[name].label) if _TYPES.get(name) in (int, float) and name not in _FIRST_ROWS else ""
 
 
 def _problem(name: str, text: str, shown: Any) -> Problem:
-    kind = "a number" if _TYPES[name] is float else "a whole number"
-    bounds = "1 or more" if name == "row" else settings()[name].bounds
-    return Problem(
-        f"{_label(name)}: {text[:50]!r}", None, f"is not {kind} ({bounds}).", f"The page shows {_plain(shown)}."
-    )
+    bounds = _("1 or more") if name == "row" else settings()[name].bounds
+    message = _("is not a number ({bounds}).") if _TYPES[name] is float else _("is not a whole number ({bounds}).")
+    fix = _("The page shows {value}.").format(value=_plain(shown))
+    return Problem(f"{_label(name)}: {text[:50]!r}", None, message.format(bounds=bounds), fix)
 
 
 def _plain(value: Any) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 from starlette.datastructures import QueryParams
 
 from app.documents.results.answers import Change, answers_of, counts, differences
+from app.format.numbers import capitalized
+from app.texts import _
 from worker.store.tables import Run
 
 ALL = "all"
@@ -22,8 +24,8 @@ def shown(run: Run, query: QueryParams) -> dict[str, Any]:
     return {
         "answers": page | {"kind": kind, "total": len(answers)},
         "answer_kinds": [
-            (ALL, f"All ({len(answers):,})"),
-            *((change.value, f"{change.value.capitalize()} ({numbers[change]:,})") for change in Change),
+            (ALL, f"{_('All')} ({len(answers):,})"),
+            *((change.value, f"{capitalized(_(change.value))} ({numbers[change]:,})") for change in Change),
         ],
         "differences": differences,
     }

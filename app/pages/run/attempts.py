@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.format import numbers
+from app.texts import _
 from training.config.fields import in_words
 from training.run_folder.events import OutOfMemory
 from training.run_folder.memory_words import facts
@@ -27,7 +28,7 @@ class Phase:
     @property
     def each(self) -> float | None:
         """The seconds of one of several interruptions of training: what a checkpoint or an evaluation costs."""
-        return self.seconds / self.times if self.times > 1 and self.name != _INTERRUPTED else None
+        return self.seconds / self.times if self.times > 1 and self.name != _(_INTERRUPTED) else None
 
 
 def listed(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
@@ -37,7 +38,7 @@ def listed(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
     return [
         {
             "number": attempt.number,
-            "settings": in_words(attempt.stepped_down) or "unchanged",
+            "settings": in_words(attempt.stepped_down) or _("unchanged"),
             "outcome": _outcome(attempt),
             "memory": facts(OutOfMemory(**attempt.out_of_memory)) if attempt.out_of_memory else [],
         }
@@ -48,7 +49,7 @@ def listed(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
 def proposal(run: Run) -> str:
     """The label of the button that resumes with settings that need less memory; empty without a proposal."""
     proposed = (run.error or {}).get("step_down") if run.status is Status.FAILED else None
-    return f"Resume with {in_words(proposed)}" if proposed else ""
+    return _("Resume with {settings}").format(settings=in_words(proposed)) if proposed else ""
 
 
 def timelines(attempts: Sequence[Attempt], events: Sequence[RunEvent], now: float) -> list[tuple[int, list[Phase]]]:
@@ -70,13 +71,14 @@ def _phases(events: Sequence[RunEvent], ended: float | None, now: float) -> list
     times = Counter(event.message for event in events)
     current = None if ended else events[-1].message
     return [
-        Phase(name, took, round(took / whole, 2), times[name], now - took if name == current else None)
+        Phase(_(name), took, round(took / whole, 2), times[name], now - took if name == current else None)
         for name, took in seconds.items()
     ]
 
 
 def _outcome(attempt: Attempt) -> str:
     if attempt.ended_at is None:
-        return "running"
+        return _("running")
     duration = numbers.duration(attempt.ended_at - attempt.started_at)
-    return f"{attempt.outcome} after {duration}. {attempt.reason}".strip()
+    ended = _("{outcome} after {time}.").format(outcome=_(str(attempt.outcome)), time=duration)
+    return f"{ended} {attempt.reason}".strip()

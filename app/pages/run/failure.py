@@ -6,6 +6,7 @@ from typing import Any
 
 from app.format import numbers
 from app.pages.run.attempts import proposal
+from app.texts import _
 from worker.store.tables import Attempt, Run, Status, damaged
 from worker.supervision.run_diagnosis import DIVERGED, failure_cause
 
@@ -26,8 +27,9 @@ class Failure:
 def failure(run: Run, attempts: Sequence[Attempt]) -> Failure | None:
     """The failure; None for a healthy run."""
     if unread := damaged(run):
-        fix = "The rest of it is here. Restore the run from an archive, or delete it."
-        return Failure("Damaged", f"These fields of its row cannot be read: {', '.join(unread)}.", fix)
+        fix = _("The rest of it is here. Restore the run from an archive, or delete it.")
+        message = _("These fields of its row cannot be read: {fields}.").format(fields=", ".join(unread))
+        return Failure(_("Damaged"), message, fix)
     if run.error:
         return _explained(run, run.error, attempts)
     return _diverged(run, attempts) if run.status is Status.DIVERGED or run.diverged else None
@@ -52,5 +54,7 @@ def _certainty(diagnosis: dict[str, Any] | None) -> str:
     if not diagnosis:
         return ""
     rank = diagnosis["first_failed_rank"]
-    first = "" if rank is None else f", first failed rank {rank}"
-    return f"Confidence {numbers.percent(diagnosis['confidence'], 0)}{first}."
+    share = numbers.percent(diagnosis["confidence"], 0)
+    if rank is None:
+        return _("Confidence {share}.").format(share=share)
+    return _("Confidence {share}, first failed rank {rank}.").format(share=share, rank=rank)

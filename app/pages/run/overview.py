@@ -7,6 +7,7 @@ from app.format import numbers
 from app.format.dataset_text import data_words, digest_label
 from app.format.run_text import change, exact_match, result_noun, scores, strategy
 from app.pages.common.form import applying, from_config
+from app.texts import _, gettext_noop
 from training.config.data_sets import FIELDS
 from training.config.fields import settings
 from training.run_folder.events import LOSS_OF
@@ -14,7 +15,7 @@ from training.units import NONE, byte_size
 from worker.store.tables import Run, RunEvent
 
 Pair = tuple[str, str]
-_MOMENTS = ("before", "after", "peak", "reserved")
+_MOMENTS = (gettext_noop("before"), gettext_noop("after"), gettext_noop("peak"), gettext_noop("reserved"))
 
 
 def without_repeats(events: Sequence[RunEvent]) -> list[RunEvent]:
@@ -32,10 +33,10 @@ def configuration(run: Run, dataset_names: dict[str, str]) -> dict[str, Any]:
         for name in changed
     }
     return {
-        "changed": [(known[name].label, texts[name], values[name]) for name in changed],
-        "usual": [(known[name].label, _value(name, value)) for name, value in values.items() if name not in changed],
+        "changed": [(_(known[name].label), texts[name], values[name]) for name in changed],
+        "usual": [(_(known[name].label), _value(name, value)) for name, value in values.items() if name not in changed],
         "digests": [
-            (f"{digest_label(name, known[name.partition(' ')[0]].label)}, SHA-256", digest)
+            (f"{digest_label(name, _(known[name.partition(' ')[0]].label))}, SHA-256", digest)
             for name, digest in run.fingerprints.items()
         ],
     }
@@ -47,19 +48,22 @@ def results(run: Run) -> list[tuple[str, str, str]]:
     if not summary:
         return [] if run.status.ended else [(*pair, "") for pair in _plan(run.plan) if pair[1] not in (NONE, "0")]
     pairs = [
-        ("Final loss", numbers.decimal(summary.get("final_loss"))),
-        ("Evaluation loss", numbers.decimal(summary.get("eval_loss"))),
-        ("Perplexity, held-out", numbers.decimal(summary.get("eval_perplexity"))),
-        ("Trainable parameters", _trainable(summary)),
-        (result_noun(run.config).capitalize(), byte_size(summary.get("adapter_bytes"))),
+        (_("Final loss"), numbers.decimal(summary.get("final_loss"))),
+        (_("Evaluation loss"), numbers.decimal(summary.get("eval_loss"))),
+        (_("Perplexity, held-out"), numbers.decimal(summary.get("eval_perplexity"))),
+        (_("Trainable parameters"), _trainable(summary)),
+        (_(result_noun(run.config).capitalize()), byte_size(summary.get("adapter_bytes"))),
         (
-            "Mean speed",
-            ", ".join(numbers.rate(summary.get(f"{noun}_per_second"), noun) for noun in ("tokens", "samples")),
+            _("Mean speed"),
+            ", ".join(
+                numbers.rate(summary.get(f"{noun}_per_second"), _(noun))
+                for noun in (gettext_noop("tokens"), gettext_noop("samples"))
+            ),
         ),
-        ("Training time", numbers.duration(summary.get("train_seconds"))),
-        ("Energy of the GPUs", numbers.energy(summary.get("energy_joules"))),
-        ("Engine", strategy({"summary": summary, "plan": run.plan})),
-        ("Attempts", numbers.count(run.attempt)),
+        (_("Training time"), numbers.duration(summary.get("train_seconds"))),
+        (_("Energy of the GPUs"), numbers.energy(summary.get("energy_joules"))),
+        (_("Engine"), strategy({"summary": summary, "plan": run.plan})),
+        (_("Attempts"), numbers.count(run.attempt)),
     ]
     return _scores(summary.get("answers")) + [(*pair, "") for pair in pairs if pair[1] != NONE]
 
@@ -69,14 +73,17 @@ def memory(run: Run) -> list[list[str]]:
     measured = (run.summary or {}).get("memory") or {}
     moments = [(moment, measured.get(f"{moment}_bytes") or []) for moment in _MOMENTS]
     moments = [(moment, sizes) for moment, sizes in moments if sizes]
-    ranks = max((len(sizes) for _, sizes in moments), default=0)
+    ranks = max((len(sizes) for name, sizes in moments), default=0)
     if ranks and run.forecast:
-        moments.append(("forecast", [run.forecast["allocated_bytes"]] * ranks))
+        moments.append((gettext_noop("forecast"), [run.forecast["allocated_bytes"]] * ranks))
     rows = [
-        [f"rank {rank}", *(byte_size(sizes[rank] if rank < len(sizes) else None) for _, sizes in moments)]
+        [
+            _("rank {rank}").format(rank=rank),
+            *(byte_size(sizes[rank] if rank < len(sizes) else None) for name, sizes in moments),
+        ]
         for rank in range(ranks)
     ]
-    return [["Memory", *(moment for moment, _ in moments)], *rows] if ranks else []
+    return [[_("Memory"), *(_(moment) for moment, sizes in moments)], *rows] if ranks else []
 
 
 def data_sets(run: Run, latest: Mapping[str, float | None]) -> list[list[str]]:
@@ -105,9 +112,10 @@ def _scores(answers: dict[str, Any] | None) -> list[tuple[str, str, str]]:
     """The scores of held-out answers before and after, each with whether a difference is shown."""
     if not answers:
         return []
-    listed = [("exact_match", "exact match", exact_match(answers)), *scores(answers)]
+    listed = [("exact_match", _("exact match"), exact_match(answers)), *scores(answers)]
     return [
-        (f"{label[0].upper()}{label[1:]}, held-out", text, change(answers, name) or "") for name, label, text in listed
+        (_("{score}, held-out").format(score=f"{label[0].upper()}{label[1:]}"), text, change(answers, name) or "")
+        for name, label, text in listed
     ]
 
 
@@ -117,22 +125,21 @@ def _plan(plan: dict[str, Any] | None) -> list[Pair]:
     total = plan.get("total_parameters")
     share = {"trainable_percent": 100 * plan["trainable_parameters"] / total} if total else {}
     return [
-        ("Trainable parameters", _trainable(plan | share)),
-        ("Engine", strategy({"summary": None, "plan": plan})),
-        ("Training rows", numbers.count(plan.get("train_rows"))),
-        ("Evaluation rows", numbers.count(plan.get("eval_rows"))),
-        ("Truncated rows", numbers.count(plan.get("truncated_rows"))),
-        ("Skipped rows", numbers.count(plan.get("skipped_rows"))),
-        ("Target modules", ", ".join(plan.get("target_modules") or []) or NONE),
+        (_("Trainable parameters"), _trainable(plan | share)),
+        (_("Engine"), strategy({"summary": None, "plan": plan})),
+        (_("Training rows"), numbers.count(plan.get("train_rows"))),
+        (_("Evaluation rows"), numbers.count(plan.get("eval_rows"))),
+        (_("Truncated rows"), numbers.count(plan.get("truncated_rows"))),
+        (_("Skipped rows"), numbers.count(plan.get("skipped_rows"))),
+        (_("Target modules"), ", ".join(plan.get("target_modules") or []) or NONE),
     ]
 
 
 def _trainable(values: dict[str, Any]) -> str:
     percent = values.get("trainable_percent")
     share = f" ({percent:.4g}%)" if percent is not None else ""
-    return (
-        f"{numbers.count(values.get('trainable_parameters'))} of {numbers.count(values.get('total_parameters'))}{share}"
-    )
+    trainable, total = numbers.count(values.get("trainable_parameters")), numbers.count(values.get("total_parameters"))
+    return _("{count} of {total}").format(count=trainable, total=total) + share
 
 
 def _default(name: str) -> Any:
@@ -142,5 +149,5 @@ def _default(name: str) -> Any:
 
 def _value(name: str, value: Any) -> str:
     if isinstance(value, bool):
-        return "yes" if value else "no"
-    return settings()[name].in_words(value) or "none"
+        return _("yes") if value else _("no")
+    return _(settings()[name].in_words(value)) or _("none")

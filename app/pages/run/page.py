@@ -11,6 +11,7 @@ from app.pages.common.view import Context, MissingError, View
 from app.pages.run import answers, attempts, overview, scores, snapshot, take_away
 from app.pages.run.failure import failure
 from app.pages.run.snapshot import Snapshot
+from app.texts import _
 from app.web.rest.results import adapter_path
 from training.config.choices import Strategy
 from training.config.fields import choice_label
@@ -32,8 +33,8 @@ def shown(query: QueryParams) -> Context:
     try:
         now = snapshot.read(run_id)
     except RunNotFound as error:
-        reason = str(error) if run_id else "The address has no run id."
-        raise MissingError("Run not found", reason, "/", "Show all runs") from None
+        reason = str(error) if run_id else _("The address has no run id.")
+        raise MissingError(_("Run not found"), reason, "/", _("Show all runs")) from None
     context = _heading(now.run) | _progress(now) | answers.shown(now.run, query)
     context |= scores.shown(now.run, query) | take_away.shown(now.run, query)
     busy = context["evaluating"] or context["building"]
@@ -44,20 +45,23 @@ def shown(query: QueryParams) -> Context:
 def _heading(run: Run) -> Context:
     caller, noun = callers.current(), words.result_noun(run.config)
     downloads = [
-        (file, label) for file, label in ((MERGED_FILE, "Merged model"), (GGUF_FILE, "GGUF")) if adapter_path(run, file)
+        (file, label)
+        for file, label in ((MERGED_FILE, _("Merged model")), (GGUF_FILE, "GGUF"))
+        if adapter_path(run, file)
     ]
     return {
         "name": run.name,
         "run": run,
-        "status": words.status(run),
+        "status": words.status_shown(run),
         "job_id": submitted_id(run) if run.job else "",
         "allowed": caller.may_change(run.owner),
         "can_share": caller.may_share(run.owner),
         "stopping": run.request is Request.STOP,
         "noun": noun,
+        "download": _("Download model") if noun == "model" else _("Download adapter"),
         "has_archive": adapter_path(run) is not None,
         "downloads": downloads,
-        "strategies": [(one.value, choice_label(one)) for one in Strategy],
+        "strategies": [(one.value, _(choice_label(one))) for one in Strategy],
         "present": run.settings,
     }
 

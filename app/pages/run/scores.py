@@ -7,7 +7,9 @@ from starlette.datastructures import QueryParams
 from app.access.dataset_imports import samples
 from app.documents.results import evaluations as document
 from app.format import evaluation_text as words
+from app.format.numbers import capitalized
 from app.pages.run.answers import paged
+from app.texts import _, gettext_noop
 from training.run_folder import checkpoints
 from training.run_folder.paths import checkpoints_dir, saved_result
 from training.scoring.request import ACCURACY, BASE, BUILT_IN, RESULT
@@ -17,11 +19,11 @@ from worker.store import database, evaluations
 from worker.store.tables import Evaluation, Run
 
 ORDERS = {
-    "row": "Row",
-    "lowest": "Lowest score first",
-    "highest": "Highest score first",
-    "worse": "Most worse first",
-    "better": "Most better first",
+    "row": gettext_noop("Row"),
+    "lowest": gettext_noop("Lowest score first"),
+    "highest": gettext_noop("Highest score first"),
+    "worse": gettext_noop("Most worse first"),
+    "better": gettext_noop("Most better first"),
 }
 
 
@@ -39,7 +41,7 @@ def shown(run: Run, query: QueryParams) -> dict[str, Any]:
         "evaluating": any(not item.status.ended for item in items),
         "evaluation": chosen and _rows(chosen, items, query),
         "evaluation_form": {
-            "data": data + [(str(path), f"Starter sample: {path.name}") for path in samples()],
+            "data": data + [(str(path), _("Starter sample: {name}").format(name=path.name)) for path in samples()],
             "sources": sources(run),
             "metrics": metrics(run),
         },
@@ -51,8 +53,8 @@ def sources(run: Run) -> list[tuple[str, str]]:
     """The weights that can be evaluated: the result, the checkpoints on this machine, the model before training."""
     run_dir = get_settings().runs_dir / run.id
     kept = checkpoints.sealed(run_dir) if checkpoints_dir(run_dir).is_dir() else []
-    result = [(RESULT, words.source({"source": RESULT}).capitalize())] if saved_result(run_dir) else []
-    return [*result, *((path.name, path.name) for path in kept), (BASE, "Before training")]
+    result = [(RESULT, capitalized(words.source({"source": RESULT})))] if saved_result(run_dir) else []
+    return [*result, *((path.name, path.name) for path in kept), (BASE, _("Before training"))]
 
 
 def metrics(run: Run) -> list[tuple[str, str]]:
@@ -73,7 +75,7 @@ def _rows(item: Evaluation, items: list[Evaluation], query: QueryParams) -> dict
     order = query.get("order", "row")
     rows = document.ordered(document.rows(item, against, metric), order, metric)
     scores = list(dict.fromkeys(name for row in rows for name in row.scores))
-    compared = ("Difference", "Prompt", "Expected", "Other answer", "Answer")
+    compared = (_("Difference"), _("Prompt"), _("Expected"), _("Other answer"), _("Answer"))
     return paged(rows, query.get("rows_page", "")) | {
         "id": item.id,
         "against": against.id if against else "",
@@ -81,7 +83,11 @@ def _rows(item: Evaluation, items: list[Evaluation], query: QueryParams) -> dict
         "metric": metric,
         "metrics": [(name, words.label(name)) for name in names],
         "order": order,
-        "orders": ORDERS.items(),
+        "orders": [(name, _(label)) for name, label in ORDERS.items()],
         "scores": scores,
-        "heads": ["Row", *map(words.label, scores), *(compared if against else ("Prompt", "Expected", "Answer"))],
+        "heads": [
+            _("Row"),
+            *map(words.label, scores),
+            *(compared if against else (_("Prompt"), _("Expected"), _("Answer"))),
+        ],
     }

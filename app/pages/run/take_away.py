@@ -9,6 +9,7 @@ from app.documents.results.outputs import Output, outputs, used_by_snippets
 from app.format.run_text import building, difference, figures, result_noun, verdict
 from app.format.snippets import Snippet, snippets
 from app.pages.common.cache import TimedCache
+from app.texts import _
 from worker.runs.verification import latest
 from worker.serving.models import offered
 from worker.store import builds, database
@@ -49,7 +50,7 @@ def _chosen(variants: list[Output], query: QueryParams) -> dict[str, Any]:
     field = "gguf" if variants[0].group == "GGUF" else "checkpoint"
     active = next((one for one in variants if one.build and one.build.status in ("queued", "running")), variants[0])
     chosen = names.get(query[field], active) if field in query else active
-    choices = [(name, name or "as trained") for name in names] if len(variants) > 1 else []
+    choices = [(name, name or _("as trained")) for name in names] if len(variants) > 1 else []
     return {"shown": chosen, "field": field, "choices": choices}
 
 
@@ -57,10 +58,12 @@ def _all_snippets(run: Run) -> list[Snippet]:
     with database.read() as session:
         used = used_by_snippets(session, run)
     push = Snippet(
-        "Push to a hub",
+        _("Push to a hub"),
         "sh",
-        f"Uploads the {result_noun(run.config)} with its card to a private repository; add --public for a public one. "
-        "HF_TOKEN must be set to a token with write access.",
+        _(
+            "Uploads the {noun} with its card to a private repository; add --public for a public one. "
+            "HF_TOKEN must be set to a token with write access."
+        ).format(noun=_(result_noun(run.config))),
         f"lathe push {run.id} OWNER/NAME\n",
     )
     return [*snippets(used), push] if used else []

@@ -7,6 +7,7 @@ from typing import Any
 
 from app.format import numbers
 from app.format.dataset_text import data_names
+from app.texts import gettext_noop
 from training.config.fields import Setting, settings
 from training.units import NONE, byte_size
 from worker.store.tables import Run
@@ -34,9 +35,15 @@ DEFAULT = (
     "owner", "queued_at",
 )  # fmt: skip
 GROUPINGS = {
-    "": "None", "model": "Model", "data": "Data set", "method": "Method", "sweep": "Sweep", "tag": "Tags", "owner": "Owner",
-    "status": "Status",
-}  # fmt: skip
+    "": gettext_noop("None"),
+    "model": gettext_noop("Model"),
+    "data": gettext_noop("Data set"),
+    "method": gettext_noop("Method"),
+    "sweep": gettext_noop("Sweep"),
+    "tag": gettext_noop("Tags"),
+    "owner": gettext_noop("Owner"),
+    "status": gettext_noop("Status"),
+}
 SORTED_UPWARDS = ("name", "model", "data", "method", "status", "owner")
 
 
@@ -44,29 +51,35 @@ SORTED_UPWARDS = ("name", "model", "data", "method", "status", "owner")
 def columns() -> dict[str, Column]:
     """All columns by name: those of a run, then its settings."""
     own = {
-        "status": Column("Status", _nothing, "status", "status"),
-        "name": Column("Name", _nothing, "name", "name"),
-        "model": Column("Model", lambda run, _: str(run.config.get("model", "")), "model", "model"),
-        "data": Column("Data", _data, "data", "clip"),
-        "method": Column("Method", lambda run, _: run.config, "method", "method"),
-        "progress": Column("Progress", _nothing, "progress", "progress"),
-        "final_loss": Column("Loss", lambda run, _: numbers.decimal(run.final_loss), "final_loss", "loss", True),
-        "best_loss": _number("Best eval loss", lambda run: numbers.decimal(run.best_loss), "best_loss"),
-        "duration": Column("Duration", _nothing, "duration", "duration", True),
-        "peak_bytes": _number("Peak memory", lambda run: byte_size(run.peak_bytes), "peak_bytes"),
-        "owner": Column("Owner", lambda run, _: run.owner, "owner"),
-        "queued_at": Column("Queued", lambda run, _: run.queued_at, "queued_at", "moment", True),
-        "started_at": Column("Started", lambda run, _: run.started_at, "started_at", "moment", True),
-        "finished_at": Column("Ended", lambda run, _: run.finished_at, "finished_at", "moment", True),
-        "step": _number("Steps", lambda run: numbers.count(run.step), "step"),
-        "tokens_per_second": _number("Tokens/s", lambda run: numbers.count(_summary(run, "tokens_per_second"))),
-        "exact_match": _number("Exact match", lambda run: numbers.percent(_exact_match(run))),
-        "trainable_percent": _number("Trainable", lambda run: _percent(_summary(run, "trainable_percent"))),
-        "adapter_bytes": _number("Result size", lambda run: byte_size(_summary(run, "adapter_bytes"))),
-        "attempt": _number("Attempts", lambda run: numbers.count(run.attempt)),
-        "devices": _number("Processes", lambda run: str(run.config.get("num_processes", 1))),
-        "notes": Column("Notes", lambda run, _: run.notes, kind="clip"),
-        "id": Column("Id", lambda run, _: run.id, kind="code"),
+        "status": Column(gettext_noop("Status"), _nothing, "status", "status"),
+        "name": Column(gettext_noop("Name"), _nothing, "name", "name"),
+        "model": Column(gettext_noop("Model"), lambda run, _: str(run.config.get("model", "")), "model", "model"),
+        "data": Column(gettext_noop("Data"), _data, "data", "clip"),
+        "method": Column(gettext_noop("Method"), lambda run, _: run.config, "method", "method"),
+        "progress": Column(gettext_noop("Progress"), _nothing, "progress", "progress"),
+        "final_loss": Column(
+            gettext_noop("Loss"), lambda run, _: numbers.decimal(run.final_loss), "final_loss", "loss", True
+        ),
+        "best_loss": _number(gettext_noop("Best eval loss"), lambda run: numbers.decimal(run.best_loss), "best_loss"),
+        "duration": Column(gettext_noop("Duration"), _nothing, "duration", "duration", True),
+        "peak_bytes": _number(gettext_noop("Peak memory"), lambda run: byte_size(run.peak_bytes), "peak_bytes"),
+        "owner": Column(gettext_noop("Owner"), lambda run, _: run.owner, "owner"),
+        "queued_at": Column(gettext_noop("Queued"), lambda run, _: run.queued_at, "queued_at", "moment", True),
+        "started_at": Column(gettext_noop("Started"), lambda run, _: run.started_at, "started_at", "moment", True),
+        "finished_at": Column(gettext_noop("Ended"), lambda run, _: run.finished_at, "finished_at", "moment", True),
+        "step": _number(gettext_noop("Steps"), lambda run: numbers.count(run.step), "step"),
+        "tokens_per_second": _number(
+            gettext_noop("Tokens/s"), lambda run: numbers.count(_summary(run, "tokens_per_second"))
+        ),
+        "exact_match": _number(gettext_noop("Exact match"), lambda run: numbers.percent(_exact_match(run))),
+        "trainable_percent": _number(
+            gettext_noop("Trainable"), lambda run: _percent(_summary(run, "trainable_percent"))
+        ),
+        "adapter_bytes": _number(gettext_noop("Result size"), lambda run: byte_size(_summary(run, "adapter_bytes"))),
+        "attempt": _number(gettext_noop("Attempts"), lambda run: numbers.count(run.attempt)),
+        "devices": _number(gettext_noop("Processes"), lambda run: str(run.config.get("num_processes", 1))),
+        "notes": Column(gettext_noop("Notes"), lambda run, _: run.notes, kind="clip"),
+        "id": Column(gettext_noop("Id"), lambda run, _: run.id, kind="code"),
     }
     return own | {name: _of_setting(one) for name, one in settings().items() if name not in own}
 

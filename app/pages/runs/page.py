@@ -9,9 +9,11 @@ from app.documents.comparison.document import configured
 from app.documents.run import grouped
 from app.format import run_text as queue_words
 from app.format import run_text as words
+from app.format.numbers import capitalized
 from app.pages.common.view import Context, View
 from app.pages.runs.columns import DEFAULT, GROUPINGS, columns
 from app.pages.runs.listing import PAGE, Listing
+from app.texts import _
 from training.config.fields import settings
 from worker.datasets import datasets
 from worker.settings import get_settings
@@ -47,7 +49,7 @@ def listed(query: QueryParams) -> Context:
             "columns": columns(),
             "offered": _offered(listing),
             "groupings": GROUPINGS,
-            "statuses": [(status.value, status.value.capitalize()) for status in Status],
+            "statuses": [(status.value, capitalized(_(status.value))) for status in Status],
             "examples": filters.fields().values(),
         }
 
