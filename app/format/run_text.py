@@ -24,7 +24,7 @@ DIFFERS = gettext_noop("result differs")
 
 def result_noun(config: Mapping[str, Any]) -> str:
     """What a run with this configuration trains: "adapter", or "model" after full fine-tuning."""
-    return "model" if config.get("method") == Method.FULL else "adapter"
+    return gettext_noop("model") if config.get("method") == Method.FULL else gettext_noop("adapter")
 
 
 def status(run: Run) -> tuple[str, str]:

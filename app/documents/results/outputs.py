@@ -8,6 +8,7 @@ from pathlib import Path
 from sqlmodel import Session
 
 from app.documents import Document, columns
+from app.format.numbers import capitalized
 from app.format.run_text import result_noun
 from app.format.snippets import Snippet, Used, snippets
 from app.texts import _
@@ -177,13 +178,13 @@ def _results(run: Run, run_dir: Path, base: str) -> list[Output]:
         note = _("Its files are on the machine that trained it.")
         if fetch:
             note = fetch.problem or _("Being downloaded from the object store.")
-        return [Output(_(noun.capitalize()), _("The trained weights."), note=note)]
+        return [Output(capitalized(_(noun)), _("The trained weights."), note=note)]
     purposes = {
         "adapter": _("Trained weights, tokenizer and card as a zip; PEFT loads it on the base model."),
         "model": _("All weights, tokenizer and card as a zip; transformers loads it."),
     }
     packed = f"lathe export {run.id} -o {noun}.zip"
-    found = [_file(_(noun.capitalize()), purposes[noun], f"{base}/{noun}.zip", run_dir / ARCHIVE_FILE, packed)]
+    found = [_file(capitalized(_(noun)), purposes[noun], f"{base}/{noun}.zip", run_dir / ARCHIVE_FILE, packed)]
     if noun == "adapter":
         found.append(_merged(run, run_dir, base, config))
     if config.task.generates and (noun == "model" or can_merge(config.method)):

@@ -52,7 +52,7 @@ def results(run: Run) -> list[tuple[str, str, str]]:
         (_("Evaluation loss"), numbers.decimal(summary.get("eval_loss"))),
         (_("Perplexity, held-out"), numbers.decimal(summary.get("eval_perplexity"))),
         (_("Trainable parameters"), _trainable(summary)),
-        (_(result_noun(run.config).capitalize()), byte_size(summary.get("adapter_bytes"))),
+        (numbers.capitalized(_(result_noun(run.config))), byte_size(summary.get("adapter_bytes"))),
         (
             _("Mean speed"),
             ", ".join(
