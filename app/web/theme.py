@@ -119,8 +119,8 @@ def chosen(cookies: Mapping[str, str]) -> str:
 
 def frame(html: str, path: str, nonce: str, colors: str) -> str:
     """A Gradio page with our head, header and skeleton, and with `nonce` on every script, as the CSP requires."""
-    html = re.sub(r"<script(?=[\s>])", f'<script nonce="{nonce}"', html)
     html = gradio_texts.translated(html)
+    html = re.sub(r"<script(?=[\s>])", f'<script nonce="{nonce}"', html)
     html = html.replace('lang="en"', f'lang="{texts.language() or "en"}" data-theme="{colors}"', 1)
     html = re.sub(r"<head(?:\s[^>]*)?>", lambda tag: f"{tag[0]}{assets.scripts(path, nonce)}", html, count=1)
     html = html.replace("</head>", f"{assets.head(path)}</head>", 1)
