@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from training.config.choices import PreferenceLoss
 from training.config.data_sets import Source
 from training.config.name_lists import TRACKERS
 from training.foreign import data_sets
@@ -24,7 +25,7 @@ from training.foreign.entries import (
     read,
 )
 from training.foreign.tasks import known_task
-from training.foreign.trainer_keys import SHARED, TRAINER, adapter
+from training.foreign.trainer_keys import SHARED, TRAINER, adapter, bf16, steps
 
 _TASKS = {"dpo": "dpo", "ipo": "dpo", "kto": "kto", "orpo": "orpo"}
 _MESH = ("dp_shard_size", "dp_replicate_size", "tensor_parallel_size", "context_parallel_size")
@@ -33,9 +34,27 @@ _KEYS = read("axolotl", SHARED)
 PREFIXES = _KEYS.prefixes
 
 
-def defaults(_: Values) -> Values:
+_SAVES = ("save_steps", "save_strategy", "saves_per_epoch")
+_EVALUATES = ("eval_steps", "eval_strategy", "evals_per_epoch", "evaluation_strategy")
+
+
+def defaults(values: Values) -> Values:
     """What axolotl uses if a key is missing, where Lathe's default is another."""
-    return {"adapter": None, **_KEYS.defaults}
+    own = {"adapter": None, **_KEYS.defaults}
+    if not any(values.get(key) for key in _SAVES):
+        own["save_strategy"] = "epoch"
+    if not any(values.get(key) for key in _EVALUATES) and (values.get("val_set_size") or values.get("test_datasets")):
+        own["eval_strategy"] = "no"
+    if _is_plain(values):
+        own.pop("excess_length_strategy")
+    return own
+
+
+def _is_plain(values: Values) -> bool:
+    """True for texts, which axolotl splits into rows of sequence_len as Lathe does."""
+    sets = values.get("datasets")
+    kinds = {str(one.get("type")) for one in sets if isinstance(one, dict)} if isinstance(sets, list) else set()
+    return not is_off(values.get("pretraining_dataset")) or bool(kinds and kinds <= _PLAIN)
 
 
 def _bits(values: Values) -> str:
@@ -109,12 +128,46 @@ def _per_epoch(what: str) -> Rule:
     return rule
 
 
-def _targets(value: Any, _: Values) -> Answer:
+def _targets(value: Any, values: Values) -> Answer:
+    """lora_target_modules: a list of names or a pattern, to which lora_target_linear adds every linear module."""
     if is_off(value):
         return IS_EMPTY
-    if isinstance(value, str):
-        return Answer(None, "Lathe takes names of modules, not a pattern; target_modules stays auto.")
+    if is_on(values.get("lora_target_linear")):
+        return Answer({}, "lora_target_linear adds all linear modules.")
     return Answer({"target_modules": names(value)})
+
+
+def _excess(value: Any, _: Values) -> Answer:
+    if str(value).lower() == "truncate":
+        return Answer({}, "is what Lathe does.")
+    kind = "stops at longer rows" if str(value).lower() == "raise" else "leaves out longer rows"
+    return Answer(None, f"{kind}; Lathe truncates them.")
+
+
+def _unless_by_steps(what: str) -> Rule:
+    """eval_strategy and save_strategy, before which axolotl takes the numbers of steps."""
+
+    def rule(value: Any, values: Values) -> Answer:
+        steps = next((key for key in (f"{what}_steps", f"{what}s_per_epoch") if values.get(key)), None)
+        return Answer({}, f"{steps} counts before it.") if steps else TRAINER[f"{what}_strategy"](value, values)
+
+    return rule
+
+
+def _bf16(value: Any, values: Values) -> Answer:
+    half = next((key for key in ("bfloat16", "float16") if is_on(values.get(key))), None)
+    return (
+        Answer({}, f"{half} is on.") if half and is_off(value) else bf16(Answer({"precision": "fp32"}))(value, values)
+    )
+
+
+def _losses(value: Any, _: Values) -> Answer:
+    """dpo_loss_type: a list of names."""
+    name = str(value[0] if isinstance(value, list) and len(value) == 1 else value)
+    if is_off(value):
+        return IS_OFF
+    known = name in tuple(PreferenceLoss)
+    return Answer({"dpo_loss": name} if known else None, "" if known else f"Lathe has {', '.join(PreferenceLoss)}.")
 
 
 def _shards(_: Any, values: Values) -> Answer:
@@ -144,6 +197,16 @@ TABLE: Table = {
     "dp_shard_size": _shards,
     "tensor_parallel_size": _one,
     "expert_parallel_size": _one,
+    "bf16": _bf16,
+    "save_steps": steps("save_steps", counts=True),
+    "eval_steps": steps("eval_steps", counts=True),
+    "save_strategy": _unless_by_steps("save"),
+    "eval_strategy": _unless_by_steps("eval"),
+    "excess_length_strategy": _excess,
+    "dpo_loss_type": _losses,
+    "pretraining_dataset": lambda value, _: (
+        IS_EMPTY if is_off(value) else Answer({"task": "pretraining"}, "set data to the file.")
+    ),
     "sample_packing": lambda value, _: Answer({"packing": "packed" if is_on(value) else "none"}),
     "lora_target_modules": _targets,
     "evals_per_epoch": _per_epoch("eval"),
@@ -152,6 +215,7 @@ TABLE: Table = {
     **dict.fromkeys(_PROJECTS.values(), _tracker_project),
 }
 
+_PLAIN = {"completion", "pretrain"}
 _COLUMNS = {"field_messages": "messages", "field_instruction": "instruction", "field_input": "input", "field_output": "output",
             "field_system": "system", "field": "text", "field_chosen": "chosen", "field_rejected": "rejected"}  # fmt: skip
 _ASSISTANT = {"assistant", "gpt", "model", "chatgpt"}
@@ -171,7 +235,7 @@ def datasets(value: Any, _: Values, folder: Path | None, setting: str) -> Answer
     if not described or not all(isinstance(one, dict) for one in described):
         return IS_EMPTY if is_off(value) else Answer(None, "is not a list of data sets.")
     kinds = [str(one.get("type")) for one in described]
-    plain = setting == "data" and {*kinds} <= {"completion", "pretrain"}
+    plain = setting == "data" and {*kinds} <= _PLAIN
     settings: Values = {"task": "pretraining"} if plain else {}
     turns = [_turns(one) for one in described] if setting == "data" else []
     for of_turns, _missing in turns:

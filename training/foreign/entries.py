@@ -3,14 +3,17 @@
 Rules that need no decision are in the TOML file of their program in this folder, the others are functions in the module beside it.
 """
 
+import re
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 Values = dict[str, Any]
+_INTEGER = re.compile(r"[+-]?\d{1,18}")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?")
 
 
 class Outcome(StrEnum):
@@ -56,6 +59,29 @@ def entry(key: str, value: Any, answer: Answer) -> Entry:
         return Entry(key, value, Outcome.NO_EFFECT, note=answer.note)
     same = list(answer.settings.values()) == [value]
     return Entry(key, value, Outcome.TAKEN if same else Outcome.TRANSLATED, answer.settings, answer.note)
+
+
+def counting(groups: Sequence[Sequence[Entry]]) -> list[Entry]:
+    """All entries, each with those of its settings that count; the others are named with the key that counts instead.
+
+    A later group overrides an earlier one, and a value overrides the default of a key that is not given, which has no value.
+    Within a group the order of keys decides nothing, since it means nothing to the programs.
+    """
+    ranked = [one for group in groups for one in sorted(group, key=lambda one: one.key)]
+    winners = {name: one for one in sorted(ranked, key=lambda one: one.value is not None) for name in one.settings}
+    return [_counting(one, winners) for group in groups for one in group]
+
+
+def _counting(one: Entry, winners: Mapping[str, Entry]) -> Entry:
+    lost = {name: winners[name] for name, value in one.settings.items() if winners[name].settings[name] != value}
+    if not lost:
+        return one
+    kept = {name: value for name, value in one.settings.items() if name not in lost}
+    by_key = {winner.key: winner.settings[name] for name, winner in lost.items()}
+    note = " ".join(f"{key} counts instead, with {value}." for key, value in by_key.items())
+    return replace(
+        one, settings=kept, note=f"{one.note} {note}".strip(), outcome=one.outcome if kept else Outcome.NO_EFFECT
+    )
 
 
 @dataclass(frozen=True)
@@ -157,6 +183,17 @@ def is_on(value: Any) -> bool:
 def is_off(value: Any) -> bool:
     """True for null, false, and empty values."""
     return value in (None, False, "", [], {}) or str(value).strip().lower() in ("false", "no", "none", "null", "off")
+
+
+def as_number(value: Any) -> Any:
+    """The number that a text writes, such as `'4'` or `2e-4`, which YAML reads as text; other values as they are."""
+    text = value.strip() if type(value) is str else ""
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if not _NUMBER.fullmatch(text):
+        return value
+    number = float(text)
+    return int(number) if "." not in text and number.is_integer() else number
 
 
 def names(value: Any) -> str:

@@ -1,14 +1,14 @@
 """What a text gives to which program: the keys of a YAML or JSON file, or the arguments of the training command of a script."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from training.config import yaml_text
 from training.errors import UserError
-from training.foreign import launchers, python_text
+from training.foreign import launchers, notebook_text, python_text
 from training.foreign.entries import Entry, Outcome, Values, is_on
 from training.foreign.launchers import Arguments, Launch, launches
 from training.foreign.programs import (
@@ -28,6 +28,7 @@ from training.foreign.programs import (
     of_command,
     recognized,
 )
+from training.foreign.sections import flat
 from training.foreign.shell_text import read as read_script
 from training.foreign.shell_values import Unresolved
 from training.foreign.shell_words import ShellTextError
@@ -40,16 +41,20 @@ _SHELL_ENDINGS = (".sh", ".bash", ".slurm", ".sbatch")
 _ENDINGS = (".yaml", ".yml", ".json")
 _NO_TRAINING = re.compile(
     r"(?:^|[_./-])(?:merge|convert|export|eval|evaluate|evaluation|infer|inference|generate|generation|predict|preprocess|prepare|"
-    r"download|serve|deploy|quantize|tokenize|upload)(?:[_./-]|$)"
+    r"expand|llama_pro|download|serve|deploy|quantize|tokenize|upload)(?:[_./-]|$)"
 )
 """Names of scripts that do something else than training."""
+_OF_TRAINING = re.compile(
+    r"(?:learning_rate|lr|stage|task|config|(?:num_(?:train_)?)?epochs|max_steps|do_train|packing|deepspeed|bf16|fp16|beta)$"
+    r"|(?:per_device_|micro_|train_)?(?:train_)?batch_size|gradient_|warmup_|lora_|use_(?:q?lora|peft)|max_(?:seq|length)|block_size"
+    r"|save_|train|dataset|data_|lr_|optim|finetuning_|model_max|cutoff"
+)
+"""Flags that no inference, server or conversion has."""
 _EXAMPLE = re.compile(r"(^|/)run_(clm|fim|glue|classification|xnli|summarization|translation|seq2seq\w*)\.py$")
 """Examples of transformers."""
 _FOLDERS = ("", "..", "../..", "../../..")
 _LARGEST = 2**20
 """Bytes of a file that a configuration names; configurations are a few thousand."""
-_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
-_MOST_HOPS, _LONGEST_REFERRING = 5, 4096
 _OTHER_TRAINING = "is another training of the script. Import its command by itself."
 _NOT_HERE = "is not here. Import that file too."
 _LEFT = "stands outside of a command: a comment or a blank behind a backslash ends the command before it."
@@ -107,17 +112,18 @@ def given(text: str, folder: Path | None, name: str) -> Given:
     nearby = Nearby(folder)
     if python_text.is_script(text):
         return _script(text, name)
-    values, problem = _mapping(text)
-    if values is not None and (notebook := python_text.of_notebook(values)) is not None:
-        values, text = {}, notebook[1]
+    notebook = notebook_text.of_notebook(text)
+    if notebook is not None:
+        text = notebook[1]
         if python_text.is_script(notebook[0]):
             return _script(notebook[0], name)
+    values, problem = _mapping(text) if notebook is None else ({}, "")
     if values is not None and (program := recognized(values)) is not None:
         check_is_read("", values, name)
         _check_trains(program, values, name)
         if program is TRL and name:
             values = {FILE: name} | values
-        return Given(program, _flat(values, program.table) if program.nested else values, nearby=nearby)
+        return Given(program, flat(values, program.table) if program.nested else values, nearby=nearby)
     try:
         command = _command(text, nearby)
     except ShellTextError as error:
@@ -206,7 +212,7 @@ def _given(launch: Launch, nearby: Nearby) -> Given | None:
     }
     given = of_files | flags
     named = of_command(command)
-    program = named or (None if launch.target in COMMANDS else _by_flags(given))
+    program = named or _by_flags(launch, given)
     check_is_read(command, given, command)
     made = None
     if (program in (None, TRL) or (named is None and program in (LLAMAFACTORY, SWIFT))) and launch.target.endswith(
@@ -218,7 +224,7 @@ def _given(launch: Launch, nearby: Nearby) -> Given | None:
     if program is None or _NO_TRAINING.search(launch.target):
         return None
     _check_trains(program, {COMMAND: command} | given, command)
-    values = (_flat(of_files, program.table) if program.nested else of_files) | flags
+    values = (flat(of_files, program.table) if program.nested else of_files) | flags
     own = made or _EXAMPLE.search(command) or is_own({COMMAND: command})
     unseen = launch.target if program is TRL and launch.target.endswith(".py") and not own else ""
     if made:
@@ -241,15 +247,19 @@ def _check_trains(program: Program, values: Values, given: str) -> None:
     """
     needs_it = program is LLAMAFACTORY or _EXAMPLE.search(str(values.get(COMMAND)))
     asked = next((name for name in ("do_predict", "do_eval") if is_on(values.get(name))), None)
+    if program is LLAMAFACTORY and not any(_OF_TRAINING.match(str(key)) for key in values):
+        asked = next((name for name in ("export_dir", "infer_backend") if values.get(name)), asked)
     if needs_it and asked and not is_on(values.get("do_train")):
-        message = f"trains nothing: {asked} is on, do_train is not."
+        message = f"trains nothing: {asked} is given, do_train is not on."
         raise NoTraining("file", given, message, "Give the file or command of the training.")
 
 
-def _by_flags(values: Values) -> Program | None:
-    """The program whose flags the values are; files alone are of no command."""
-    program = recognized(values)
-    return program if program in BY_FLAGS else None
+def _by_flags(launch: Launch, values: Values) -> Program | None:
+    """The program whose flags the values are; files alone are of no command, nor are a server's flags of a training."""
+    program = recognized(values) if launch.target not in COMMANDS else None
+    of_python = launch.launcher or re.search(r"\.py$|^\w+(\.\w+)+$|train|tune", launch.target)
+    trains = of_python or any(_OF_TRAINING.match(str(key)) for key in values)
+    return program if program in BY_FLAGS and trains else None
 
 
 def _of_files(read: Arguments, nearby: Nearby) -> tuple[Values, list[Entry]]:
@@ -284,32 +294,3 @@ def _is_file_name(value: Any) -> bool:
 def _left_over(word: str) -> Entry:
     note = f"{word.reason}." if isinstance(word, Unresolved) else "is an argument that Lathe does not know."
     return Entry(word, None, Outcome.UNSUPPORTED, note=note)
-
-
-def _flat(values: Values, whole: Collection[str]) -> Values:
-    """The values of sections under dotted keys; lists and the keys in `whole` are one value. `${a.b}` is the value of a.b."""
-    flat = dict(_dotted(values, whole, ""))
-    return {key: _resolved(value, flat) for key, value in flat.items()}
-
-
-def _dotted(values: Values, whole: Collection[str], start: str) -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        name = f"{start}{key}"
-        if isinstance(value, dict) and value and name not in whole:
-            yield from _dotted(value, whole, f"{name}.")
-        else:
-            yield name, value
-
-
-def _resolved(value: Any, flat: Values) -> Any:
-    if isinstance(value, dict):
-        return {key: _resolved(one, flat) for key, one in value.items()}
-    for _ in range(_MOST_HOPS):
-        match = _REFERENCE.search(value) if isinstance(value, str) and len(value) <= _LONGEST_REFERRING else None
-        if match is None:
-            return value
-        if match.group(1) not in flat:
-            return Unresolved(str(value), f"refers to {match.group(1)}, which the file does not set")
-        target = flat[match.group(1)]
-        value = target if match.group() == value else value.replace(match.group(), str(target))
-    return value

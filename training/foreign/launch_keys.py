@@ -82,12 +82,21 @@ def _deepspeed_count(value: Any, values: Values) -> Answer:
 
 def _accelerate_count(value: Any, values: Values) -> Answer:
     """num_processes of accelerate: those of all machines."""
+    if _is_single(values):
+        return Answer({"num_processes": 1}, "distributed_type NO starts one process.")
     count = count_of(value) or (visible_devices(values) if is_off(value) else None)
     if count is None:
         return Answer(None, _ALL_DEVICES if is_off(value) else f"num_processes {_ELSEWHERE}")
     keys = ("distributed_type", "use_deepspeed", "use_fsdp", "deepspeed_config", "accelerate_config")
     sharded = any(not is_off(values.get(key)) for key in keys)
     return Answer({"num_processes": count} | ({"strategy": "ddp"} if count > 1 and not sharded else {}))
+
+
+def _is_single(values: Values) -> bool:
+    """True for a configuration that starts one process, whatever its num_processes."""
+    turned_on = any(is_on(values.get(name)) for name in ("multi_gpu", "use_deepspeed", "use_fsdp"))
+    given = values.get("distributed_type")
+    return given is not None and str(given).lower() in ("no", "false") and not turned_on
 
 
 def _named(value: Any, _: Values) -> Answer:
@@ -108,7 +117,9 @@ def _distributed(value: Any, values: Values) -> Answer:
     if str(value).upper() == "FSDP":
         section = values.get("fsdp_config")
         return Answer(from_fsdp(section if isinstance(section, dict) else values))
-    return choice("strategy", _STRATEGIES, "single")(value, values)
+    if _is_single(values):
+        return Answer({"strategy": "single", "num_processes": 1})
+    return choice("strategy", _STRATEGIES, "single")("no" if is_off(value) else value, values)
 
 
 def _uses(kind: str) -> Rule:
@@ -126,6 +137,11 @@ _ACCELERATE = read("accelerate")
 ACCELERATE: Table = {
     **_ACCELERATE.rules,
     "distributed_type": _distributed,
+    "mixed_precision": lambda value, values: (
+        Answer({}, "is left to the program: its bf16 or fp16 says it.")
+        if is_off(value)
+        else _ACCELERATE.rules["mixed_precision"](value, values)
+    ),
     "num_processes": _accelerate_count,
     "num_machines": _machines,
     "dynamo_backend": lambda value, _: Answer({} if str(value).lower() == "no" else {"torch_compile": True}),

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from training.config import yaml_text
-from training.foreign.entries import Values
+from training.foreign.entries import Values, as_number
 from training.foreign.shell_text import Command, Script
 from training.foreign.shell_text import read as read_script
 from training.foreign.shell_values import Unresolved
@@ -176,8 +176,6 @@ def _name(word: str) -> str:
     return word.rpartition("/")[2]
 
 
-_INTEGER = re.compile(r"[+-]?\d{1,18}")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?")
 _WORDS: dict[str, Any] = {"true": True, "false": False, "none": None, "null": None}
 _OVERRIDE = re.compile(r"([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
 _FLAG = re.compile(r"--?[A-Za-z]")
@@ -232,9 +230,7 @@ def scalar(word: str) -> Any:
         return word
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
-    if _NUMBER.fullmatch(text):
-        return int(text) if _INTEGER.fullmatch(text) else float(text)
     try:
-        return yaml_text.load(text) if text[:1] in ("{", "[") else word
+        return yaml_text.load(text) if text[:1] in ("{", "[") else as_number(word)
     except yaml_text.YamlTextError:
         return word

@@ -9,10 +9,11 @@ from training.config.choices import Method
 from training.config.data_sets import Source
 from training.foreign import data_sets
 from training.foreign.data_sets import DataSet
-from training.foreign.entries import IS_EMPTY, IS_OFF, Answer, Table, Values, is_off, is_on, names, read
+from training.foreign.entries import IS_EMPTY, IS_OFF, Answer, Table, Values, is_off, is_on, read
 from training.foreign.launch_keys import OF_TRL
+from training.foreign.llamafactory_1 import DEFAULTS_OF_0, FIRST, defaults_of_1, is_version_1
 from training.foreign.tasks import known_task, refuse
-from training.foreign.trainer_keys import COMMAND, SHARED, TRAINER, adapter, summed, template_arguments
+from training.foreign.trainer_keys import COMMAND, SHARED, TRAINER, adapter, bf16, summed, template_arguments
 
 _STAGES = {"sft": "sft", "pt": "pretraining", "dpo": "dpo", "kto": "kto", "rm": "reward"}
 _KEYS = read("llamafactory", SHARED)
@@ -23,6 +24,14 @@ def defaults(values: Values) -> Values:
     """What LLaMA-Factory uses if a key is missing, where Lathe's default is another; its script before 0.7 has other lengths."""
     command = str(values.get(COMMAND, ""))
     own = {**_KEYS.defaults, "lora_alpha": None} | ({"cutoff_len": 1024} if "train_bash" in command else {})
+    if values.get("stage") == "pt" and not is_on(values.get("neat_packing")):
+        own["packing"] = True
+    if not is_off(values.get("val_size")) or values.get("eval_dataset"):
+        own["eval_strategy"] = "no"
+    if "evaluation_strategy" in values:
+        own.pop("eval_strategy", None)
+    if is_version_1(values):
+        own = {name: value for name, value in own.items() if name not in DEFAULTS_OF_0} | defaults_of_1(values)
     starts = command.startswith(("llamafactory-cli", "lmf"))  # which start a process on each device
     return own | ({"num_processes": None} if starts and "num_processes" not in values else {})
 
@@ -39,6 +48,8 @@ def _stage(value: Any, values: Values) -> Answer:
 def _method(value: Any, values: Values) -> Answer:
     """finetuning_type, with quantization_bit."""
     bits = values.get("quantization_bit")
+    if value is None:
+        return IS_EMPTY
     if value == "full":
         return Answer({"method": "full"})
     if value == "freeze":
@@ -63,8 +74,13 @@ def _alpha(value: Any, values: Values) -> Answer:
 
 
 def _packing(value: Any, values: Values) -> Answer:
-    packing = "padding_free" if is_on(values.get("neat_packing")) else "packed"
-    return Answer({"packing": packing if is_on(value) else "none"})
+    if is_on(value) or is_on(values.get("neat_packing")):  # which turns packing on
+        return Answer({"packing": "packed"})
+    return Answer({"packing": "none"})
+
+
+def _neat_packing(value: Any, values: Values) -> Answer:
+    return _packing(value, values) if is_on(value) else Answer({}, "Lathe never lets packed rows attend to each other.")
 
 
 def _pissa(value: Any, values: Values) -> Answer:
@@ -91,32 +107,6 @@ def _thinking(value: Any, values: Values) -> Answer:
     return Answer({"chat_template_kwargs": f"{earlier}, {argument}" if earlier else argument})
 
 
-def _peft(value: Any, _: Values) -> Answer:
-    """peft_config of LLaMA-Factory 1."""
-    if not isinstance(value, dict):
-        return Answer({"method": "full"})
-    if value.get("name") == "freeze":
-        return Answer({"method": "full", "trainable_layers": value.get("freeze_trainable_layers") or 2})
-    modules = value.get("target_modules")
-    given = {
-        "lora_r": value.get("r"),
-        "lora_alpha": value.get("lora_alpha"),
-        "lora_dropout": value.get("lora_dropout"),
-        "target_modules": None if is_off(modules) else names(modules).replace("all", "all-linear"),
-    }
-    return Answer({"method": "lora"} | {name: one for name, one in given.items() if one is not None})
-
-
-def _distributed(value: Any, _: Values) -> Answer:
-    """dist_config of LLaMA-Factory 1."""
-    name = str(value.get("name", "")) if isinstance(value, dict) else ""
-    if name.startswith("fsdp"):
-        return Answer({"strategy": "fsdp"})
-    if name == "deepspeed":
-        return Answer({"strategy": "zero3" if "3" in str(value.get("config_file", "")) else "zero2"})
-    return Answer(None, "Lathe has ddp, ZeRO and FSDP.")
-
-
 def _mix(value: Any, _: Values) -> Answer:
     """mix_strategy: the weights come with dataset."""
     until = {"interleave_under": "first_exhausted", "interleave_over": "all_exhausted"}.get(str(value))
@@ -127,20 +117,12 @@ def _mix(value: Any, _: Values) -> Answer:
     return Answer(None, "Lathe has concat, interleave_under and interleave_over.")
 
 
-def _quantized(value: Any, _: Values) -> Answer:
-    """quant_config of LLaMA-Factory 1."""
-    bits = value.get("quantization_bit") if isinstance(value, dict) else None
-    return Answer(adapter(bits or 4))
-
-
 TABLE: Table = {
     **TRAINER,
     **_KEYS.rules,
     "num_processes": OF_TRL["num_processes"],
     "ray_num_workers": lambda value, _: Answer({"num_processes": value} if isinstance(value, int) else {}),
-    "peft_config": _peft,
-    "dist_config": _distributed,
-    "quant_config": _quantized,
+    **FIRST,
     "stage": _stage,
     "finetuning_type": _method,
     "quantization_bit": _bits,
@@ -149,6 +131,8 @@ TABLE: Table = {
     "mix_strategy": _mix,
     **dict.fromkeys(("max_source_length", "max_target_length"), summed(max_source_length=512, max_target_length=512)),
     "packing": _packing,
+    "neat_packing": _neat_packing,
+    "bf16": bf16(Answer({"precision": "auto"}, "is off: the format of the model's weights decides.")),
     "enable_thinking": _thinking,
     "disable_gradient_checkpointing": lambda value, _: Answer(
         {"gradient_checkpointing": "none" if is_on(value) else "full"}

@@ -13,8 +13,12 @@ PREFIXES = _KEYS.prefixes
 
 
 def _task(value: Any, _: Values) -> Answer:
-    kind = str(value).lower().removeprefix("trl_").removeprefix("verl_")
-    return Answer({"task": known_task(kind, _TASKS, "trainer_type")})
+    return Answer({"task": known_task(_kind({f"{_IN}.trainer_type": value}), _TASKS, "trainer_type")})
+
+
+def _kind(values: Values) -> str:
+    """The trainer without the name of its library."""
+    return str(values.get(f"{_IN}.trainer_type") or "hf").lower().removeprefix("trl_").removeprefix("verl_")
 
 
 def _method(_: Any, values: Values) -> Answer:
@@ -68,6 +72,28 @@ def _of_peft(rule: Rule) -> Rule:
     return checked
 
 
+_MASKED = "text_completions_only_with_padding"
+
+
+def _collator(value: Any, values: Values) -> Answer:
+    """data.train.collator_name: of text, all tokens carry loss unless it masks the prompts."""
+    if _TASKS.get(_kind(values)) != "sft":
+        return Answer({}, "belongs to the trainer.")
+    masks = value == _MASKED or is_on(values.get("data.train.collator_kwargs.train_on_completions_only"))
+    if masks or "'assistant_only': True" in str(values.get("data.train.datasets")):
+        return Answer({"train_on_prompt": False})
+    return Answer({"train_on_prompt": True}, "all tokens of a row carry loss.")
+
+
+def _target(value: Any, _: Values) -> Answer:
+    """data.train.train_target: which assistant turns carry loss."""
+    turns = {"final_assistant_turn": "last", "all_assistant_turns": "all"}
+    name = str(value).lower()
+    return Answer(
+        {"loss_on": turns[name]} if name in turns else None, "" if name in turns else "Lathe has all and last."
+    )
+
+
 def _nested(value: Any, values: Values) -> Answer:
     on = is_on(values.get("peft.q_lora"))
     return Answer({"double_quantization": is_on(value)}) if on else Answer({}, "q_lora is off.")
@@ -75,7 +101,7 @@ def _nested(value: Any, values: Values) -> Answer:
 
 def defaults(values: Values) -> Values:
     """What Oumi uses if a key is missing."""
-    own: Values = {**_KEYS.defaults, "model.model_max_length": None}
+    own: Values = {**_KEYS.defaults, "model.model_max_length": None, "data.train.collator_name": None}
     if is_on(values.get(f"{_IN}.use_peft")):
         own |= {"peft.lora_r": 8, "peft.lora_alpha": 8, "peft.lora_dropout": 0.0, "peft.use_bnb_nested_quant": False}
     return own
@@ -95,6 +121,8 @@ TABLE: Table = {
     **_KEYS.rules,
     **{f"peft.{name}": _of_peft(_KEYS.rules[f"peft.{name}"]) for name in _OF_LORA},
     "peft.use_bnb_nested_quant": _of_peft(_nested),
+    "data.train.collator_name": _collator,
+    "data.train.train_target": _target,
     f"{_IN}.trainer_type": _task,
     f"{_IN}.use_peft": _method,
     f"{_IN}.mixed_precision_dtype": lambda value, _: Answer({} if is_off(value) else {"precision": str(value).lower()}),

@@ -18,6 +18,7 @@ from training.foreign import (
     sharding,
     swift,
     torchtune,
+    trainer_keys,
     trl,
 )
 from training.foreign.entries import Answer, Table, Values
@@ -146,9 +147,16 @@ OUMI = Program(
     commands=r"^oumi (train|distributed)",
     divides=True,
 )
+
+
+def _arguments(values: Values) -> bool:
+    names = "model_name_or_path|model_id|per_device_train_batch_size|num_train_epochs|lr_scheduler_type"
+    return has(names)(values) or ("dataset_name" in values and not trainer_keys.TRAINER.keys().isdisjoint(values))
+
+
 TRL = Program(
     "transformers and trl",
-    has("model_name_or_path|model_id|per_device_train_batch_size|num_train_epochs|dataset_name|lr_scheduler_type"),
+    _arguments,
     trl.TRL,
     defaults=project_scripts.qlora_or_trainer,
     data=project_scripts.FILES,

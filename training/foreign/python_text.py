@@ -18,8 +18,7 @@ _MOST_NODES = 100_000
 _DEEPEST = 20
 _LARGEST = 2**40
 _IMPORTS = re.compile(r"^[ \t]*(?:from|import)[ \t]+(unsloth|trl|transformers|peft)\b", re.MULTILINE)
-_MAGIC = re.compile(r"^[ \t]*%.*$", re.MULTILINE)
-_SHELL_LINE = re.compile(r"^[ \t]*!((?:.*\\\n)*.*)", re.MULTILINE)
+_MAGIC = re.compile(r"^[ \t]*%(?:.*\\\n)*.*$", re.MULTILINE)
 _TRAINER = re.compile(r"\w*?(SFT|DPO|KTO|ORPO|CPO|Reward|GRPO|PPO|RLOO|OnlineDPO|GKD|BCO|Seq2Seq|)Trainer")
 _CONFIG = re.compile(r"(?:SFT|DPO|KTO|ORPO|CPO|Reward|GRPO|PPO|RLOO|OnlineDPO|GKD|BCO)Config")
 _ARGUMENTS = re.compile(r"(?:Seq2Seq|Unsloth)?TrainingArguments")
@@ -39,8 +38,8 @@ _OF_TRAINER = frozenset({
     "neftune_noise_alpha", "reward_funcs",
 })  # fmt: skip
 _ABOUT_OBJECTS = frozenset({
-    "model", "quantization_config", "device_map", "token", "peft_config", "max_memory", "use_cache", "tokenizer", "loftq_config",
-    "layers_to_transform", "temporary_location", "inference_mode", "dataset_kwargs", "config", "low_cpu_mem_usage",
+    "model", "quantization_config", "device_map", "token", "peft_config", "max_memory", "use_cache", "tokenizer",
+    "temporary_location", "inference_mode", "config", "low_cpu_mem_usage",
 })  # fmt: skip
 
 
@@ -48,18 +47,6 @@ def is_script(text: str) -> bool:
     """True if a text imports one of the libraries and names a trainer."""
     of_shell = text.startswith("#!") and "python" not in text.partition("\n")[0]
     return not of_shell and bool(_IMPORTS.search(text)) and "Trainer" in text
-
-
-def of_notebook(values: Values) -> tuple[str, str] | None:
-    """The Python text and the shell text of a notebook's cells; None if the values are no notebook."""
-    cells = values.get("cells")
-    if not isinstance(cells, list):
-        return None
-    sources = [cell.get("source", "") for cell in cells if isinstance(cell, dict) and cell.get("cell_type") == "code"]
-    texts = ["".join(map(str, source)) if isinstance(source, list) else str(source) for source in sources]
-    shell = [text.partition("\n")[2] for text in texts if text.startswith(("%%bash", "%%sh"))]
-    shell += [line for text in texts for line in _SHELL_LINE.findall(text)]
-    return "\n".join(_SHELL_LINE.sub("", text) for text in texts if not text.startswith("%%")), "\n".join(shell)
 
 
 def read(text: str) -> Values:

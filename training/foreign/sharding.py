@@ -105,12 +105,12 @@ def from_zero(section: Values) -> Values:
     return settings
 
 
-def from_fsdp(section: Values) -> Values:
-    """The settings that an FSDP section of accelerate, transformers or axolotl gives."""
-    plain = {str(name).removeprefix("fsdp_"): value for name, value in section.items()}
-    unsharded = str(plain.get("sharding_strategy")).upper() in ("NO_SHARD", "3")
+def from_fsdp(section: Values, words: str = "") -> Values:
+    """The settings that an FSDP section of accelerate, transformers or axolotl gives, and transformers' `words` of fsdp."""
+    plain = {str(name).removeprefix("fsdp_"): section[name] for name in sorted(section, key=str)}
+    unsharded = str(plain.get("sharding_strategy")).upper() in ("NO_SHARD", "3") or "no_shard" in words
     settings: Values = {"strategy": "ddp" if unsharded else "fsdp"}
-    if is_on(plain.get("offload_params")):
+    if is_on(plain.get("offload_params")) or "offload" in words:
         settings["offload_param"] = "cpu"
     if is_on(plain.get("activation_checkpointing")):
         settings["gradient_checkpointing"] = "full"

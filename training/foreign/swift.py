@@ -89,6 +89,14 @@ def _length(value: Any, _: Values) -> Answer:
     return Answer(None, "means the longest sequence of the model; set max_length.")
 
 
+def _dtype(value: Any, values: Values) -> Answer:
+    """torch_dtype, with which ms-swift computes: in fp16 for weights of float16 and float32."""
+    precision = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp16"}.get(str(value))
+    if precision is None or any(values.get(key) is not None for key in ("bf16", "fp16")):
+        return SHARED["torch_dtype"](value, values)
+    return Answer((SHARED["torch_dtype"](value, values).settings or {}) | {"precision": precision})
+
+
 def _truncation(value: Any, _: Values) -> Answer:
     if value in ("delete", None):
         return Answer(None, "leaves out longer rows; Lathe truncates them.")
@@ -134,12 +142,14 @@ TABLE: Table = {
         "flash_attention_2" if str(value).lower() == "flash_attn" else value, values
     ),
     "max_length": _length,
+    "torch_dtype": _dtype,
+    "dtype": _dtype,
     "truncation_strategy": _truncation,
     "loss_scale": _loss_scale,
     "target_modules": _targets,
     "lora_target_modules": _targets,
     "target_regex": lambda value, _: Answer({} if is_off(value) else {"target_modules": str(value)}),
-    "init_weights": lambda value, _: Answer({} if value in (None, True) else {"lora_init": value}),
+    "init_weights": lambda value, _: Answer({} if value in (None, True, "true") else {"lora_init": value}),
     "quant_bits": _quantized,
     "quantization_bit": _quantized,
     "loss_type": _loss,

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from training.foreign.entries import Answer, Rule, Table, Values, is_off, is_on, read, to
+from training.foreign.entries import IS_OFF, Answer, Rule, Table, Values, is_off, is_on, read, to
 from training.foreign.tasks import refuse
 from training.foreign.trainer_keys import COMMAND, SHARED, adapter, max_steps
 
@@ -52,8 +52,12 @@ def _method(_: Any, values: Values) -> Answer:
     builder = _component(values, "model")
     if builder.startswith("qlora_") or is_on(values.get("model.quantize_base")):
         return Answer(adapter(4))
-    is_lora = builder.startswith(("lora_", "dora_")) or "model.lora_rank" in values
-    return Answer(adapter(None) if is_lora else {"method": "full"})
+    return Answer(adapter(None) if _is_lora(values) else {"method": "full"})
+
+
+def _is_lora(values: Values) -> bool:
+    """True for a builder with an adapter, of which qlora_ quantizes the other weights."""
+    return _component(values, "model").startswith(("lora_", "dora_", "qlora_")) or "model.lora_rank" in values
 
 
 def _targets(value: Any, values: Values) -> Answer:
@@ -97,6 +101,19 @@ def _split(value: Any, values: Values) -> Answer:
     return Answer(None, f"trains on the part {part} of the rows; set data_slice or max_samples.")
 
 
+def _held_out(value: Any, values: Values) -> Answer:
+    """A key of dataset_val, whose rows dataset.split may leave for it."""
+    if is_off(value):
+        return IS_OFF
+    split = _split(values.get("dataset.split"), values).settings if values.get("dataset.split") else None
+    same = values.get(f"dataset_val.{_COMPONENT}") in (None, values.get(f"dataset.{_COMPONENT}"))
+    return (
+        Answer({}, "dataset.split leaves these rows.")
+        if split and same
+        else Answer(None, "set validation_data or eval_split.")
+    )
+
+
 def _steps(value: Any, values: Values) -> Answer:
     epochs = values.get("epochs", 1)
     if not isinstance(value, int) or not isinstance(epochs, int):
@@ -122,6 +139,8 @@ def defaults(values: Values) -> Values:
                    "tokenizer.max_seq_len": None, "optimizer.weight_decay": 0.01}  # fmt: skip
     if "AdamW" not in _component(values, "optimizer"):
         own.pop("optimizer.weight_decay")
+    if _is_lora(values):
+        own |= {"model.lora_rank": 8, "model.lora_alpha": 16, "model.lora_dropout": 0.0}
     if _component(values, "dataset") in _WITH_PROMPT:
         own["dataset.train_on_input"] = True
     return own
@@ -135,6 +154,7 @@ TABLE: Table = {
     "checkpointer.checkpoint_dir": to("model", "the folder with the model."),
     f"dataset.{_COMPONENT}": _data,
     "dataset.split": _split,
+    **{f"dataset_val.{name}": _held_out for name in (_COMPONENT, "split", "source", "packed", "column_map")},
     "max_steps_per_epoch": _steps,
     f"optimizer.{_COMPONENT}": _choice("optimizer", "optimizer", _OPTIMIZERS),
     f"lr_scheduler.{_COMPONENT}": _scheduler,

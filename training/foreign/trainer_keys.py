@@ -6,6 +6,7 @@ from typing import Any
 from training.config.name_lists import TRACKERS
 from training.config.name_values import written
 from training.foreign.entries import IS_EMPTY, IS_OFF, Answer, Rule, Table, Values, flag, is_off, is_on, names, read
+from training.foreign.sharding import from_fsdp
 
 COMMAND = "command"
 """The command that a program's arguments are of, as a key of their own: `trl dpo`, `scripts/run_sft.py`."""
@@ -67,8 +68,49 @@ def _is_zero(value: Any) -> bool:
     return is_off(value) or str(value).strip() in ("0", "0.0")
 
 
+_HALF_A_CYCLE = 0.5
+"""From the peak to 0, as the cosine schedules of transformers decay without num_cycles."""
+
+
 def max_steps(value: Any, _: Values) -> Answer:
     return Answer({"max_steps": value}) if isinstance(value, int) and value > 0 else Answer({}, "means no limit.")
+
+
+_OF_WEIGHTS = "is off: it computes in the format of the loaded weights. Set precision to fp32 if that is fp32."
+
+
+def of_weights(values: Values) -> Values | None:
+    """The precision of a program that computes in the format of the loaded weights, if the values say that format."""
+    formats = {"bfloat16": "bf16", "bf16": "bf16", "float32": "fp32", "fp32": "fp32"}
+    given = next((str(values[key]) for key in ("torch_dtype", "dtype") if values.get(key)), "")
+    return {"precision": formats[given]} if given in formats else None
+
+
+def bf16(off: Answer | None = None) -> Rule:
+    """A rule for bf16, which counts before fp16; `off` is the answer if both are off."""
+
+    def rule(value: Any, values: Values) -> Answer:
+        if is_on(value) or str(value) == "full":
+            return Answer({"precision": "bf16"})
+        if value is None:
+            return IS_EMPTY
+        if is_on(values.get("fp16")):
+            return Answer({}, "fp16 is on.")
+        if not is_off(value):
+            return Answer({"precision": "auto"})
+        known = of_weights(values)
+        return off or (
+            Answer(known, "is the format of the weights.") if known else Answer({"precision": "auto"}, _OF_WEIGHTS)
+        )
+
+    return rule
+
+
+def _fp16(value: Any, values: Values) -> Answer:
+    if not is_on(value):
+        return IS_OFF
+    other = values.get("bf16")
+    return Answer({}, "bf16 is on.") if is_on(other) or str(other) == "full" else Answer({"precision": "fp16"})
 
 
 def _interval(what: str) -> Rule:
@@ -84,14 +126,27 @@ def _interval(what: str) -> Rule:
     return rule
 
 
-def _steps(setting: str) -> Rule:
-    """eval_steps, save_steps and logging_steps, unless they are off."""
-    return lambda value, _: Answer({setting: value}) if isinstance(value, (int, float)) else IS_EMPTY
+def steps(setting: str, *, counts: bool = False) -> Rule:
+    """eval_steps, save_steps and logging_steps, unless they or their strategy are off; a strategy that is off may not count."""
+    strategies = (
+        [] if counts else [setting.replace("_steps", "_strategy"), setting.replace("eval_steps", "evaluation_strategy")]
+    )
+
+    def rule(value: Any, values: Values) -> Answer:
+        off = next((key for key in strategies if values.get(key) is not None and is_off(values[key])), None)
+        if off:
+            return Answer({}, f"{off} is off.")
+        return Answer({setting: value}) if isinstance(value, (int, float)) else IS_EMPTY
+
+    return rule
 
 
 def _checkpointing(value: Any, values: Values) -> Answer:
     """gradient_checkpointing: true, false, or a kind of it."""
     if is_off(value):
+        section = values.get("fsdp_config")
+        if isinstance(section, dict) and from_fsdp(section).get("gradient_checkpointing"):
+            return Answer({}, "fsdp_config turns it on.")
         return Answer({"gradient_checkpointing": "none"})
     offloads = "offload" in str(value) or str(value) == "unsloth" or is_on(values.get("activation_offloading"))
     return Answer({"gradient_checkpointing": "offloaded" if offloads else "full"})
@@ -110,10 +165,12 @@ def _scheduler_options(value: Any, values: Values) -> Answer:
             settings["min_lr_ratio"] = given / rate
         elif name == "num_cycles" and isinstance(given, int):
             settings["lr_cycles"] = given
+        elif name == "num_cycles" and given == _HALF_A_CYCLE:
+            continue
         else:
             note = f"{name} is not supported; Lathe has min_lr_ratio, lr_cycles and decay_share."
             return Answer(settings or None, note)
-    return Answer(settings)
+    return Answer(settings, "" if settings else "is how this schedule decays.")
 
 
 def _hub_name(value: Any, values: Values) -> Answer:
@@ -129,6 +186,8 @@ def _dtype(value: Any, _: Values) -> Answer:
     """torch_dtype: the format of the stored weights."""
     if str(value) in ("bfloat16", "bf16"):
         return Answer({"weights_precision": "bf16"})
+    if str(value) in ("float32", "fp32"):
+        return Answer({"weights_precision": "fp32"})
     return Answer({}, "precision and weights_precision say this.")
 
 
@@ -192,12 +251,14 @@ _LIGER = flag({"chunked_loss": "auto"}, note="it does what Liger's loss does; Li
 TRAINER: Table = {
     **read("trainer_keys").rules,
     "max_steps": max_steps,
+    "bf16": bf16(),
+    "fp16": _fp16,
     "lr_scheduler_kwargs": _scheduler_options,
     "warmup_ratio": _warmup("warmup_steps", counts=False),
     "warmup_steps": _warmup("warmup_ratio", counts=True),
-    "logging_steps": _steps("logging_steps"),
-    "eval_steps": _steps("eval_steps"),
-    "save_steps": _steps("save_steps"),
+    "logging_steps": steps("logging_steps"),
+    "eval_steps": steps("eval_steps"),
+    "save_steps": steps("save_steps"),
     "eval_strategy": _interval("eval"),
     "evaluation_strategy": _interval("eval"),
     "save_strategy": _interval("save"),

@@ -9,15 +9,27 @@ from typing import Any
 
 from training.config.fields import ConfigError, parse
 from training.config.run_config import RunConfig
-from training.deepspeed_file import reader as deepspeed_reader
 from training.errors import UserError
 from training.foreign.axolotl import keys_of_sets
-from training.foreign.entries import IS_EMPTY, IS_OFF, Answer, Entry, Outcome, Rule, Values, entry, is_off
+from training.foreign.entries import (
+    IS_EMPTY,
+    IS_OFF,
+    Answer,
+    Entry,
+    Outcome,
+    Rule,
+    Values,
+    as_number,
+    counting,
+    entry,
+    is_off,
+)
 from training.foreign.inputs import Given, given
-from training.foreign.programs import AXOLOTL, Program
-from training.foreign.sharding import from_deepspeed, from_fsdp, from_name, from_zero, looks_like_deepspeed
+from training.foreign.programs import ACCELERATE, AXOLOTL, Program
+from training.foreign.sharding_files import of_deepspeed, of_fsdp
 from training.foreign.shell_values import Unresolved
 
+_TEXTS = frozenset(name for name, field in RunConfig.model_fields.items() if field.annotation in (str, str | None))
 _STAND_INS = {"model": "MODEL", "data": "DATA"}
 _NOT_GIVEN = "is not given: {0}'s default."
 _UNSEEN = " {0} is not here, and may have its own: import the command from its folder."
@@ -70,20 +82,22 @@ def import_text(text: str, folder: Path | None, name: str = "") -> Imported:
     own = _entries(source.program, source.values, source)
     known = {name: value for name, value in _composed(launcher).items() if name == "num_processes"}
     defaults = _defaults(source.program, source.values, source, own, known) if source.complete else []
-    return _checked(source.program, [*source.entries, *launcher, *own, *defaults])
+    return _checked(source.program, counting([source.entries, launcher, own, defaults]))
 
 
 def together(parts: Sequence[Imported]) -> Imported:
     """Several translations as one: a later one overrides, but its defaults do not."""
-    entries = tuple(one for part in parts for one in part.entries)
+    entries = tuple(counting([part.entries for part in parts]))
     programs = dict.fromkeys(name for part in parts for name in part.programs)
     return Imported(tuple(programs), entries, _composed(entries))
 
 
 def _entries(program: Program, values: Values, source: Given) -> list[Entry]:
     entries = []
+    numbers = {key: as_number(value) for key, value in values.items()}
     for key, value in values.items():
-        entries.append(_unless_empty(_entry(program, str(key), value, values, source)))
+        one = _unless_empty(_entry(program, str(key), numbers[key], numbers, source))
+        entries.append(replace(one, value=value, settings=_as_texts(one.settings, value)))
         if program is AXOLOTL and key in program.data | program.held_out:
             entries += keys_of_sets(str(key), value)
     return entries
@@ -106,6 +120,16 @@ def _entry(program: Program, key: str, value: Any, values: Values, source: Given
     return entry(key, value, rule(meant, values))
 
 
+def _as_texts(settings: Values, written: Any) -> Values:
+    """The settings with a text for each number that is one in Lathe, such as the name of a run."""
+    return {
+        name: str(written if as_number(written) == value else value)
+        if name in _TEXTS and isinstance(value, (int, float))
+        else value
+        for name, value in settings.items()
+    }
+
+
 def _unless_empty(given: Entry) -> Entry:
     """A key without a value is as one that is not given, but for the task that has such a key.
 
@@ -126,38 +150,15 @@ def _rule(program: Program, key: str) -> Rule | None:
 def _special(program: Program, key: str, value: Any, values: Values, source: Given) -> Answer | None:
     """The answer for keys that name files or hold sections of another program."""
     if key in ("deepspeed", "deepspeed_config", "deepspeed_config_file"):
-        return _deepspeed(value, source)
+        return of_deepspeed(value, source.nearby.text)
     if key in ("fsdp", "fsdp_config") and not is_off(value):
-        return Answer(from_fsdp(value if isinstance(value, dict) else {}))
+        if is_off(values.get("fsdp")) and program not in (AXOLOTL, ACCELERATE):
+            return Answer({}, "has no effect without fsdp.")
+        return of_fsdp(values.get("fsdp"), values.get("fsdp_config"), source.nearby.text)
     if key not in program.data | program.held_out:
         return None
     setting = "validation_data" if key in program.held_out else "data"
     return program.datasets(value, values, source.nearby.folder, setting)
-
-
-def _deepspeed(value: Any, source: Given) -> Answer:
-    """The settings of a DeepSpeed JSON: in place, as text, as the name of a file, or of one that the program brings."""
-    if is_off(value):
-        return IS_EMPTY
-    if isinstance(value, dict) and "deepspeed_config_file" in value:
-        return _deepspeed(value["deepspeed_config_file"], source)
-    if isinstance(value, dict):
-        return Answer(from_deepspeed(value) if looks_like_deepspeed(value) else from_zero(value))
-    name = str(value)
-    text = name if name.lstrip().startswith("{") else source.nearby.text(name)
-    if text is not None:
-        return _of_json(text, name)
-    settings = from_name(name)
-    return Answer(settings, "" if settings else f"{name[:200]} is not here. Import that file too, or set strategy.")
-
-
-def _of_json(text: str, name: str) -> Answer:
-    """The settings of a DeepSpeed JSON, with comments or without."""
-    try:
-        file = deepspeed_reader.read(text).values
-    except deepspeed_reader.LooseJsonError as error:
-        return Answer(None, f"{name} is not valid JSON: {error}.")
-    return Answer(from_deepspeed(file)) if looks_like_deepspeed(file) else Answer(None, f"{name} is no DeepSpeed file.")
 
 
 def _defaults(
@@ -166,6 +167,7 @@ def _defaults(
     """The program's defaults for keys that are missing and that Lathe would fill otherwise, unless other keys give the settings."""
     note = _NOT_GIVEN.format(program.name)
     note += _UNSEEN.format(source.unseen) if source.unseen and program is source.program else ""
+    values = {key: as_number(value) for key, value in values.items()}
     filled = program.defaults(values | (known or {}))
     empty = {one.key for one in own if one.value in (None, "", []) and one.outcome is Outcome.NO_EFFECT}
     absent = {key: value for key, value in filled.items() if key not in values or key in empty}
@@ -175,7 +177,8 @@ def _defaults(
         one = _entry(program, key, value, values | absent, source)
         settings = {name: given for name, given in one.settings.items() if name not in taken}
         if settings:
-            entries.append(Entry(key, None, Outcome.TRANSLATED, settings, note))
+            reason = "" if one.note in (IS_OFF.note, IS_EMPTY.note) else f" {one.note}"
+            entries.append(Entry(key, None, Outcome.TRANSLATED, settings, (note + reason).strip()))
         elif one.outcome is Outcome.UNSUPPORTED and not one.settings:
             begin = "" if one.note.startswith("is not given") else "is not given: "
             entries.append(replace(one, value=None, note=begin + one.note))

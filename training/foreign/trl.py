@@ -5,7 +5,7 @@ from typing import Any
 
 from training.config.choices import PreferenceLoss
 from training.errors import UserError
-from training.foreign.entries import IS_EMPTY, Answer, Rule, Table, Values, is_off, is_on, read
+from training.foreign.entries import IS_EMPTY, IS_OFF, Answer, Rule, Table, Values, is_off, is_on, read
 from training.foreign.launch_keys import OF_TRL
 from training.foreign.tasks import named_task, refuse
 from training.foreign.trainer_keys import COMMAND, FILE, SHARED, TRAINER, adapter, summed
@@ -207,6 +207,21 @@ def _beta(value: Any, values: Values) -> Answer:
     return Answer({"beta": value, "task": task_of(values)}, note)
 
 
+_ALL_TOKENS = (
+    "conversations and texts carry loss on every token, rows with prompt and completion on the completion only: "
+    "set train_on_prompt to false for these."
+)
+
+
+def _assistant_only(value: Any, values: Values) -> Answer:
+    """assistant_only_loss, without which trl trains on all tokens of a conversation."""
+    if is_on(value):
+        return Answer({"train_on_prompt": False})
+    if is_on(values.get("completion_only_loss")):
+        return Answer({}, "completion_only_loss says this.")
+    return Answer({"train_on_prompt": True}, _ALL_TOKENS) if task_of(values) == "sft" else IS_OFF
+
+
 def _text_column(value: Any, _: Values) -> Answer:
     return Answer({} if value in (None, "text") else {"columns": f"text={value}"})
 
@@ -226,6 +241,12 @@ def _prefix(value: Any, _: Values) -> Answer:
     return Answer({"method": "prefix_tuning", "method_options": f"num_virtual_tokens={value}"} if value else {})
 
 
+def _is_sft_trainer(values: Values) -> bool:
+    """True if trl's trainer for SFT makes the labels, not a script with a trainer of its own."""
+    command = str(values.get(COMMAND, ""))
+    return "SFT with" in command or (" with " not in command and is_own(values))
+
+
 def defaults(values: Values) -> Values:
     """What the program uses for missing keys, where Lathe's default is another."""
     task, command = task_of(values), str(values.get(COMMAND))
@@ -236,6 +257,8 @@ def defaults(values: Values) -> Values:
         own["validation_split_percentage"] = 5
     if command.startswith("trl "):  # which starts accelerate
         own["num_processes"] = None
+    if task == "sft" and _is_sft_trainer(values):
+        own["assistant_only_loss"] = False
     generates = task in ("sft", "pretraining", "seq2seq", "classification")
     if (generates or "with Training" in command) and not is_own(values):
         return own | {"learning_rate": 5e-5, "logging_steps": 500}
@@ -252,6 +275,7 @@ TRL: Table = {
     COMMAND: _task,
     FILE: _task_by_file,
     "dataset_text_field": _text_column,
+    "assistant_only_loss": _assistant_only,
     "validation_split_percentage": _share,
     "dataset_mixture": _mixture,
     "datasets": lambda value, _: IS_EMPTY if is_off(value) else Answer(None, _SETS),
