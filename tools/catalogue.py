@@ -19,8 +19,11 @@ from app.documents.comparison.result_lines import LAST, RESULTS
 from app.documents.live.panels import PANELS
 from app.pages import build
 from app.server import within_event_loop
+from app.texts import PLOTS
 from app.web.gradio_texts import texts_of
-from training.config.fields import settings
+from training.config.applies import APPLIES
+from training.config.fields import BOUNDS, settings
+from training.config.peft_methods import OR, TYPES, methods
 from training.run_folder.gguf_types import GgufType
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -53,9 +56,12 @@ def _of_components() -> Iterator[tuple[str, str]]:
 
 
 def _of_settings() -> Iterator[tuple[str, str]]:
-    for item in settings().values():
-        words = (item.label, item.sentence, item.group.value)
-        yield from (("training/config", text) for text in words if text)
+    items = settings().values()
+    words = {*BOUNDS, *TYPES.values(), OR, *(rule.words for rule in APPLIES.values())}
+    words |= {text for item in items for text in (item.label, item.sentence, item.group.value)}
+    words |= {text for item in items for text in (*item.choice_labels, *item.choice_sentences)}
+    words |= {option.help for method in methods().values() for option in method.options.values()}
+    yield from (("training/config", text) for text in words if text)
 
 
 def _of_tables() -> Iterator[tuple[str, str]]:
@@ -63,7 +69,7 @@ def _of_tables() -> Iterator[tuple[str, str]]:
     for result in (*RESULTS, *LAST):
         yield from (("app/documents", text) for text in (result.label, result.group, result.short))
     for panel in PANELS:
-        yield from (("app/documents", text) for text in (panel.title, *(line.label for line in panel.lines)))
+        yield from ((PLOTS, text) for text in (panel.title, *(line.label for line in panel.lines)))
     yield from (("training/run_folder", kind.meaning) for kind in GgufType)
 
 

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 import gradio as gr
 from markupsafe import Markup
 
+from app.format.setting_text import in_words, label
 from app.pages.common import form
 from app.pages.common.html import UNQUEUED, each, html, note_html, panel, table, title, user_error_html
 from app.pages.common.upload_box import deleted_afterwards, uploads_only
@@ -97,7 +98,7 @@ def _answer(texts: Sequence[tuple[str, str]]) -> Markup:
 
 def _imported(imported: Imported) -> Markup:
     missing = (
-        f" Still to choose there: {', '.join(form.label(name).lower() for name in imported.missing)}."
+        f" Still to choose there: {', '.join(label(name).lower() for name in imported.missing)}."
         if imported.missing
         else ""
     )
@@ -135,7 +136,7 @@ def _short(value: Any) -> str:
 
 def _here(one: Entry) -> str:
     return ", ".join(
-        form.in_words(name, value) if name in settings() else f"{name} {value}" for name, value in one.settings.items()
+        in_words(name, value) if name in settings() else f"{name} {value}" for name, value in one.settings.items()
     )
 
 

@@ -1,7 +1,8 @@
 """The texts of Gradio's components in the language of the request.
 
 Gradio makes its components once, in English, and sends them with each page as JSON; here the texts in it are translated on their
-way to the browser. Values that handlers send later are translated where they are made, with `_`.
+way to the browser. A text with a number, a name or a list in it is made again for the language (`made`). Values that handlers send
+later are translated where they are made, with `_`.
 """
 
 import json
@@ -18,10 +19,19 @@ from app import texts
 Translate = Callable[[str], str]
 _CONFIG = re.compile(r"(<script[^>]*>window\.gradio_config = )(.*?)(;</script>)", re.DOTALL)
 _PROPS = ("label", "info", "placeholder", "title")
-_SHOWN_VALUES = ("button", "uploadbutton", "downloadbutton", "html", "markdown")
+_SHOWN_VALUES = ("button", "uploadbutton", "downloadbutton", "html", "markdown", "code")
 """The components whose value is a text of ours and not a person's."""
-_MARKUP = re.compile(r'(<(?:[^"<>]|"[^"]*")*>)')
+_MARKUP = re.compile(r'(<(?:code|kbd|pre)\b.*?</(?:code|kbd|pre)>|<(?:[^"<>]|"[^"]*")*>)', re.DOTALL)
+"""A tag, or the whole of an element whose text is typed as it is."""
 _ATTRIBUTE = re.compile(r'( (?:title|alt|aria-label|placeholder)=")([^"]+)(?=")')
+_MADE: dict[str, Callable[[], str]] = {}
+
+
+def made(make: Callable[[], str]) -> str:
+    """The text of a component that is made with `_`: in English now, and again for each language."""
+    english = make()
+    _MADE[english] = make
+    return english
 
 
 def translated(page: str) -> str:
@@ -61,8 +71,9 @@ def translate(component: dict[str, Any], translation: Translate) -> None:
     for name in _PROPS:
         if isinstance(props.get(name), str):
             props[name] = _sentence(props[name], translation)
-    if component["type"] in _SHOWN_VALUES and isinstance(props.get("value"), str):
-        props["value"] = _markup(props["value"], translation)
+    value = props.get("value")
+    if component["type"] in _SHOWN_VALUES and isinstance(value, str):
+        props["value"] = _MADE[value]() if value in _MADE else _markup(value, translation)
     if isinstance(choices := props.get("choices"), list):
         props["choices"] = [_choice(choice, translation) for choice in choices]
 
@@ -74,6 +85,8 @@ def _choice(choice: Any, translation: Translate) -> Any:
 
 def _sentence(english: str, translation: Translate) -> str:
     """`english` without the space around it, if it has a letter."""
+    if english in _MADE:
+        return _MADE[english]()
     core = english.strip()
     return english.replace(core, translation(core)) if any(sign.isalpha() for sign in core) else english
 

@@ -1,6 +1,7 @@
 """The settings of RunConfig as the form, the command line and the docs use them, and the labels of choices (choices.toml)."""
 
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -17,6 +18,7 @@ from training.config.run_config import Changes, RunConfig
 from training.errors import Problem, UserError
 
 Kind = Literal["text", "integer", "number", "boolean", "choice"]
+BOUNDS = ("{} to {}", "above {}", "at least {}", "below {}", "at most {}")
 
 
 @dataclass(frozen=True)
@@ -50,17 +52,17 @@ class Setting:
     @property
     def bounds(self) -> str:
         """The bounds as text: "1 to 1024", "above 0, at most 1", or empty."""
-        low = (
-            f"{'above' if self.open_minimum else 'at least'} {_number(self.minimum)}"
-            if self.minimum is not None
-            else ""
-        )
-        high = (
-            f"{'below' if self.open_maximum else 'at most'} {_number(self.maximum)}" if self.maximum is not None else ""
-        )
-        if low and high and not self.open_minimum and not self.open_maximum:
-            return f"{_number(self.minimum)} to {_number(self.maximum)}"
-        return ", ".join(part for part in (low, high) if part)
+        return self.bounded(str)
+
+    def bounded(self, translation: Callable[[str], str]) -> str:
+        """The bounds as text, with the words of BOUNDS translated."""
+        between, above, at_least, below, at_most = map(translation, BOUNDS)
+        low, high = _number(self.minimum), _number(self.maximum)
+        if self.minimum is not None and self.maximum is not None and not self.open_minimum and not self.open_maximum:
+            return between.format(low, high)
+        parts = [(above if self.open_minimum else at_least).format(low)] if self.minimum is not None else []
+        parts += [(below if self.open_maximum else at_most).format(high)] if self.maximum is not None else []
+        return ", ".join(parts)
 
 
 class ConfigError(UserError):

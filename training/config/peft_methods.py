@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -23,7 +23,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
 }
 """Options that PEFT needs although its classes have a default for them, each with a typical value."""
 
-_TYPES = {
+TYPES = {
     "boolean": "true or false",
     "integer": "an integer",
     "number": "a number",
@@ -32,6 +32,7 @@ _TYPES = {
     "integers": "a list of integers such as [0, 1]",
     "mapping": "a mapping such as {q_proj: 4}",
 }
+OR = "or"
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,12 @@ class Option:
     @property
     def takes(self) -> str:
         """The accepted values as text."""
-        types = [_TYPES[kind] for kind in self.kinds if kind != "choice"]
-        return " or ".join([*types, *([", ".join(self.choices)] if self.choices else [])])
+        return self.taken(str)
+
+    def taken(self, translation: Callable[[str], str]) -> str:
+        """The accepted values as text, with the words of TYPES and OR translated."""
+        types = [translation(TYPES[kind]) for kind in self.kinds if kind != "choice"]
+        return f" {translation(OR)} ".join([*types, *([", ".join(self.choices)] if self.choices else [])])
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from app.format import numbers
+from app.format.setting_text import all_in_words, label, value_in_words
 from app.pages.common import form
-from app.texts import _
 from app.web.templating import TEMPLATES
 from training.config.fields import settings
 from worker.diagnosis.diagnosis import NO_FAILURE, UNKNOWN
@@ -23,26 +23,16 @@ def new_run_address(values: Mapping[str, Any], run_id: str = "") -> str:
     return "/new?" + urlencode(clone | {name: numbers.plain(value) for name, value in values.items()})
 
 
-def settings_in_words(values: Mapping[str, Any]) -> str:
-    """Settings by their labels: "Micro batch size: 2, LoRA r: 8"."""
-    return ", ".join(form.in_words(name, value) for name, value in values.items())
-
-
-def setting_label(name: str) -> str:
-    """The label of a setting."""
-    return _(form.label(name))
-
-
 def setting_value(name: str, value: Any) -> str:
     """A value as pages show it; that of an unknown setting as it is."""
-    return _(settings()[name].in_words(value)) if name in settings() and value is not None else str(value)
+    return value_in_words(name, value) if name in settings() and value is not None else str(value)
 
 
-TEMPLATES.filters["setting_label"] = setting_label
+TEMPLATES.filters["setting_label"] = label
 TEMPLATES.globals |= {
     "UNEXPLAINED": (UNKNOWN, NO_FAILURE),
     "known_settings": known_settings,
     "new_run_address": new_run_address,
     "setting_value": setting_value,
-    "settings_in_words": settings_in_words,
+    "settings_in_words": all_in_words,
 }

@@ -13,6 +13,8 @@ import gradio as gr
 from markupsafe import Markup
 
 from app.access import callers
+from app.format.setting_text import all_in_words, in_short
+from app.texts import _
 from training.config.applies import APPLIES, Values, applies
 from training.config.choices import EngineName
 from training.config.fields import ConfigError, Setting, parse, settings
@@ -77,11 +79,6 @@ def shown(setting: Setting, value: Any) -> Any:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def in_words(name: str, value: Any) -> str:
-    """A setting's label and a value: "Strategy: ZeRO stage 2", "LoRA r: 8"."""
-    return f"{label(name)}: {settings()[name].in_words(value)}"
-
-
 def applying(values: Values) -> dict[str, Any]:
     """The values that have an effect with the others, as typed."""
     return {name: value for name, value in values.items() if applies(name, values)}
@@ -121,15 +118,9 @@ def fix_button(changes: Mapping[str, Any], more: Mapping[str, Any] | None = None
     known = {name: value for name, value in changes.items() if name in settings()}
     if not known:
         return Markup("")
-    words = ", ".join(in_words(name, value) for name, value in known.items())
+    words = _("Set {settings}").format(settings=all_in_words(known))
     send = json.dumps({"changes": {**(more or {}), **known}}, default=str)
-    return Markup('<button type="button" class="fix" data-send="{}">Set {}</button>').format(send, words)
-
-
-def label(name: str) -> str:
-    """A setting's name on pages."""
-    known = settings().get(name)
-    return known.label if known else name.replace("_", " ").capitalize()
+    return Markup('<button type="button" class="fix" data-send="{}">{}</button>').format(send, words)
 
 
 def build(members: Iterable[Setting], choosers: Mapping[str, Chooser]) -> dict[str, Component]:
@@ -165,19 +156,6 @@ def _explained(setting: Setting) -> str:
     """The line of help below a setting: on its default if it has choices; static/new-run.js explains the chosen one."""
     value = setting.default
     return setting.choice_sentences[setting.choices.index(value)] if value in setting.choices else in_short(setting)
-
-
-def in_short(setting: Setting) -> str:
-    """The first statement of a setting's sentence, without the raw names of the choices to which it applies."""
-    sentence = re.sub(r"^[a-z0-9][\w, ()]*: ", "", setting.sentence)
-    first = re.split(r"[.;](?:\s|$)", sentence, maxsplit=1)[0]
-    return f"{first[:1].upper()}{first[1:]}."
-
-
-def in_full(setting: Setting) -> str:
-    """A setting's sentence with its bounds and its name in files, for a tooltip."""
-    bounds = f" ({setting.bounds})" if setting.bounds else ""
-    return f"{setting.sentence.removesuffix('.')}{bounds}. In files: {setting.name}."
 
 
 def _side_by_side(setting: Setting) -> bool:

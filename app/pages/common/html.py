@@ -36,9 +36,14 @@ def html(
     )
 
 
-def title(heading: str, aside: Markup | str = "") -> HTML:
+def title(name: str, aside: Markup | str = "") -> HTML:
     """The page's heading, with `aside` at its right."""
-    return html(Markup('<div class="title"><h1>{}</h1><div class="aside">{}</div></div>').format(heading, aside))
+    return html(heading(name, aside))
+
+
+def heading(name: str, aside: Markup | str = "") -> Markup:
+    """The content of `title`."""
+    return Markup('<div class="title"><h1>{}</h1><div class="aside">{}</div></div>').format(name, aside)
 
 
 def each(template: str, items: Iterable[Iterable[Any]]) -> Markup:

@@ -8,6 +8,8 @@ from typing import Any
 import gradio as gr
 
 from app.access import uploads
+from app.texts import _
+from app.web.gradio_texts import made
 from training.data.files.formats import FORMATS
 
 FILE_TYPES = [f".{name}" for name in (*FORMATS, "gz", "zip")]
@@ -15,7 +17,7 @@ FILE_TYPES = [f".{name}" for name in (*FORMATS, "gz", "zip")]
 
 def upload_box(*, several: bool = False) -> gr.File:
     """The upload box. Its handlers get the path of the file, with `several` a list of paths."""
-    label = f"Upload a data set: {', '.join(FILE_TYPES)}"
+    label = made(lambda: _("Upload a data set: {endings}").format(endings=", ".join(FILE_TYPES)))
     many: Any = "multiple" if several else "single"
     box = gr.File(
         label=label, file_count=many, file_types=FILE_TYPES, height=64, elem_classes="upload", elem_id="upload"

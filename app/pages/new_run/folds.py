@@ -11,8 +11,11 @@ import gradio as gr
 from markupsafe import Markup
 
 from app.format import numbers
+from app.format.setting_text import in_full, label, value_in_words
 from app.pages.common import form
 from app.pages.common.html import HTML, each, html
+from app.texts import _
+from app.web.gradio_texts import made
 from training.config.applies import APPLIES, Values
 from training.config.choices import Group
 from training.config.data_sets import FIELDS
@@ -41,24 +44,33 @@ def build_group(group: Group, choosers: Mapping[str, form.Chooser]) -> dict[str,
 @contextmanager
 def folded(group: Group) -> Iterator[None]:
     """A group below a button that opens it."""
-    labels = ", ".join(item.label for item in [*members(group, advanced=False), *members(group, advanced=True)])
+    with gr.Column(elem_classes="card group foldable", elem_id=_id(group)):
+        html(made(lambda: _head(group)))
+        yield
+
+
+def _head(group: Group) -> Markup:
+    inside = [*members(group, advanced=False), *members(group, advanced=True)]
     head = Markup(
         '<h2><button type="button" class="fold" aria-expanded="false"><b>{}</b>'
         '<span class="differs"></span><span class="holds">{}</span></button></h2>'
     )
-    with gr.Column(elem_classes="card group foldable", elem_id=_id(group)):
-        html(head.format(group.value, labels))
-        yield
+    return head.format(_(group.value), ", ".join(label(item.name) for item in inside))
 
 
 def search_box() -> Markup:
     """The search over all settings, with what it searches; it needs no request."""
     box = Markup(
         '<span class="find" data-index="{}"><input type="search" autocomplete="off" spellcheck="false" id="find-setting" '
-        'placeholder="Search all {} settings" aria-label="Search all settings" aria-describedby="find-result">'
-        '<kbd title="Press / to search">/</kbd></span>'
+        'placeholder="{}" aria-label="{}" aria-describedby="find-result">'
+        '<kbd title="{}">/</kbd></span>'
     )
-    return box.format(json.dumps(index(), ensure_ascii=False, separators=(",", ":")), len(settings()))
+    return box.format(
+        json.dumps(index(), ensure_ascii=False, separators=(",", ":")),
+        _("Search all {number} settings").format(number=len(settings())),
+        _("Search all settings"),
+        _("Press / to search"),
+    )
 
 
 def changes_box() -> HTML:
@@ -73,9 +85,9 @@ def changes_html(values: Values) -> Markup:
     for group in Group:
         inside = [*members(group, advanced=False), *members(group, advanced=True)]
         words = [_words(item, changed[item.name]) for item in inside if item.name in changed]
-        more = [f"{len(words) - _NAMED} more"] if len(words) > _NAMED else []
-        line = f"{numbers.count(len(words))} changed: {', '.join([*words[:_NAMED], *more])}" if words else ""
-        lines.append((_id(group), line))
+        more = [_("{number} more").format(number=len(words) - _NAMED)] if len(words) > _NAMED else []
+        line = _("{number} changed: {settings}").format(number=len(words), settings=", ".join([*words[:_NAMED], *more]))
+        lines.append((_id(group), line if words else ""))
     return each('<p data-group="{}">{}</p>', lines)
 
 
@@ -86,23 +98,27 @@ def index() -> dict[str, dict[str, object]]:
         elsewhere.setdefault(name, []).append(other)
     return {
         name: {
-            "label": setting.label,
+            "label": label(name),
             "group": "" if setting.basic else _id(setting.group),
-            "help": form.in_full(setting),
+            "help": in_full(setting),
             "elsewhere": " ".join(elsewhere.get(name, [])),
-            "choices": list(zip(setting.choices, setting.choice_labels, setting.choice_sentences, strict=True)),
-            "applies": APPLIES[name].words if name in APPLIES else "",
+            "choices": list(
+                zip(setting.choices, map(_, setting.choice_labels), map(_, setting.choice_sentences), strict=True)
+            ),
+            "applies": _(APPLIES[name].words) if name in APPLIES else "",
         }
         for name, setting in settings().items()
     }
 
 
 def _words(setting: Setting, value: object) -> str:
+    name = label(setting.name)
     if setting.kind == "boolean":
-        return setting.label if value else f"no {setting.label}"
+        return name if value else _("no {setting}").format(setting=name)
     if setting.name in FIELDS:
-        return setting.label  # its value is an id, a path or a list of them
-    return f"{setting.label} {numbers.shorten(setting.in_words(value), 30) or 'empty'}"
+        return name  # its value is an id, a path or a list of them
+    shown = numbers.shorten(value_in_words(setting.name, value), 30) or _("empty")
+    return f"{name} {shown}"
 
 
 def _id(group: Group) -> str:

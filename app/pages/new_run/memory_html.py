@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from app.format import forecast_text as words
 from app.format.forecast_text import QUESTIONS, memory_text, speed_rows, value_text
+from app.format.setting_text import in_words
 from app.pages.common import form
 from app.pages.common.html import each
 from training.forecast.advice import Advice, Combination
@@ -109,7 +110,7 @@ def _solution(solution: Solution) -> Markup:
     if not solution.changes and solution.wanted is not Wanted.GPU:
         return Markup("<li><b>{}</b><span>{}</span></li>").format(text, memory_text(solution))
     others = {name: value for name, value in solution.changes.items() if name != solution.wanted.value}
-    more = f" Also sets {', '.join(form.in_words(name, value) for name, value in others.items())}." if others else ""
+    more = f" Also sets {', '.join(in_words(name, value) for name, value in others.items())}." if others else ""
     return Markup('<li><button type="button" class="fix" data-send="{}">Set {}</button><span>{}{}</span></li>').format(
         json.dumps(sent), f"{text[:1].lower()}{text[1:]}", memory_text(solution), more
     )

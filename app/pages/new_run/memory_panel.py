@@ -24,6 +24,8 @@ from app.pages.new_run.memory_html import (
     speed_html,
     verdict_html,
 )
+from app.texts import _
+from app.web.gradio_texts import made
 from training.config.applies import Values
 from training.config.choices import Task
 from training.config.run_config import RunConfig, on_gpus
@@ -64,11 +66,11 @@ class MemoryPanel:
 def build() -> MemoryPanel:
     """The components, set to this machine."""
     here = of_machine(review.machine())
-    own = f"This machine ({here.label})" if here else "This machine (CPU)"
+    own = made(lambda: _("This machine ({name})").format(name=here.label if here else "CPU"))
     with gr.Column(elem_classes="card memory-card"):
         html(Markup("<header><h2>Memory</h2></header>"))
         with gr.Row(elem_classes="settings"):
-            choices = [(own, HERE), *((card.label, name) for name, card in CARDS.items())]
+            choices = [(own, HERE), *((made(partial(str, card.label)), name) for name, card in CARDS.items())]
             card = gr.Dropdown(choices, value=HERE, label="GPU", elem_id="memory-gpu", elem_classes="setting pick")
             count = gr.Radio(
                 [("Auto", ""), *((count, count) for count in _COUNTS)],

@@ -9,10 +9,13 @@ from markupsafe import Markup
 
 from app.access import callers
 from app.format import numbers
+from app.format.setting_text import label, value_in_words
 from app.pages.common import form
 from app.pages.common.cache import TimedCache
 from app.pages.common.form import local_model
 from app.pages.common.html import HTML, UNQUEUED, bar, each, html, table
+from app.texts import _
+from app.web.gradio_texts import made
 from training.config.applies import Values
 from training.config.choices import Group
 from training.config.fields import ConfigError, settings
@@ -39,7 +42,7 @@ class MethodPanel:
 
 def build() -> MethodPanel:
     """The components, with the options of the default method."""
-    options = html(options_html(form.defaults()["method"]), classes="method-options")
+    options = html(made(lambda: options_html(form.defaults()["method"])), classes="method-options")
     show_targets = gr.Button("Show trainable parameters", size="sm", elem_id="look-targets")
     return MethodPanel(options, show_targets, html(classes="targets"))
 
@@ -62,10 +65,11 @@ def options_html(name: str) -> Markup:
         return Markup("")
     rows = each(
         "<tr><th><code>{}</code></th><td>{}</td><td>{}</td><td><code>{}</code></td></tr>",
-        [(key, option.help, option.takes, _default(option)) for key, option in known.options.items()],
+        [(key, _(option.help), option.taken(_), _default(option)) for key, option in known.options.items()],
     )
-    return Markup('<details class="options"><summary>{} options</summary>{}</details>').format(
-        settings()["method"].in_words(name), table("options", ["Option", "Description", "Type", "Default"], rows)
+    heads = [_("Option"), _("Description"), _("Type"), _("Default")]
+    return Markup('<details class="options"><summary>{}</summary>{}</details>').format(
+        _("{method} options").format(method=value_in_words("method", name)), table("options", heads, rows)
     )
 
 
@@ -73,11 +77,11 @@ def targets_html(values: Values) -> Markup:
     """The parameters that the form's method trains in its model, or the problem that prevents an answer."""
     config = form.check({**values, "data": values.get("data") or "none"})
     if isinstance(config, list):
-        return _problem(form.label(config[0].field), config[0].message, config[0].fix)
+        return _problem(label(config[0].field), config[0].message, config[0].fix)
     try:
         answer = _answers.get(_key(config), lambda: shapes.list_targets(callers.settled(config)))
     except ConfigError as error:  # is not cached, since it may be gone at the next try
-        return _problem(form.label(error.problem.field), error.message, error.fix)
+        return _problem(label(error.problem.field), error.message, error.fix)
     share = numbers.percent(answer["trainable"] / answer["total"], 4)
     lead = Markup('<p class="note"><b>{}</b> of {} parameters are trainable ({}).</p>').format(
         f"{answer['trainable']:,}", f"{answer['total']:,}", share
@@ -105,4 +109,4 @@ def _problem(label: str, message: str, fix: str) -> Markup:
 
 
 def _default(option: Option) -> str:
-    return "empty" if option.default is None else str(option.default)
+    return _("empty") if option.default is None else str(option.default)

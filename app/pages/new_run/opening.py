@@ -5,6 +5,7 @@ from typing import Any
 from markupsafe import Markup
 
 from app.access import notify
+from app.format.setting_text import label
 from app.pages.common import form
 from app.pages.common.form import Draft
 from app.pages.common.html import database_unreachable
@@ -49,7 +50,7 @@ def draft_or_clone(draft: Draft, clone: str) -> tuple[Draft, Markup | str]:
 
 def from_link(given: dict[str, Any], draft: Draft) -> Markup:
     """What the link set, and the way back to a draft that differs from the defaults."""
-    names = ", ".join(form.label(name) for name in given)
+    names = ", ".join(label(name) for name in given)
     back = Markup("")
     if draft.values != form.defaults():
         back = Markup(' Your draft is kept: <a href="/new?earlier=1">open it again</a>.')

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from app.access import callers
 from app.pages.common import form, upload_box
 from app.pages.common.form import Draft
-from app.pages.common.html import HTML, UNQUEUED, database_unreachable, html, title
+from app.pages.common.html import HTML, UNQUEUED, database_unreachable, heading, html
 from app.pages.new_run import data_chooser, data_mix, folds, memory_panel, method_panel, rows_panel
 from app.pages.new_run.memory_panel import MemoryPanel
 from app.pages.new_run.method_panel import MethodPanel
@@ -23,6 +23,8 @@ from app.pages.new_run.opening import draft_or_clone, fresh, from_link, kept_or_
 from app.pages.new_run.previews import previews_of
 from app.pages.new_run.review import problems_html, processes_here, review, summary_html
 from app.pages.new_run.rows_panel import RowsPanel
+from app.texts import _
+from app.web.gradio_texts import made
 from training.config.applies import APPLIES
 from training.config.choices import Group, Strategy
 from training.config.data_sets import FIELDS, entries
@@ -83,9 +85,7 @@ def build(demo: gr.Blocks) -> None:
     parent, visible, about = gr.State(""), gr.State(()), gr.State(())
     address = gr.Textbox(visible=False)
     with gr.Row(elem_classes="title-row"):
-        link = Markup('<a class="button" href="/import">Import a configuration</a>')
-        link += Markup('<a class="button" href="/new-sweep">Sweep …</a>')
-        title("New run", folds.search_box() + link)
+        html(made(_title))
         example = gr.Button("Load the starter example", size="sm", visible=EXAMPLE.is_file(), scale=0)
         reset = gr.Button("Reset", size="sm", scale=0)
     page = _components()
@@ -127,6 +127,11 @@ def build(demo: gr.Blocks) -> None:
     reset.click(cleared, None, filled, **UNQUEUED).then(None, None, None, js=_CLEAR_ADDRESS)
     started = page.start.click(start, [*page.inputs, parent], [address, page.problems, page.start], **UNQUEUED)
     started.then(None, address, None, js=_GO)
+
+
+def _title() -> Markup:
+    links = Markup('<a class="button" href="/import">{}</a><a class="button" href="/new-sweep">{}</a>')
+    return heading(_("New run"), folds.search_box() + links.format(_("Import a configuration"), _("Sweep …")))
 
 
 def opened(stored: Any, earlier: Any, request: gr.Request) -> list[Any]:

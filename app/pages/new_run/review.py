@@ -9,6 +9,7 @@ from markupsafe import Markup
 from app.access import callers
 from app.format import forecast_text as words
 from app.format import numbers
+from app.format.setting_text import label
 from app.pages.common import form
 from app.pages.common.cache import TimedCache
 from app.pages.common.html import each, facts
@@ -142,7 +143,7 @@ def problems_html(checked: Review, refused: list[Problem] | None = None) -> Mark
 
 
 def _lead(checked: Review, problems: list[Problem]) -> Markup:
-    missing = [form.label(problem.field) for problem in problems if _is_missing(problem)]
+    missing = [label(problem.field) for problem in problems if _is_missing(problem)]
     others = len(problems) - len(missing) + sum(conflict.blocking for conflict in checked.conflicts)
     sentences = [f"To start, choose: {', '.join(missing).lower()}."] if missing else []
     sentences += [f"Fix {numbers.plural(others, 'problem', 'problems')} to start."] if others else []
@@ -154,7 +155,7 @@ def _lead(checked: Review, problems: list[Problem]) -> Markup:
 def _problem(problem: Problem) -> Markup:
     given = "" if problem.value in (None, "") else Markup(" <code>{}</code>").format(str(problem.value)[:200])
     goto = Markup('<button type="button" class="link" data-goto="{}">{}</button>').format(
-        problem.field, form.label(problem.field)
+        problem.field, label(problem.field)
     )
     if _is_missing(problem):
         return Markup('<li class="missing">{} is missing. <em>{}</em></li>').format(goto, problem.fix)

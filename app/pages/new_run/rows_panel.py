@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from app.access import callers
 from app.format.rows import heading
+from app.format.setting_text import label
 from app.pages.common import form
 from app.pages.common.html import HTML, UNQUEUED, each, html, note_html
 from app.web.templating import filled
@@ -58,7 +59,7 @@ def rows_html(values: Values) -> Markup:
     try:
         checked = check_rows(config, callers.current().allowed)
     except ConfigError as error:
-        items = [(form.label(one.field), one.message, one.fix) for one in error.problems]
+        items = [(label(one.field), one.message, one.fix) for one in error.problems]
         return each('<p class="note"><b>{}</b> {} <em>{}</em></p>', items)
     except UNREACHABLE:
         return note_html("The database is unreachable. Try again.")

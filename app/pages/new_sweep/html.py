@@ -7,7 +7,7 @@ from markupsafe import Markup
 
 from app.format import numbers
 from app.format import sweep_text as words
-from app.pages.common.form import label
+from app.format.setting_text import label, value_in_words
 from app.pages.common.html import each, panel, table
 from training.config import yaml_text
 from training.config.fields import ConfigError, settings
@@ -46,9 +46,8 @@ def plan_html(plan: dict[str, Any]) -> Markup:
 
 
 def _row(run: dict[str, Any], names: list[str], *, seeds: bool) -> Markup:
-    known = settings()
     cells: list[tuple[str, Any]] = [("number", run["trial"])]
-    cells += [(_kind(name), known[name].in_words(run["changes"][name])) for name in names]
+    cells += [(_kind(name), value_in_words(name, run["changes"][name])) for name in names]
     cells += [("number", run["seed"])] if seeds else []
     time = NONE if run["seconds"] is None else numbers.coarse(run["seconds"])
     bad = bool(run["problems"]) or run["fits"] is False

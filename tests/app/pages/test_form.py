@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from environment import use
 
+from app.format.setting_text import in_full, in_short
 from app.pages.common import form
 from app.pages.common.form import Draft
 from app.pages.new_run import folds
@@ -54,7 +55,7 @@ def test_the_basic_settings_come_first_in_their_own_order(components):
 
 
 def test_the_tooltip_of_a_setting_has_its_sentence_bounds_and_name():
-    text = form.in_full(settings()["lora_r"])
+    text = in_full(settings()["lora_r"])
     assert settings()["lora_r"].sentence.removesuffix(".") in text
     assert "1 to 1024" in text
     assert "lora_r" in text
@@ -68,7 +69,7 @@ def test_the_line_below_a_choice_explains_the_chosen_option_without_raw_names(co
 def test_the_short_line_of_a_setting_is_a_statement_that_names_no_choice(subtests):
     for name, setting in settings().items():
         with subtests.test(name):
-            line = form.in_short(setting)
+            line = in_short(setting)
             assert line.endswith(".")
             assert not line.startswith(("dpo", "kto", "wsd", "seq2seq", "full:"))
 
