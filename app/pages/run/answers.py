@@ -24,7 +24,7 @@ def shown(run: Run, query: QueryParams) -> dict[str, Any]:
     return {
         "answers": page | {"kind": kind, "total": len(answers)},
         "answer_kinds": [
-            (ALL, f"{_('All')} ({len(answers):,})"),
+            (ALL, _("All ({number:,})").format(number=len(answers))),
             *((change.value, f"{capitalized(_(change.value))} ({numbers[change]:,})") for change in Change),
         ],
         "differences": differences,
