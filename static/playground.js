@@ -2,7 +2,6 @@
 (() => {
   "use strict";
   const MOST = 5;
-  const POLL = { waiting: 1000, starting: 1000, ready: 2000, ended: 10000 }; // milliseconds
   const WORDS = { waiting: ["queued", "Waiting"], starting: ["running", "Starting"], ready: ["finished", "Ready"], ended: ["stopped", "Ended"] };
 
   function playground(root) {
@@ -100,6 +99,11 @@
         const state = element("span", `status status-${served.state === "ended" && served.reason.includes("killed") ? "failed" : status}`);
         state.append(element("i"), word);
         parts.push(state, element("span", "note", words()));
+        if (served.state === "starting") {
+          const since = element("span", "note");
+          since.dataset.since = served.created_at;
+          parts.push(since);
+        }
         if (served.state === "starting" || served.state === "waiting") {
           const bar = element("span", "bar unknown");
           bar.appendChild(element("i"));
@@ -111,6 +115,7 @@
       const drawn = element("div");
       drawn.append(...parts);
       if (place.innerHTML !== drawn.innerHTML) place.replaceChildren(...drawn.childNodes);
+      window.lathe.updateTimes();
     }
 
     function words() {
@@ -118,7 +123,7 @@
       if (served.state === "waiting") return served.reason;
       if (served.state === "ended") return served.reason;
       const names = served.models.map(label).join(", ");
-      if (served.state === "starting") return `Loading ${names} ${on}, for ${Math.round(served.age_seconds)} s`;
+      if (served.state === "starting") return `Loading ${names} ${on}`;
       const note = served.reason ? `; ${served.reason}` : "";
       return `${names} ${on}, process ${served.pid}${note}`;
     }
@@ -140,8 +145,9 @@
       await refresh();
     }
 
-    async function refresh() {
-      const found = await json("/api/served");
+    const refresh = async () => show(await json("/api/served"));
+
+    function show(found) {
       served = found.served;
       const before = JSON.stringify(offered.map((base) => base.models.map((model) => model.name)));
       offered = found.offered;
@@ -161,11 +167,6 @@
       drawModels();
       for (const box of at("models").querySelectorAll("input")) box.checked = before[1].includes(box.value);
       changed();
-    }
-
-    async function poll() {
-      if (!document.hidden) await refresh().catch((error) => { at("state").textContent = error.message; });
-      setTimeout(poll, POLL[served?.state] ?? 5000);
     }
 
     // Resolves when these models are served, starting them if they are not.
@@ -251,7 +252,9 @@
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !at("ask").disabled) askAll();
     });
     sets = window.lathe.playgroundSets(root, { prompt, chosen, label, ready });
-    poll();
+    const now = () => show(JSON.parse(root.querySelector("[data-part=now]").textContent));
+    document.addEventListener("filled", ({ target }) => target.dataset.part === "now" && now());
+    now();
   }
 
   if (document.querySelector(".playground")) playground(document.querySelector("main")); // not if the database was unreachable

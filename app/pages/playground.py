@@ -1,17 +1,28 @@
 """The page Playground, at /playground: the same prompt answered by a base model, adapters and checkpoints, side by side.
 
-Its script (static/playground.js) asks the REST routes: /api/served for the models and their process, /v1 for the answers.
+Its script (static/playground.js) follows a part of the page with what /api/served answers, and asks /v1 for the answers.
 """
 
 from starlette.datastructures import QueryParams
 
-from app.documents.playground import offered
+from app.access import callers
+from app.documents.playground import Served, offered, served
 from app.pages.common.view import Context, View
+from worker.store import database
+
+_SECONDS, _STARTING_SECONDS = 5.0, 1.0
 
 
 def models(_: QueryParams) -> Context:
-    """The base models to choose from, until the script has read what is served."""
-    return {"bases": [group.base for group in offered()]}
+    """The models to choose from, and what is served."""
+    with database.read() as session:
+        now = Served(served=served(session, callers.current().name), offered=offered())
+    is_starting = now.served is not None and now.served.state in ("waiting", "starting")
+    return {
+        "bases": [group.base for group in now.offered],
+        "served": now.model_dump_json(exclude={"served": {"age_seconds"}}),
+        "seconds": _STARTING_SECONDS if is_starting else _SECONDS,
+    }
 
 
 view = View("/playground", "playground.html", models)

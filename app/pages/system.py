@@ -14,7 +14,7 @@ from worker.disk.freeing import Freeable
 from worker.store.machines import SERVING
 
 _SECONDS, _WORKING_SECONDS = 5.0, 1.0
-_services: TimedCache[None, Services] = TimedCache(seconds=15.0)  # the latency of the database is never the same
+_services: TimedCache[None, Services] = TimedCache(seconds=15.0)
 
 
 def installation(_: QueryParams) -> Context:

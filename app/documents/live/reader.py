@@ -31,6 +31,7 @@ _COUNTERS = ("tokens", "epoch")
 _BYTES = 1100  # of points in a tick
 _SPEED = "tokens_per_second"
 _ABSENT = ""  # in a column; null is NaN
+_MINUTE = 60.0
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,9 @@ class Reader:
         return news
 
     def _changed(self, now: dict[str, Any]) -> dict[str, Any]:
+        before = self.facts
+        if before and now["step"] == before["step"] and abs((now["until"] or 0) - (before["until"] or 0)) < _MINUTE:
+            now["until"] = before["until"]  # it moves with the clock, as long as no step ends
         changed = {name: value for name, value in now.items() if name not in self.facts or self.facts[name] != value}
         self.facts = now
         return {"facts": changed} if changed else {}

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import time
 
 import pytest
 from forked_server import server
@@ -13,13 +14,21 @@ from app.documents.live import reader as live
 from app.documents.live.reader import Cursor, Reader
 from app.web import live as streams
 from app.web.live import Feeds, encoded
-from training.run_folder.events import CheckpointSaved, Metrics, Note, PhaseStarted, Resumed
+from training.run_folder.events import CheckpointSaved, Metrics, Note, PhaseStarted, Planned, Resumed
 
 NAMES = ("learning_rate", "grad_norm", "tokens_per_second", "tokens", "epoch", "accuracy")
 
 
 def at(step, **values):
     return Metrics(step=step, time=1000.0 + step, values={"loss": 1.0 / step, **values})
+
+
+def planned(steps):
+    return Planned(
+        total_steps=steps, start_step=0, train_rows=19, eval_rows=0, skipped_rows=0, truncated_rows=0, world_size=1,
+        engine="LlamaForCausalLM", zero_stage=None, precision="fp32", trainable_parameters=10, total_parameters=1000,
+        target_modules=["q_proj"],
+    )  # fmt: skip
 
 
 def of_rank(step, rank):
@@ -62,6 +71,20 @@ def test_a_tick_has_only_the_new_points_events_lines_and_changed_facts(run):
     assert [event[4] for event in news["events"]] == ["Checkpoint at step 2 (1.0 MiB)."]
     assert [line[2] for line in news["log"]] == ["new"]
     assert set(news["facts"]) == {"loss"}
+
+
+def test_the_expected_end_does_not_move_with_the_clock_while_no_step_ends(run, monkeypatch):
+    run.report(planned(100), *[at(step) for step in range(1, 11)])
+    watching = reader(run)
+    until, now = watching.facts["until"], time.time
+    assert until is not None
+    monkeypatch.setattr(time, "time", lambda: now() + 50)
+    assert watching.read() == {}
+    monkeypatch.setattr(time, "time", lambda: now() + 70)
+    assert watching.read() == {"facts": {"until": pytest.approx(until + 70, abs=2)}}
+    monkeypatch.setattr(time, "time", lambda: now() + 10)
+    run.report(at(11))
+    assert watching.read()["facts"]["until"] == pytest.approx(until + 9, abs=2)
 
 
 def test_a_metric_that_is_missing_at_a_step_is_empty_and_nan_is_null(run):
