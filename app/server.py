@@ -37,6 +37,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     uploads = _own_upload_folder(settings.uploads_dir)
     _prepare_gradio(uploads)
     from app import pages
+    from app.pages.common.view import unknown
     from app.web import assets, authentication, live, middleware, security
     from app.web.rest import application, errors, openai, openapi, reference, users
 
@@ -67,7 +68,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(middleware.Streams, leaving=app.state.leaving)
     app.add_middleware(middleware.GradioCalls, uploads=uploads, queued=lambda: app.state.queued)
     app.add_middleware(security.BodyLimit, upload_limit=settings.upload_limit_bytes)
-    app.add_middleware(security.Gate, rules=rules)
+    app.add_middleware(security.Gate, rules=rules, unknown=unknown)
     app.add_middleware(middleware.RequestLimits, most=settings.connections)
     app.add_middleware(authentication.Authentication, rules=rules, settings=settings)
     app.add_middleware(security.Hosts, rules=rules)

@@ -156,6 +156,12 @@ def run(studio: Studio) -> None:
     page.locator(SELECTORS["download"]).first.wait_for(timeout=5 * SECONDS * 1000)
 
 
+def finished(studio: Studio) -> None:
+    """The newest run that has finished."""
+    listed = studio.page.request.get(f"{studio.address}/api/runs?status=finished&limit=1").json()["runs"]
+    studio.open("/run", id=listed[0]["id"])
+
+
 def compare(studio: Studio) -> None:
     ids = [_trained(studio, rate) for rate in (0.001, 0.003, 0.01)]
     studio.open("/compare", runs=",".join(ids))
@@ -195,10 +201,11 @@ def system(studio: Studio) -> None:
 PICTURES: dict[str, tuple[Callable[[Studio], None], int]] = {
     "datasets": (datasets, 720), "mapping": (mapping, 760), "tokens": (tokens, 760), "lengths": (lengths, 980),
     "new-run": (new_run, 900), "mixing": (mixing, 900), "run": (run, 1000),
+    "take-away": (finished, 1000), "answers": (finished, 1000),
     "compare": (compare, 1000), "runs": (runs, 760), "system": (system, 1000),
 }  # fmt: skip
 """The scene and the height in pixels of each picture."""
-ONLY = {"mixing": ".found-place"}
+ONLY = {"mixing": ".found-place", "take-away": "#take-away", "answers": "#answers"}
 """Pictures of a part of the page."""
 
 

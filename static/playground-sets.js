@@ -98,6 +98,7 @@
       buttons.run.disabled = running || !set || !page.chosen().length;
       buttons.remove.disabled = running || !set;
       every.disabled = running || !set;
+      for (const part of [buttons.run, buttons.remove, every.closest(".controls")]) part.hidden = !set;
       every.checked = Boolean(set?.every_result);
       table.replaceChildren();
       if (!set) return;

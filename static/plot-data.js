@@ -107,8 +107,9 @@
   }
 
   const compact = new Intl.NumberFormat("en-US", { notation: "compact", maximumSignificantDigits: 4 });
+  const WHOLE = Array.from({ length: 12 }, (_, power) => [1, 2, 5].map((factor) => factor * 10 ** power)).flat();
   const AXES = {
-    step: { label: "Step", text: (value) => Math.round(value).toLocaleString("en-US"), least: 4 },
+    step: { label: "Step", text: (value) => (Math.round(value) || 0).toLocaleString("en-US"), least: 4, incrs: WHOLE },
     tokens: { label: "Tokens", text: (value) => compact.format(value), least: 4 },
     epoch: { label: "Epoch", text: (value) => String(Number(value.toFixed(3))), least: 1e-3 },
     time: { label: "Elapsed", text: clock, least: 2, incrs: [1, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 604800] },

@@ -37,15 +37,28 @@
 
     describe(spec) {
       this.spec = { scale: 1, unit: "", marks: [], limits: [], height: 170, ...spec };
-      this.title.textContent = this.spec.unit ? `${this.spec.title}, ${this.spec.unit}` : this.spec.title;
-      this.menu.name(this.title.textContent);
+      this.name();
       this.canvas.style.height = `${window.lathe.heightOfPlot(this)}px`;
       this.canvas.setAttribute("aria-label", this.title.textContent); // until there are points
       this.lines = [];
     }
 
+    name() {
+      this.title.textContent = this.spec.unit ? `${this.spec.title}, ${this.spec.unit}` : this.spec.title;
+      this.menu.name(this.title.textContent);
+    }
+
+    // Memory below 1 GiB is in MiB.
+    adapt(loaded) {
+      if (this.spec.unit !== "GiB") return;
+      const most = this.spec.lines.flatMap((line) => loaded[line.key]?.high ?? loaded[line.key]?.y ?? []).reduce((high, value) => Math.max(high, value), 0);
+      if (most && most * this.spec.scale < 1) Object.assign(this.spec, { unit: "MiB", scale: this.spec.scale * 1024 });
+      this.name();
+    }
+
     // Takes the loaded points of its lines, in the panel's unit.
     set(loaded, picked) {
+      this.adapt(loaded);
       const scaled = (column) => column && column.map((value) => (value === null ? null : value * this.spec.scale));
       const wanted = this.spec.lines.flatMap((line) => [
         line,
@@ -194,11 +207,14 @@
         stroke(ctx, markColor(mark.kind), ["checkpoint", "evaluation"].includes(mark.kind) ? [ratio, 3 * ratio] : [], [x, bbox.top, x, bbox.top + bbox.height]);
       }
       ctx.font = `${11 * ratio}px system-ui, sans-serif`;
-      for (const limit of this.limits) this.drawLimit(plot, limit, ratio);
+      const [above, inside] = [true, false].map((over) => this.limits.filter((limit) => limit.value > plot.scales.y.max === over));
+      above.forEach((limit, index) => this.drawLimit(plot, limit, ratio, index));
+      for (const limit of inside) this.drawLimit(plot, limit, ratio, 0);
       ctx.restore();
     }
 
-    drawLimit({ ctx, bbox, scales, valToPos }, limit, ratio) {
+    // The labels of limits above the range are below each other: `place` is that of this one.
+    drawLimit({ ctx, bbox, scales, valToPos }, limit, ratio, place) {
       const above = limit.value > scales.y.max;
       const y = above ? bbox.top : Math.round(valToPos(limit.value, "y", true));
       const ink = color(limit.color ?? "--red");
@@ -206,7 +222,7 @@
       const label = `${above ? "\u2191 " : ""}${limit.label} ${text(limit.value)} ${this.spec.unit}`;
       ctx.fillStyle = ink;
       ctx.textAlign = above ? "left" : "right";
-      ctx.fillText(label, above ? bbox.left + 6 * ratio : bbox.left + bbox.width - 4 * ratio, y + (y < bbox.top + 16 * ratio ? 13 : -4) * ratio);
+      ctx.fillText(label, above ? bbox.left + 6 * ratio : bbox.left + bbox.width - 4 * ratio, y + (y < bbox.top + 16 * ratio ? 13 + 14 * place : -4) * ratio);
     }
 
     resize() {
@@ -248,8 +264,8 @@
 
     // The height of the readout in a plot of this width, so that it changes neither with the values nor when they are drawn.
     reserve(width) {
-      const characters = this.lines.reduce((sum, line) => sum + 10 + (line.ranks ? 14 : 0) + (line.rank ? 0 : line.label.length), 40);
-      const rows = Math.ceil((characters * 6.6) / Math.max(width - 120, 200));
+      const wide = this.lines.reduce((sum, line) => sum + 80 + 6.6 * ((line.ranks ? 14 : 0) + (line.rank ? 0 : line.label.length)), 80);
+      const rows = Math.ceil(wide / Math.max(width - 60 - 7 * this.title.textContent.length, 200));
       this.readout.style.height = `${Math.min(rows, 3) * 20}px`;
     }
 

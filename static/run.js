@@ -34,6 +34,7 @@
     if (share !== undefined) showShare(share);
     if (until !== undefined) place("until").replaceChildren(until === null ? "-" : counting("until", until));
     if (since !== undefined || elapsed !== undefined) place("elapsed").replaceChildren(since ? counting("since", since) : elapsed ?? "-");
+    for (const fact of standing.querySelectorAll("dd")) fact.parentElement.hidden = fact.textContent === "-";
     lathe.updateTimes();
   }
 

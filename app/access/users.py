@@ -86,7 +86,7 @@ def _token() -> str | None:
     if caller.is_local:
         if settings.token is not None:
             return "LATHE_TOKEN in the server's environment"
-        return "in the file token in the data folder, which only the server's user can read"
+        return "in the file “token” of the data folder, which only the server's user can read"
     with database.read() as session:
         account = accounts.find(session=session, name=caller.name)
     return "stored as a hash, so it cannot be shown again" if account else None

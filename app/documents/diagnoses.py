@@ -5,6 +5,7 @@ from typing import Any
 
 from app.documents import Document
 from app.texts import _
+from training.run_folder.memory_words import MEMORY_LIMIT
 from worker.runs import shared_diagnoses
 from worker.runs.shared_diagnoses import SharedDiagnosis
 from worker.store import database, run_list, sight
@@ -112,8 +113,12 @@ def _of_run(run: Run) -> Recent | None:
     diagnosis = (run.error or {}).get("diagnosis")
     if not diagnosis or run.finished_at is None:
         return None
-    return _recent(f"/run?id={run.id}", run.name, diagnosis, run.finished_at)
+    limited = str(run.error.get("message")).startswith(MEMORY_LIMIT) if run.error else False
+    title = MEMORY_LIMIT if limited else diagnosis["title"]
+    return _recent(f"/run?id={run.id}", run.name, {**diagnosis, "title": title}, run.finished_at)
 
 
 def _recent(address: str, name: str, diagnosis: dict[str, Any], when: float) -> Recent:
-    return Recent(address=address, name=name, title=diagnosis["title"], cause=diagnosis["cause"], when=when)
+    return Recent(
+        address=address, name=name, title=diagnosis["title"].removesuffix("."), cause=diagnosis["cause"], when=when
+    )

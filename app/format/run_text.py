@@ -74,7 +74,10 @@ def name_parts(name: str) -> tuple[str, str]:
     title, dot, values = name.rpartition(" · ")
     if dot:
         return title, dot + values
-    return (name[:-_END], name[-_END:]) if len(name) > 2 * _END else (name, "")
+    if len(name) <= 2 * _END:
+        return name, ""
+    end = name[-_END:].partition(" ")[2] or name[-_END:]  # of whole words
+    return name.removesuffix(end), end
 
 
 def took(values: dict[str, Any], now: float) -> float | None:

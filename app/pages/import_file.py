@@ -33,8 +33,8 @@ _EMPTY = Markup(
 _LONGEST = 2**20  # bytes; configurations are a few thousand
 _LONGEST_VALUE = 120
 _NOTES = {
-    Outcome.UNSUPPORTED: "Decide what to do about these; the note names the nearest.",
-    Outcome.TRANSLATED: "Another name, or several settings.",
+    Outcome.UNSUPPORTED: "Lathe does not apply these keys. The note says what to do instead.",
+    Outcome.TRANSLATED: "The setting has another name in Lathe, or becomes several.",
     Outcome.TAKEN: "The same value.",
     Outcome.NO_EFFECT: "Lathe needs no such setting, or it is off.",
 }
@@ -98,7 +98,7 @@ def _answer(texts: Sequence[tuple[str, str]]) -> Markup:
 
 def _imported(imported: Imported) -> Markup:
     missing = (
-        f" Still to choose there: {', '.join(label(name).lower() for name in imported.missing)}."
+        f" Choose in New run: {', '.join(label(name).lower() for name in imported.missing)}."
         if imported.missing
         else ""
     )
@@ -117,7 +117,7 @@ def _imported(imported: Imported) -> Markup:
 
 
 def _table(entries: Sequence[Entry]) -> Markup:
-    heads = Markup("<th>Key</th><th>Value</th><th>Here</th><th>Note</th>")
+    heads = Markup("<th>Key</th><th>Value</th><th>In Lathe</th><th>Note</th>")
     rows = [(one.key, _short(one.value), _here(one), one.note) for one in entries]
     return table(
         "imported",

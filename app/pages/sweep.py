@@ -11,7 +11,7 @@ from app.format import sweep_text as words
 from app.pages.common import diagnosis  # noqa: F401 what the template calls
 from app.pages.common.cache import TimedCache
 from app.pages.common.run_plots import plotted
-from app.pages.common.view import Context, MissingError, View
+from app.pages.common.view import Context, MissingError, View, why_missing
 from app.texts import _
 from training.config.fields import settings
 from worker.machine.sizes import size_of
@@ -34,9 +34,8 @@ def sweep(query: QueryParams) -> Context:
         with database.read() as session:
             shown = document(session, sweep_id).model_dump(mode="json")
             by_id = {run.id: run for run in sweeps.runs_of(session=session, sweep_ids=[shown["id"]])}
-    except SweepNotFound as error:
-        reason = str(error) if sweep_id else _("The address has no sweep id.")
-        raise MissingError(_("No such sweep"), reason, "/sweeps", _("All sweeps")) from None
+    except SweepNotFound:
+        raise MissingError(_("Sweep not found"), why_missing(sweep_id), "/sweeps", _("Show all sweeps")) from None
     runs = [run for trial in shown["trials"] for run in trial["runs"]]
     may_change = callers.current().may_change(shown["owner"])
     return {

@@ -7,12 +7,16 @@ from app.texts import gettext_noop as _
 
 @dataclass(frozen=True)
 class Address:
-    """A page: its path and its name; `in_header` if the header links to it, `is_read` if it is a template, without Gradio."""
+    """A page: its path and its name; `in_header` if the header links to it, `is_read` if it is a template, without Gradio.
+
+    The header marks the page `parent` while one opens below it.
+    """
 
     path: str
     name: str
     in_header: bool = True
     is_read: bool = False
+    parent: str = ""
 
 
 PAGES = (
@@ -25,11 +29,15 @@ PAGES = (
     Address("/system", _("System"), is_read=True),
     Address("/settings", _("Settings"), is_read=True),
     Address("/start", _("Tour"), in_header=False, is_read=True),
-    Address("/import", _("Import a configuration"), in_header=False),
-    Address("/run", _("Run"), in_header=False, is_read=True),  # of one run: /run?id=RUN_ID
-    Address("/sweep", _("Sweep"), in_header=False, is_read=True),  # of one sweep: /sweep?id=SWEEP_ID
-    Address("/new-sweep", _("New sweep"), in_header=False),
-    Address("/new-dataset", _("Add data"), in_header=False),
-    Address("/compare", _("Compare"), in_header=False, is_read=True),  # of several runs: /compare?runs=ID,ID
-    Address("/dataset", _("Data set"), in_header=False, is_read=True),  # of one data set: /dataset?id=ID
+    Address("/import", _("Import a configuration"), in_header=False, parent="/new"),
+    Address("/run", _("Run"), in_header=False, is_read=True, parent="/"),  # of one run: /run?id=RUN_ID
+    Address("/sweep", _("Sweep"), in_header=False, is_read=True, parent="/sweeps"),  # of one sweep: /sweep?id=SWEEP_ID
+    Address("/new-sweep", _("New sweep"), in_header=False, parent="/sweeps"),
+    Address("/new-dataset", _("Add data"), in_header=False, parent="/datasets"),
+    Address(
+        "/compare", _("Compare"), in_header=False, is_read=True, parent="/"
+    ),  # of several runs: /compare?runs=ID,ID
+    Address(
+        "/dataset", _("Data set"), in_header=False, is_read=True, parent="/datasets"
+    ),  # of one data set: /dataset?id=ID
 )

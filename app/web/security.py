@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.formparsers import MultiPartException
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access.peers import hostname, is_loopback
@@ -94,11 +94,12 @@ class Hosts:
 class Gate:
     """Refuses requests from pages of other sites, to unknown routes, and with two lengths.
 
-    What remains has no X-Forwarded-Host: Gradio would load its scripts from there, and only the Host header is checked.
+    A browser gets a page at an unknown route. What remains has no X-Forwarded-Host: Gradio would load its scripts from there, and
+    only the Host header is checked.
     """
 
-    def __init__(self, app: ASGIApp, rules: Rules) -> None:
-        self.app, self.rules = app, rules
+    def __init__(self, app: ASGIApp, rules: Rules, unknown: Callable[[Scope], Response]) -> None:
+        self.app, self.rules, self.unknown = app, rules, unknown
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self._refusal(scope) if scope["type"] == "http" else None
@@ -109,7 +110,7 @@ class Gate:
         else:
             await self.app(scope, receive, send)
 
-    def _refusal(self, scope: Scope) -> JSONResponse | None:
+    def _refusal(self, scope: Scope) -> Response | None:
         headers, path = Headers(scope=scope), scope["path"]
         if "transfer-encoding" in headers and "content-length" in headers:
             # A proxy that reads the other one would see another end of this request, and a second one after it.
@@ -119,6 +120,8 @@ class Gate:
             answer.headers["Connection"] = "close"
             return answer
         if path not in _PAGES and not _OWN_ROUTES.fullmatch(path) and not _GRADIO_ROUTES.fullmatch(path):
+            if scope["method"] in _SAFE_METHODS and "text/html" in headers.get("accept", ""):
+                return self.unknown(scope)
             fix = f"Use one of {', '.join(sorted(_PAGES))}, or the API under /api."
             return error(404, "path", path, "is not served here.", fix)
         guarded = path.startswith("/gradio_api/") or scope["method"] not in _SAFE_METHODS

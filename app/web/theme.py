@@ -134,8 +134,9 @@ def frame(html: str, path: str, nonce: str, colors: str) -> str:
 def header(path: str) -> Markup:
     """The header of every page, with the page at `path` marked, after a link that skips it."""
     here = Markup(' aria-current="page"')
+    marks = {page.parent: Markup(' aria-current="true"') for page in PAGES if page.path == path} | {path: here}
     links = Markup("").join(
-        Markup('<a href="{}"{}>{}</a>').format(page.path, here if page.path == path else "", _(page.name))
+        Markup('<a href="{}"{}>{}</a>').format(page.path, marks.get(page.path, ""), _(page.name))
         for page in PAGES
         if page.in_header
     )

@@ -132,10 +132,10 @@ class RunConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True, allow_inf_nan=False)
 
     name: str = setting("", "Run name. Default: the names of model and data.", Group.MODEL, max_length=120)
-    model: str = setting(..., "Local folder with config.json and safetensors weights, or a hub id such as Qwen/Qwen3-0.6B.", Group.MODEL, basic=2, min_length=1)
+    model: str = setting(..., "Model folder, or a hub id such as Qwen/Qwen3-0.6B. A folder has config.json and safetensors weights.", Group.MODEL, basic=2, min_length=1)
     revision: Revision = setting(None, "Branch, tag or commit of a hub model. Default: its main branch.", Group.MODEL, advanced=True)
     task: Task = setting(Task.SFT, "Training objective. sft: answers to prompts and chats. pretraining: whole texts. seq2seq: targets of an encoder-decoder such as T5. dpo, orpo: chosen over rejected answers. kto: answers labeled good or bad. reward: scores of answers. classification: the class of a text.", Group.MODEL, basic=3)
-    data: DataText = setting(..., "Training data: a file (JSON, JSONL, CSV, TSV, Parquet, text, .gz) or a data set id. To mix several, a list of them (docs/mixing.md).", Group.MODEL, basic=1, min_length=1)
+    data: DataText = setting(..., "Training data: a data set id or a file. Files are JSON, JSONL, CSV, TSV, Parquet or text, also as .gz. To mix several, a list of them (docs/mixing.md).", Group.MODEL, basic=1, min_length=1)
     columns: Text = setting(None, "Column mapping, needed only if the format is not detected. Example: prompt=question, completion=answers.0.text. Default: the mapping saved with the data set.", Group.MODEL, advanced=True)
     validation_data: OptionalData = setting(None, "Evaluation data: a file, a data set id or a list of them. If empty, a share of the training data is held out (see Eval split).", Group.MODEL)
     eval_split: Amount = setting(0.05, "Rows held out for evaluation if there is no validation data: a share below 1 or a number of rows. 0: none.", Group.MODEL, ge=0)

@@ -10,8 +10,8 @@ from training.errors import DataError
 from training.foreign.entries import IS_EMPTY, Answer, Values
 
 _USUAL = {"instruction": "instruction", "input": "input", "output": "output", "messages": "conversations"}
-ON_HUB = "{0} is a data set of the hub: import it on the page Data sets, then pick it."
-UPLOAD = "upload the file on the page Data sets, then pick it."
+ON_HUB = "{0} is a data set of the hub: import it on the page Data sets, then choose it in New run."
+UPLOAD = "add it on the page Data sets, from its file or the hub, then choose it in New run."
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,14 @@ from training.units import byte_size
 
 _ROWS_NAMED = 8
 _GROUPS_NAMED = 6
+MEMORY_LIMIT = "Memory limit exceeded"
+"""What a run on the CPU exceeds, whose error torch and its log call out of memory."""
 _PASSES = {"forward": "the forward pass", "backward": "the backward pass", "optimizer": "the optimizer step"}
 
 
 def summary(report: OutOfMemory) -> str:
     """One or two sentences: the rank and step, the requested bytes and those in use."""
-    what = "Out of GPU memory" if report.device == "cuda" else "Memory limit exceeded"
+    what = "Out of GPU memory" if report.device == "cuda" else MEMORY_LIMIT
     where = f"{what} on rank {report.rank} in {_place(report)}."
     if not report.requested_bytes:
         return where

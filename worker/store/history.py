@@ -146,6 +146,9 @@ def _store(run: Run, event: trainer.Event) -> list[Point]:
             run.step = event.step
         case trainer.Finished():
             run.step = max(run.step, event.step)
+            _store_peak(run, (event.summary.get("memory") or {}).get("peak_bytes") or [])
+        case trainer.OutOfMemory():
+            _store_peak(run, [event.memory.get("peak"), event.memory.get("allocated")])
         case trainer.Metrics():
             return _store_metrics(run, event)
     return []
@@ -165,10 +168,14 @@ def _store_metrics(run: Run, event: trainer.Metrics) -> list[Point]:
         if name in event.values:
             _store_loss(run, name, event.values[name])
     # On CPU no device memory is used: take the process's own memory.
-    peak = event.values.get("memory_peak") or event.values.get("host_rss")
-    if peak and math.isfinite(peak):
-        run.peak_bytes = max(run.peak_bytes or 0, int(peak))
+    _store_peak(run, [event.values.get("memory_peak") or event.values.get("host_rss")])
     return [Point(name, rank, event.step, event.time, value) for name, value in event.values.items()]
+
+
+def _store_peak(run: Run, measured: Sequence[float | None]) -> None:
+    for peak in measured:
+        if peak and math.isfinite(peak):
+            run.peak_bytes = max(run.peak_bytes or 0, int(peak))
 
 
 def _store_loss(run: Run, name: str, value: float | None) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from training.model_info.config_json import Dimensions, ModelError, read_dimensions
+from training.run_folder.memory_words import MEMORY_LIMIT
 from worker.diagnosis.comparison import different_settings, new_lines
 from worker.diagnosis.diagnosis import Diagnosis, diagnose
 from worker.diagnosis.log_file import Excerpt, read_log
@@ -163,4 +164,4 @@ def _memory_title(report: dict[str, Any] | None, message: str) -> str:
     """GPU memory or a memory limit, by the device that the rank reported."""
     if report is None:
         return message.partition(" on rank")[0].partition(".")[0]
-    return "Out of GPU memory" if report.get("device") == "cuda" else "Memory limit exceeded"
+    return "Out of GPU memory" if report.get("device") == "cuda" else MEMORY_LIMIT

@@ -13,7 +13,7 @@ import asyncio
 import hashlib
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from html import unescape
 from typing import Annotated, Any
@@ -23,16 +23,20 @@ import jinja2.runtime
 from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import HTMLResponse
 from fastapi.sse import EventSourceResponse, format_sse_event
+from markupsafe import Markup, escape
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import QueryParams
+from starlette.types import Scope
 
 from app.access import callers
 from app.access.callers import Caller
 from app.format import numbers
+from app.format import rows as row_words
 from app.format.dataset_text import where
 from app.format.rows import CONTINUED, token_signs, visible
 from app.pages.common.cache import TimedCache
 from app.pages.common.html import ago
+from app.texts import _
 from app.web import assets
 from app.web.addresses import PAGES
 from app.web.templating import TEMPLATES
@@ -55,6 +59,7 @@ Block = Callable[[jinja2.runtime.Context], Iterator[str]]
 _NO_FRAME: Context = {"head": "", "header": "", "colors": "", "name": "", "live": "", "unreachable": False}
 # Where rows of tables begin, and the last one ends.
 _ROWS, _KEY = re.compile(r"(?=<tr data-key=|</tbody>)"), re.compile(r'<tr data-key="([^"]*)"')
+_CELL = re.compile(r"<(tr|td|th)\b[^>]*")
 _PING_SECONDS, _RETRY_MS = 15.0, 2000
 # Without Gradio no script compiles code, and none is in the page itself.
 _POLICY = (
@@ -67,6 +72,7 @@ TEMPLATES.globals |= {
     "duration": numbers.duration,
     "plural": numbers.plural,
     "numbers": numbers,
+    "row_words": row_words,
     "NONE": NONE,
     "HIDDEN": HIDDEN,
     "place_of": where,
@@ -81,7 +87,22 @@ def link(query: QueryParams, **changes: Any) -> str:
     return "?" + urlencode({name: value for name, value in {**query, **changes}.items() if value not in ("", None)})
 
 
+def labelled(rows: str, heads: Iterable[str]) -> Markup:
+    """The rows of a table, in which each cell has its heading as `data-label`."""
+    names: Iterator[str] = iter(())
+
+    def named(tag: re.Match[str]) -> str:
+        nonlocal names
+        if tag[1] == "tr":
+            names = iter(heads)
+            return tag[0]
+        return f'{tag[0]} data-label="{escape(next(names, ""))}"'
+
+    return Markup(_CELL.sub(named, rows))  # noqa: S704 the template has escaped the rows
+
+
 TEMPLATES.globals["link"] = link
+TEMPLATES.filters["labelled"] = labelled
 
 
 @dataclass(frozen=True)
@@ -124,22 +145,15 @@ class View:
 
     def whole(self, request: Request, context: Callable[[], Context]) -> Response:
         """The whole page with this context, as after a form was posted."""
-        frame: Context = {
-            "head": assets.view_head(self.path),
-            "header": header(self.path),
-            "colors": chosen(request.cookies),
-            "name": next(address.name for address in PAGES if address.path == self.path),
-            "live": f"{LIVE}{self.path}",
-            "unreachable": False,
-        }
-        status = 200
+        name = next(address.name for address in PAGES if address.path == self.path)
+        frame = _frame(request, self.path, name) | {"live": f"{LIVE}{self.path}"}
         try:
-            text, _ = _rendered(self.template, frame | {"query": self._query(request), **context()})
+            text, _parts = _rendered(self.template, frame | {"query": self._query(request), **context()})
         except UNREACHABLE:
-            text, _ = _rendered("page.html", frame | {"unreachable": True})
+            text, _parts = _rendered("page.html", frame | {"unreachable": True})
         except MissingError as missing:
-            status, (text, _) = 404, _rendered("missing.html", frame | {"missing": missing, "live": ""})
-        return HTMLResponse(text, status, headers={"Content-Security-Policy": _POLICY})
+            return _missing(missing, frame)
+        return HTMLResponse(text, headers={"Content-Security-Policy": _POLICY})
 
     async def changes(
         self, request: Request, shown: str = "", last_event_id: Annotated[str, Header()] = ""
@@ -197,6 +211,28 @@ class View:
     def parts(self, context: Context) -> Parts:
         """The HTML of the parts by name."""
         return _rendered(self.template, _NO_FRAME | context)[1]
+
+
+def why_missing(given: str) -> str:
+    """Why an address whose query has this id leads to nothing."""
+    return _("“%s” does not exist. It may have been deleted.") % given if given else _("The address has no id.")
+
+
+def unknown(scope: Scope) -> Response:
+    """The page that a browser gets at an address where there is none."""
+    missing = MissingError(_("Page not found"), _("Lathe has no page at this address."), "/", _("Show all runs"))
+    return _missing(missing, _frame(Request(scope), scope["path"], "Page not found"))
+
+
+def _missing(missing: MissingError, frame: Context) -> Response:
+    text, _parts = _rendered("missing.html", frame | {"missing": missing, "live": ""})
+    return HTMLResponse(text, 404, headers={"Content-Security-Policy": _POLICY})
+
+
+def _frame(request: Request, path: str, name: str) -> Context:
+    """What stands around the parts of a page."""
+    head, colors = assets.view_head(path), chosen(request.cookies)
+    return _NO_FRAME | {"head": head, "header": header(path), "colors": colors, "name": name}
 
 
 def _rendered(name: str, values: Context) -> tuple[str, Parts]:

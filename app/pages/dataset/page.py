@@ -8,8 +8,7 @@ from starlette.datastructures import QueryParams
 from app.access import callers
 from app.documents import dataset as documents
 from app.format import dataset_text as words
-from app.format import rows as row_words
-from app.pages.common.view import Context, MissingError, View
+from app.pages.common.view import Context, MissingError, View, why_missing
 from app.pages.dataset import mapping as mappings
 from app.pages.dataset import snapshot
 from app.pages.dataset import tokens as row_tokens
@@ -55,7 +54,6 @@ def shown(query: QueryParams) -> Context:
         "tabs": {tab: _(label) for tab, label in TABS.items()},
         "is_measured": view.tab in MEASURED,
         "words": words,
-        "row_words": row_words,
         "seconds": QUIET_SECONDS,
     } | tab(view, item)
 
@@ -65,9 +63,10 @@ def _read(dataset_id: str) -> tuple[Dataset, dict[str, Any]]:
         with database.read() as session:
             item = documents.find(session, dataset_id)
             return item, documents.document(session, item.id).model_dump(mode="json")
-    except DatasetNotFound as error:
-        reason = str(error) if dataset_id else _("The address has no data set id.")
-        raise MissingError(_("Data set not found"), reason, "/datasets", _("Show all data sets")) from None
+    except DatasetNotFound:
+        raise MissingError(
+            _("Data set not found"), why_missing(dataset_id), "/datasets", _("Show all data sets")
+        ) from None
 
 
 def _complete(view: ViewState, document: dict[str, Any]) -> ViewState:

@@ -9,7 +9,6 @@ from markupsafe import Markup
 from app.access import callers
 from app.access.dataset_imports import samples
 from app.format import numbers
-from app.format import rows as row_words
 from app.format.dataset_text import problems_of
 from app.pages.new_run import data_cost, data_mix
 from app.web.templating import filled, macros
@@ -104,7 +103,7 @@ def _paths(value: str) -> list[str]:
 
 def description_html(item: Dataset, cost: Markup | str = "") -> Markup:
     """A data set's format, size, warnings and first rows; `cost` is the sentence on truncated rows."""
-    return filled("new_run/data.html", item=item, cost=cost, row_words=row_words)
+    return filled("new_run/data.html", item=item, cost=cost)
 
 
 def error_html(error: DataError, name: str) -> Markup:

@@ -30,11 +30,11 @@ _VERDICTS = {True: ("Fits", "good"), False: ("Does not fit", "bad"), None: ("", 
 def verdict_html(estimate: Estimate, place: Card | None) -> Markup:
     """Whether it fits, at which moment of a step it takes the most, and why."""
     forecast = estimate.forecast
-    peak = f"{byte_size(forecast.peak_bytes)} on each {'GPU' if place else 'process'}"
     limit = f" of {byte_size(forecast.limit_bytes)}" if forecast.limit_bytes else ""
+    peak = f"{byte_size(forecast.peak_bytes)}{limit} per {'GPU' if place else 'process'}"
     style = "warn" if forecast.unknown or forecast.close else "good" if forecast.fits else "bad"
-    lead = Markup('<p class="verdict"><b class="{}">{}</b> {}{}, at {}.</p>').format(
-        style, words.verdict(forecast), peak, limit, MOMENTS[forecast.moment]
+    lead = Markup('<p class="verdict"><b class="{}">{}</b>: {}. The peak is at {}.</p>').format(
+        style, words.verdict(forecast), peak, MOMENTS[forecast.moment]
     )
     close = [words.CLOSE] if forecast.close else []
     reasons = each('<p class="note">{}</p>', [(reason,) for reason in [*forecast.reasons, *close, *estimate.notes]])
@@ -60,7 +60,7 @@ def parts_html(estimate: Estimate) -> Markup:
     at_host = f"Host RAM {HOST_MOMENTS[forecast.host_moment]}"
     more = [(at_host, forecast.host_bytes, forecast.host_limit_bytes), ("NVMe", forecast.nvme_bytes, None)]
     rows += each(
-        "<div><dt>{}</dt><dd>{}{}</dd></div>",
+        '<div class="whole"><dt>{}</dt><dd>{}{}</dd></div>',
         [(name, byte_size(size), f" of {byte_size(limit)}" if limit else "") for name, size, limit in more if size],
     )
     return bar + Markup('<dl class="legend">{}</dl>').format(rows)

@@ -7,7 +7,7 @@ from starlette.datastructures import QueryParams
 from app.access import callers
 from app.format import run_text as words
 from app.pages.common import diagnosis  # noqa: F401 what its template needs
-from app.pages.common.view import Context, MissingError, View
+from app.pages.common.view import Context, MissingError, View, why_missing
 from app.pages.run import answers, attempts, overview, scores, snapshot, take_away
 from app.pages.run.failure import failure
 from app.pages.run.snapshot import Snapshot
@@ -32,9 +32,8 @@ def shown(query: QueryParams) -> Context:
     run_id = query.get("id", "")
     try:
         now = snapshot.read(run_id)
-    except RunNotFound as error:
-        reason = str(error) if run_id else _("The address has no run id.")
-        raise MissingError(_("Run not found"), reason, "/", _("Show all runs")) from None
+    except RunNotFound:
+        raise MissingError(_("Run not found"), why_missing(run_id), "/", _("Show all runs")) from None
     context = _heading(now.run) | _progress(now) | answers.shown(now.run, query)
     context |= scores.shown(now.run, query) | take_away.shown(now.run, query)
     busy = context["evaluating"] or context["building"]

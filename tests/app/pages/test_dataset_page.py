@@ -81,7 +81,7 @@ def test_an_invalid_number_is_named_and_the_previous_one_is_kept(item):
 def test_a_page_without_a_data_set_says_so(home):
     missing = client().get("/dataset?id=<b>")
     assert missing.status_code == 404 and "Data set not found" in missing.text and "<b>&#39;" not in missing.text
-    assert "has no data set id" in client().get("/dataset").text
+    assert "The address has no id." in client().get("/dataset").text
 
 
 def test_a_row_beyond_the_last_is_the_last(item):

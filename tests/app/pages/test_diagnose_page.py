@@ -99,7 +99,7 @@ def test_a_shared_diagnosis_has_a_link_for_everybody_until_it_is_deleted(page, s
     page.wait_for_function("location.search.includes('id=')")
     link = page.url
     assert page.locator(".shared [data-copy]").get_attribute("data-copy") == link
-    says(page, ".recent", "Log of local", "cuda_out_of_memory")
+    says(page, ".recent", "Log of local", "Out of GPU memory")
 
     page.goto("/diagnose")
     page.locator(".recent a", has_text="Log of local").first.click()
@@ -123,7 +123,7 @@ def test_failed_runs_are_listed_with_their_causes(page):
     )
     page.goto("/diagnose")
     says(page, ".recent", "<b>sums</b>")
-    says(page, ".recent", "cuda_out_of_memory")
+    says(page, ".recent", "Out of GPU memory")
     page.locator(".recent a").click()
     says(page, ".failure", "Out of GPU memory")
     assert page.url.endswith(f"/run?id={run.id}")

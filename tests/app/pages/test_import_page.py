@@ -23,7 +23,7 @@ def test_a_pasted_file_is_translated_and_opens_in_the_form(page):
     says(page, ".empty", "No file yet")
     page.locator("#configuration textarea").fill(AXOLOTL)
     page.locator("#import").click()
-    says(page, ".panel", "Recognized: axolotl.", "Still to choose there: data.", "liger_rope")
+    says(page, ".panel", "Recognized: axolotl.", "Choose in New run: data.", "liger_rope")
     assert page.evaluate("window.harmed") is None
     page.locator("#open-imported").click()
     page.wait_for_function("document.querySelector('#setting-lora_r textarea')?.value === '24'")

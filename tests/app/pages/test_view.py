@@ -18,7 +18,7 @@ from web import account, client
 
 from app.documents.sweep import brief
 from app.format import sweep_text as words
-from app.pages.common.view import View
+from app.pages.common.view import View, labelled
 from app.web.templating import TEMPLATES
 from worker.settings import get_settings
 from worker.store import database
@@ -63,6 +63,14 @@ def sweeps_of(*contexts: Any) -> View:
     view = View("/sweeps", "sweeps.html", context, seconds=0.0)
     view._latest._seconds = 0.0  # nothing is shared between the readings of a test
     return view
+
+
+def test_each_cell_of_a_stacked_table_has_its_heading():
+    rows = '<tr><th scope="row">a</th><td>1</td></tr><tr class="x"><td>b</td><td>2</td><td></td></tr>'
+    assert labelled(rows, ["Name", "<b>"]) == (
+        '<tr><th scope="row" data-label="Name">a</th><td data-label="&lt;b&gt;">1</td></tr>'
+        '<tr class="x"><td data-label="Name">b</td><td data-label="&lt;b&gt;">2</td><td data-label=""></td></tr>'
+    )
 
 
 def test_a_page_has_no_script_of_its_own_and_allows_none(home: None) -> None:
@@ -202,7 +210,7 @@ class TestInChromium:
         says(page, "h1", sweep.name)
         with database.write() as session:
             session.exec(delete(Sweep).where(col(Sweep.id) == sweep.id))
-        says(page, ".empty", "No such sweep")
+        says(page, ".empty", "Sweep not found")
         assert page.locator("main[data-live='']").count() == 1
 
     def test_on_a_phone_the_pages_are_in_a_menu_that_closes(self, page: Any) -> None:

@@ -261,3 +261,11 @@ def headers(**values):
     from starlette.datastructures import Headers
 
     return Headers({name: value for name, value in values.items() if value is not None})
+
+
+def test_a_browser_at_an_unknown_address_gets_a_page_and_a_program_an_error(home):
+    page = client().get("/nowhere", headers={"Accept": "text/html,*/*;q=0.8"})
+    assert page.status_code == 404
+    assert "Page not found" in page.text and '<a href="/datasets"' in page.text
+    assert told(client().get("/nowhere"))["field"] == "path"
+    assert told(client().post("/nowhere", headers={"Accept": "text/html"}))["field"] == "path"

@@ -10,6 +10,7 @@ from training.run_folder.events import (
     Finished,
     Metrics,
     Note,
+    OutOfMemory,
     PhaseStarted,
     Planned,
     Progress,
@@ -134,6 +135,15 @@ def test_the_peak_memory_is_the_highest_of_any_rank_on_device_or_else_host(run):
 def test_host_memory_does_not_count_as_peak_on_a_device(run):
     apply(run, Metrics(step=1, rank=0, values={"host_rss": 5e9, "memory_peak": 2e9}))
     assert now_of(run).peak_bytes == 2_000_000_000
+
+
+def test_the_peak_includes_what_a_rank_held_when_it_was_out_of_memory_and_that_of_the_result(run):
+    held = {"allocated": 36 * 2**20, "limit": 40 * 2**20}
+    apply(run, Metrics(step=1, rank=0, values={"memory_peak": 4 * 2**20}))
+    apply(run, OutOfMemory(rank=0, device="cpu", phase="training", policy="fail", memory=held))
+    assert now_of(run).peak_bytes == 36 * 2**20
+    apply(run, Finished(outcome="finished", step=1, summary={"memory": {"peak_bytes": [37 * 2**20, None]}}))
+    assert now_of(run).peak_bytes == 37 * 2**20
 
 
 def test_a_resumed_run_returns_to_the_step_of_its_checkpoint(run):
