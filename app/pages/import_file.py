@@ -85,15 +85,27 @@ def dropped(files: list[str] | None) -> list[Any]:
 
 def _read(path: Path) -> str:
     with path.open("rb") as file:
-        return file.read(_LONGEST).decode("utf-8", "replace")
+        return file.read(_LONGEST + 1).decode("utf-8", "replace")
 
 
 def _answer(texts: Sequence[tuple[str, str]]) -> Markup:
     try:
         # Without a folder: a pasted text must not make the server read its own files.
-        return _imported(together([import_text(text[:_LONGEST], None, name) for name, text in texts]))
+        return _imported(together([import_text(_checked(name, text), None, name) for name, text in texts]))
     except UserError as error:
         return user_error_html(error)
+
+
+def _checked(name: str, text: str) -> str:
+    """The text, unless it is too long: a part of a configuration would be another one.
+
+    Raises:
+        UserError: it is.
+    """
+    if len(text) > _LONGEST:
+        fix = "Give the configuration alone, a notebook without its outputs, or use `lathe import`."
+        raise UserError("file", name, "is larger than 1 MiB.", fix)
+    return text
 
 
 def _imported(imported: Imported) -> Markup:

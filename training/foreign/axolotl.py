@@ -220,6 +220,7 @@ _COLUMNS = {"field_messages": "messages", "field_instruction": "instruction", "f
             "field_system": "system", "field": "text", "field_chosen": "chosen", "field_rejected": "rejected"}  # fmt: skip
 _ASSISTANT = {"assistant", "gpt", "model", "chatgpt"}
 _BY_TEMPLATE = {"None", "chat_template", "completion", "pretrain", "sharegpt", "input_output"}
+_NAMING = ("roles", "message_property_mappings", "message_field_role", "message_field_content")
 _OF_A_SET = read("axolotl_data_sets").rules
 """Keys of one of axolotl's data sets that become no setting."""
 _READ = {*_COLUMNS, "path", "data_files", "type", "message_field_training", "message_field_training_detail", "roles_to_train",
@@ -256,7 +257,7 @@ def keys_of_sets(key: str, value: Any) -> list[Entry]:
         nested = {f"type.{name}": one for name, one in kind.items()} if isinstance(kind, dict) else {}
         for name, given in (whole | nested).items():
             plain = str(name).removeprefix("type.")
-            usual = plain in ("roles", "message_property_mappings") and _usual_names(given)
+            usual = plain in _NAMING and _usual_names(given if isinstance(given, dict) else {plain: given})
             if plain in _READ or is_off(given) or usual:
                 continue
             rule = _OF_A_SET.get(plain)

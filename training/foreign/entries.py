@@ -116,7 +116,7 @@ def _rules(file: dict[str, Any], shared: Table) -> Table:
         **{key: listed(setting) for key, setting in file.get("lists", {}).items()},
         **{key: choice(**options) for key, options in file.get("choices", {}).items()},
         **{key: flag(on, off.get(key)) for key, on in file.get("when_on", {}).items()},
-        **{key: _usual(value, note) for key, (value, note) in file.get("usual", {}).items()},
+        **{key: usual(value, note) for key, (value, note) in file.get("usual", {}).items()},
         **{key: shared[other] for key, other in file.get("like", {}).items()},
         **{key: ignored(note) for note, keys in file.get("ignored", {}).items() for key in keys},
         **{key: refused(note) for note, keys in file.get("refused", {}).items() for key in keys},
@@ -166,7 +166,7 @@ def refused(note: str) -> Rule:
     return lambda value, _: IS_OFF if is_off(value) else Answer(None, note)
 
 
-def _usual(value: Any, note: str) -> Rule:
+def usual(value: Any, note: str) -> Rule:
     """A key that Lathe has only with this value, the program's default."""
     return lambda given, _: Answer({}, note) if given in (value, None) else Answer(None, note)
 

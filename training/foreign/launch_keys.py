@@ -92,11 +92,31 @@ def _accelerate_count(value: Any, values: Values) -> Answer:
     return Answer({"num_processes": count} | ({"strategy": "ddp"} if count > 1 and not sharded else {}))
 
 
+def unread_section(kind: str, values: Values) -> Answer | None:
+    """The answer for a section of FSDP or DeepSpeed that the program does not read; None if it does."""
+    if kind in values and kind == "fsdp":
+        return Answer({}, "has no effect without fsdp.") if is_off(values["fsdp"]) else None
+    given = values.get("distributed_type")
+    if is_on(values.get(f"use_{kind}")) or (given is None and kind == "deepspeed") or str(given).lower() == kind:
+        return None
+    return Answer({}, f"has no effect without {'fsdp' if given is None else f'distributed_type {kind.upper()}'}.")
+
+
 def _is_single(values: Values) -> bool:
     """True for a configuration that starts one process, whatever its num_processes."""
     turned_on = any(is_on(values.get(name)) for name in ("multi_gpu", "use_deepspeed", "use_fsdp"))
     given = values.get("distributed_type")
     return given is not None and str(given).lower() in ("no", "false") and not turned_on
+
+
+def _parallelism(value: Any, _: Values) -> Answer:
+    """parallelism_config: processes that share a sequence or the matrices of a model."""
+    section = value if isinstance(value, dict) else {}
+    sizes = {str(name).removeprefix("parallelism_config_"): count_of(size) or 1 for name, size in section.items()}
+    shared = max(sizes.get("sp_size", 1), sizes.get("cp_size", 1))
+    note = "ZeRO-3 or FSDP is the nearest to tensor parallelism." if sizes.get("tp_size", 1) > 1 else ""
+    settings: Values = {"sequence_parallel_size": shared} if shared > 1 else {}
+    return Answer(settings if settings or not note else None, note)
 
 
 def _named(value: Any, _: Values) -> Answer:
@@ -144,6 +164,7 @@ ACCELERATE: Table = {
     ),
     "num_processes": _accelerate_count,
     "num_machines": _machines,
+    "parallelism_config": _parallelism,
     "dynamo_backend": lambda value, _: Answer({} if str(value).lower() == "no" else {"torch_compile": True}),
     "config_file": _named,
     "accelerate_config": _named,

@@ -101,6 +101,8 @@ def _schedule(value: Any, _: Values) -> Answer:
 def _whole_batch(value: Any, values: Values) -> Answer:
     """global_batch_size: the rows of a step of all processes."""
     size = values.get("micro_batch_size", 1)
+    if not is_version_1(values):
+        return Answer({}, "is not read by version 0: gradient_accumulation_steps says this.")
     if value is None or not isinstance(value, int) or not isinstance(size, int) or size < 1:
         return IS_EMPTY
     count = values.get("dp_size") or values.get("num_processes") or 1

@@ -5,7 +5,7 @@ import re
 
 LONGEST_NOTEBOOK = 20_000_000
 """Characters of a notebook, most of which are outputs."""
-_SHELL_LINE = re.compile(r"^[ \t]*!((?:.*\\\n)*.*)", re.MULTILINE)
+_SHELL_LINE = re.compile(r"^([ \t]*)!((?:.*\\\n)*.*)", re.MULTILINE)
 
 
 def of_notebook(text: str) -> tuple[str, str] | None:
@@ -22,5 +22,5 @@ def of_notebook(text: str) -> tuple[str, str] | None:
     sources = [cell.get("source", "") for cell in cells if isinstance(cell, dict) and cell.get("cell_type") == "code"]
     texts = ["".join(map(str, source)) if isinstance(source, list) else str(source) for source in sources]
     shell = [text.partition("\n")[2] for text in texts if text.startswith(("%%bash", "%%sh"))]
-    shell += [line for text in texts for line in _SHELL_LINE.findall(text)]
-    return "\n".join(_SHELL_LINE.sub("", text) for text in texts if not text.startswith("%%")), "\n".join(shell)
+    shell += [line for text in texts for _, line in _SHELL_LINE.findall(text)]
+    return "\n".join(_SHELL_LINE.sub(r"\1pass", text) for text in texts if not text.startswith("%%")), "\n".join(shell)

@@ -2,7 +2,7 @@
 
 import re
 
-from training.foreign.entries import Answer, Table, Values, ignored, is_off, read
+from training.foreign.entries import Answer, Table, Values, ignored, is_off, read, refused, usual
 from training.foreign.trainer_keys import COMMAND, SHARED
 from training.foreign.trl import TRL, defaults, method, task_of, trains_adapter
 
@@ -10,7 +10,14 @@ SCRIPT: Table = {
     **TRL,
     "random_state": ignored("Lathe draws everything from seed."),
     "load_in_16bit": ignored("precision says this."),
-    "unsloth_tiled_mlp": ignored("changes no numbers."),
+    **dict.fromkeys(
+        ("unsloth_tiled_mlp", "unsloth_force_compile", "offload_embedding"), ignored("changes no numbers.")
+    ),
+    **dict.fromkeys(
+        ("finetune_vision_layers", "finetune_audio_layers"), refused("Lathe freezes the towers of multimodal models.")
+    ),
+    "finetune_language_layers": usual(True, "Lathe trains the language model."),
+    **dict.fromkeys(("finetune_attention_modules", "finetune_mlp_modules"), usual(True, "set target_modules.")),
 }
 """Keys of Python scripts: the arguments of their calls."""
 FIREFLY: Table = {
@@ -31,6 +38,9 @@ FILES = frozenset({
 EVAL_FILES = frozenset(
     ["validation_file", "validation_files", "validation_file_dir", "eval_data_path", "eval_file", "val_file"]
 )
+_OF_UNSLOTH: Values = {
+    "lora_r": 16, "lora_alpha": 16, "lora_dropout": 0.0, "gradient_checkpointing": "unsloth", "lora_target_modules": "all",
+}  # fmt: skip
 _MEDICALGPT: Values = {"use_peft": True, "lora_rank": 8, "lora_dropout": 0.05, "target_modules": "all"}
 
 
@@ -57,7 +67,7 @@ def script_defaults(values: Values) -> Values:
         return own | ({"lora_r": 8, "lora_alpha": 8, "lora_dropout": 0.0} if adapter else {})
     length: Values = {} if "max_length" in values else {"max_seq_length": 2048}
     own |= {"load_in_4bit": True, "use_bnb_nested_quant": True} | length
-    own |= {"lora_r": 16, "lora_alpha": 16, "lora_dropout": 0.0, "gradient_checkpointing": "unsloth"} if adapter else {}
+    own |= _OF_UNSLOTH if adapter else {}
     return own
 
 

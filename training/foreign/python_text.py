@@ -18,7 +18,7 @@ _MOST_NODES = 100_000
 _DEEPEST = 20
 _LARGEST = 2**40
 _IMPORTS = re.compile(r"^[ \t]*(?:from|import)[ \t]+(unsloth|trl|transformers|peft)\b", re.MULTILINE)
-_MAGIC = re.compile(r"^[ \t]*%(?:.*\\\n)*.*$", re.MULTILINE)
+_MAGIC = re.compile(r"^([ \t]*)%(?:.*\\\n)*.*$", re.MULTILINE)
 _TRAINER = re.compile(r"\w*?(SFT|DPO|KTO|ORPO|CPO|Reward|GRPO|PPO|RLOO|OnlineDPO|GKD|BCO|Seq2Seq|)Trainer")
 _CONFIG = re.compile(r"(?:SFT|DPO|KTO|ORPO|CPO|Reward|GRPO|PPO|RLOO|OnlineDPO|GKD|BCO)Config")
 _ARGUMENTS = re.compile(r"(?:Seq2Seq|Unsloth)?TrainingArguments")
@@ -63,7 +63,7 @@ def _read(text: str, given: Values) -> tuple[Values, Values]:
     if len(text) > LONGEST_TEXT:
         raise ValueError(f"it has {len(text):,} characters; at most {LONGEST_TEXT:,} are possible")
     try:
-        tree = ast.parse(_MAGIC.sub("", text))
+        tree = ast.parse(_MAGIC.sub(r"\1pass", text))
     except SyntaxError as error:
         raise ValueError(f"line {error.lineno} is not valid Python: {error.msg}") from None
     except (RecursionError, MemoryError, ValueError):  # ValueError: null bytes

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from training.config.choices import PreferenceLoss
-from training.foreign.entries import IS_EMPTY, Answer, Table, Values, choice, is_off, names, read
+from training.foreign.entries import IS_EMPTY, Answer, Table, Values, choice, is_off, is_on, names, read
 from training.foreign.tasks import known_task
 from training.foreign.trainer_keys import COMMAND, SHARED, TRAINER, adapter
 
@@ -142,6 +142,11 @@ TABLE: Table = {
         "flash_attention_2" if str(value).lower() == "flash_attn" else value, values
     ),
     "max_length": _length,
+    "padding_free": lambda value, values: (
+        Answer({}, "packing says this.")
+        if is_on(values.get("packing"))
+        else Answer({"packing": "padding_free"} if is_on(value) else {})
+    ),
     "torch_dtype": _dtype,
     "dtype": _dtype,
     "truncation_strategy": _truncation,

@@ -25,7 +25,8 @@ from training.foreign.entries import (
     is_off,
 )
 from training.foreign.inputs import Given, given
-from training.foreign.programs import ACCELERATE, AXOLOTL, Program
+from training.foreign.launch_keys import unread_section
+from training.foreign.programs import AXOLOTL, Program
 from training.foreign.sharding_files import of_deepspeed, of_fsdp
 from training.foreign.shell_values import Unresolved
 
@@ -150,11 +151,11 @@ def _rule(program: Program, key: str) -> Rule | None:
 def _special(program: Program, key: str, value: Any, values: Values, source: Given) -> Answer | None:
     """The answer for keys that name files or hold sections of another program."""
     if key in ("deepspeed", "deepspeed_config", "deepspeed_config_file"):
-        return of_deepspeed(value, source.nearby.text)
+        unread = unread_section("deepspeed", values) if isinstance(value, dict) else None
+        return unread or of_deepspeed(value, source.nearby.text)
     if key in ("fsdp", "fsdp_config") and not is_off(value):
-        if is_off(values.get("fsdp")) and program not in (AXOLOTL, ACCELERATE):
-            return Answer({}, "has no effect without fsdp.")
-        return of_fsdp(values.get("fsdp"), values.get("fsdp_config"), source.nearby.text)
+        unread = None if program is AXOLOTL else unread_section("fsdp", values)
+        return unread or of_fsdp(values.get("fsdp"), values.get("fsdp_config"), source.nearby.text)
     if key not in program.data | program.held_out:
         return None
     setting = "validation_data" if key in program.held_out else "data"

@@ -222,6 +222,19 @@ def _assistant_only(value: Any, values: Values) -> Answer:
     return Answer({"train_on_prompt": True}, _ALL_TOKENS) if task_of(values) == "sft" else IS_OFF
 
 
+def _length(value: Any, values: Values) -> Answer:
+    """The longest row that the model allows, beside which the trainer has its own."""
+    if isinstance(values.get("max_length"), int):
+        return Answer({}, "max_length says this.")
+    return SHARED["max_length"](value, values)
+
+
+def _padding_free(value: Any, values: Values) -> Answer:
+    if not is_on(value) or is_on(values.get("packing")):
+        return IS_OFF if not is_on(value) else Answer({}, "packing says this.")
+    return Answer({"packing": "padding_free"})
+
+
 def _text_column(value: Any, _: Values) -> Answer:
     return Answer({} if value in (None, "text") else {"columns": f"text={value}"})
 
@@ -276,6 +289,15 @@ TRL: Table = {
     FILE: _task_by_file,
     "dataset_text_field": _text_column,
     "assistant_only_loss": _assistant_only,
+    "padding_free": _padding_free,
+    "activation_offloading": lambda value, values: (
+        IS_OFF
+        if is_off(value)
+        else Answer({"offload_activations": True})
+        if values.get("gradient_checkpointing") is False
+        else Answer({}, "gives gradient_checkpointing offloaded.")
+    ),
+    **dict.fromkeys(("max_seq_length", "model_max_length", "max_seq_len", "max_sequence_length"), _length),
     "validation_split_percentage": _share,
     "dataset_mixture": _mixture,
     "datasets": lambda value, _: IS_EMPTY if is_off(value) else Answer(None, _SETS),

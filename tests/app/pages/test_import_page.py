@@ -49,6 +49,13 @@ def test_a_text_of_no_known_program_is_refused(page):
     says(page, ".alert", "is not a configuration of")
 
 
+def test_a_file_that_is_too_long_is_refused_and_not_cut(page, tmp_path):
+    (tmp_path / "long.yaml").write_text(AXOLOTL + "# " + "x" * 2**20)
+    page.goto("/import")
+    page.locator("#configuration-files input[type=file]").set_input_files([tmp_path / "long.yaml"])
+    says(page, ".alert", "is larger than 1 MiB")
+
+
 def test_a_link_does_not_inherit_a_draft_and_offers_it_again(page):
     page.goto("/new")
     page.locator("#command .cm-line", has_text="accelerate launch").wait_for()

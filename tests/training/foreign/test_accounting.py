@@ -80,6 +80,16 @@ def test_any_keys_are_accounted_for_in_any_order(program):
             {"gradient_checkpointing": "full"},
         ),
         ({"distributed_type": "NO", "num_processes": 8}, {"strategy": "single", "num_processes": 1}),
+        ({"distributed_type": "MULTI_GPU", "fsdp_config": {"fsdp_offload_params": True}}, {"offload_param": "none"}),
+        ({"distributed_type": "FSDP", "fsdp_config": {"fsdp_offload_params": True}}, {"offload_param": "cpu"}),
+        ({"distributed_type": "NO", "deepspeed_config": {"zero_stage": 3}}, {"strategy": "single"}),
+        (
+            {"distributed_type": "NO", "parallelism_config": {"parallelism_config_sp_size": 2}},
+            {"sequence_parallel_size": 2},
+        ),
+        ({"model_name_or_path": "m", "packing": True, "padding_free": True}, {"packing": "packed"}),
+        ({"tuner_type": "lora", "packing": True, "padding_free": True}, {"packing": "packed"}),
+        ({"model_name_or_path": "m", "max_seq_length": 4096, "max_length": 1024}, {"max_length": 1024}),
         (
             {"finetuning_type": "lora", "quantization_bit": "4", "max_steps": "1e3"},
             {"quantization": "4bit", "max_steps": 1000},

@@ -165,6 +165,20 @@ def test_a_notebook_counts_by_its_code_and_not_by_its_outputs():
     assert (config.learning_rate, config.packing, config.train_on_prompt) == (3e-4, "packed", True)
 
 
+def test_a_shell_line_alone_in_a_block_of_a_notebook_leaves_python():
+    code = "import os\nif 'X' in os.environ:\n    !pip install trl\nelse:\n    %cd /\n"
+    code += "from trl import SFTTrainer\nSFTTrainer('m', max_seq_length=64)\n"
+    notebook = json.dumps({"cells": [{"cell_type": "code", "source": code}]})
+    assert import_text(notebook, None).config().max_length == 64
+
+
+def test_unsloth_trains_all_linear_modules_unless_told_otherwise():
+    script = "from unsloth import FastLanguageModel\nfrom trl import SFTConfig, SFTTrainer\n"
+    script += "model = FastLanguageModel.get_peft_model(model, r=8)\nSFTTrainer(model, args=SFTConfig(max_steps=5))\n"
+    config = import_text(script, None).config()
+    assert (config.target_modules, config.train_on_prompt) == ("all-linear", True)
+
+
 def test_the_layers_of_an_adapter_in_a_script_are_named():
     script = "from peft import LoraConfig\nfrom trl import SFTTrainer\n"
     script += "SFTTrainer('m', peft_config=LoraConfig(layers_to_transform=[0]))\n"
