@@ -1,10 +1,11 @@
-"""The same live run in TensorBoard and Trackio, where installed: viewers ask once a second for what their pages ask for."""
+"""The same live run in TensorBoard and Trackio, where installed: their pages, and viewers that ask for the same once a second."""
 
 import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,6 +25,8 @@ class Program(Protocol):
     name: str
     ready: str
     """The path that answers when the program works."""
+    plot: str
+    """The selector of the first plot on its page."""
 
     def command(self, port: int) -> list[str]:
         """Starts its server."""
@@ -35,24 +38,30 @@ class Program(Protocol):
         """What its page asks for once a second: the bytes of the answers, and the last step in them (-1: none)."""
 
 
-def measure(folder: Path, viewers: int, seconds: float) -> list[Watched]:
-    """The figures of the programs that are installed."""
+@contextmanager
+def served(folder: Path, wanted: bool) -> Iterator[list[tuple[Program, Server]]]:
+    """The programs that are installed, with a run of 3,000 steps; none if they are not wanted."""
     kinds: dict[str, Callable[[Path], Program]] = {"tensorboard": TensorBoard, "trackio": Trackio}
-    return [_measured(kind(folder), viewers, seconds) for module, kind in kinds.items() if find_spec(module)]
+    programs = [kind(folder) for module, kind in kinds.items() if wanted and find_spec(module)]
+    with ExitStack() as stack:
+        running = []
+        for program in programs:
+            program.add(0, _STEPS)
+            port = free_port()
+            command, address = program.command(port), f"http://127.0.0.1:{port}"
+            running.append((program, stack.enter_context(started(command, address, program.ready, dict(os.environ)))))
+        yield running
 
 
-def _measured(program: Program, viewers: int, seconds: float) -> Watched:
-    program.add(0, _STEPS)
-    port = free_port()
-    with started(program.command(port), f"http://127.0.0.1:{port}", program.ready, dict(os.environ)) as server:
-        time.sleep(5)
-        return asyncio.run(_watch(server, program, viewers, seconds))
+def watch(program: Program, server: Server, viewers: int, seconds: float) -> Watched:
+    """Stores a step each second, and measures when each viewer has it."""
+    return asyncio.run(_watch(server, program, viewers, seconds))
 
 
 class TensorBoard:
     """A run written as transformers' callback writes it."""
 
-    name, ready = "TensorBoard", "/data/runs"
+    name, ready, plot = "TensorBoard", "/data/runs", "line-chart canvas"
 
     def __init__(self, folder: Path) -> None:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -90,7 +99,7 @@ class TensorBoard:
 class Trackio:
     """A run in Trackio's own database."""
 
-    name, ready = "Trackio", "/version"
+    name, ready, plot = "Trackio", "/version", ".vega-embed canvas"
 
     def __init__(self, folder: Path) -> None:
         os.environ["TRACKIO_DIR"] = str(folder / "trackio")  # read when Trackio is imported
