@@ -9,6 +9,8 @@ from prepared import prepared_installation  # noqa: F401 a fixture
 from starlette.datastructures import QueryParams
 
 from app.pages import VIEWS, system
+from app.pages.common.view import _changed, _event
+from app.pages.runs import page as runs
 from training.run_folder.events import Metrics, PhaseStarted
 
 LATER = 30.0
@@ -38,7 +40,7 @@ def test_the_parts_of_a_page_are_the_same_half_a_minute_later(prepared, monkeypa
     ]
 
     def parts():
-        return {(view.path, str(query)): view.parts({"query": query, **view.context(query)}) for view, query in pages}
+        return {(view.path, str(query)): parts_of(view, query) for view, query in pages}
 
     parts()  # the first reading may measure, as the disk's content
     before, now = parts(), time.time
@@ -81,3 +83,18 @@ def test_an_open_page_asks_for_nothing_and_writes_only_times(page, address):
     page.evaluate(WATCH)
     page.clock.run_for(60_000)
     assert (asked, page.evaluate("written"), page.evaluate(ENDLESS)) == ([], [], [])
+
+
+def test_a_step_of_a_run_sends_its_row_to_the_list_of_runs(home):
+    for number in range(3):
+        PlayedRun(f"waiting {number}")
+    run = PlayedRun("training").claim().report(PhaseStarted(phase="training"), Metrics(step=1, values={"loss": 2.0}))
+    before = parts_of(runs.view, QueryParams())
+    run.report(Metrics(step=2, values={"loss": 1.0}))
+    after = parts_of(runs.view, QueryParams())
+    changed = {name: _changed(before[name], text) for name, text in after.items() if text != before[name]}
+    assert list(changed["list"]) == [run.id] and len(_event({"parts": changed}, "version")) <= 1500
+
+
+def parts_of(view, query):
+    return view.parts({"query": query, **view.context(query)})

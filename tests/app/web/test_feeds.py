@@ -109,6 +109,15 @@ def test_a_tick_at_3000_steps_has_at_most_2000_bytes(run):
     assert len(encoded(news, watching.cursor)) <= 2000
 
 
+def test_a_tick_without_points_has_at_most_1000_bytes(run):
+    run.report(planned(3000), *[at(step, **dict.fromkeys(NAMES, 0.000123456 * step)) for step in range(1, 3001)])
+    run.prints("step 3000 of 3000")
+    watching = Reader(run.id, Cursor(0, 0, 3000))
+    news = watching.read()
+    assert len(news["facts"]) > 10 and len(news["log"]) == 1 and "points" not in news
+    assert len(encoded(news, watching.cursor)) <= 1000
+
+
 def test_many_new_steps_are_summed_up_with_their_extremes(run):
     watching = reader(run)
     run.report(*[Metrics(step=step, values={"loss": 50.0 if step == 7 else 1.0}) for step in range(1, 13)])
