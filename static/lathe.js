@@ -41,7 +41,8 @@
 
   // Times are of this computer, or of the zone chosen on the page Settings.
   const zone = { timeZone: document.cookie.match(/(?:^|; )lathe-zone=([^;]+)/)?.[1] };
-  const written = (moment) => moment.toLocaleString([], { ...zone, timeZoneName: "short" });
+  let dates = null; // made once: that takes as long as writing a hundred dates
+  const written = (moment) => (dates ??= new Intl.DateTimeFormat([], { ...zone, dateStyle: "medium", timeStyle: "long" })).format(moment);
 
   function updateTimes() {
     const now = Date.now() / 1000;
