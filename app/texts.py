@@ -21,6 +21,7 @@ LANGUAGES = {"": "English", "de": "Deutsch"}
 """The languages by their code, each in its own words. English has none: its texts need no catalogue."""
 PLOTS = "app/documents/live/panels.py"
 """Where the titles of plots and the labels of their lines stand, which REST answers in English and scripts show."""
+STATES = "app/format/states.py"
 
 _language: ContextVar[str] = ContextVar("language", default="")
 
@@ -50,7 +51,7 @@ def gettext_noop(english: str) -> str:
     return english
 
 
-def of_scripts(code: str, of: tuple[str, ...] = ("static/", PLOTS)) -> dict[str, str | list[str]]:
+def of_scripts(code: str, of: tuple[str, ...] = ("static/", PLOTS, STATES)) -> dict[str, str | list[str]]:
     """The texts of scripts and plots by their English wording; those that depend on a number have one wording for each form."""
     messages = (message for message in _messages(code) if any(file.startswith(of) for file, _line in message.locations))
     table: dict[str, str | list[str]] = {}

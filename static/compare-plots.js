@@ -1,15 +1,16 @@
 // The plots of the pages Compare and Sweep: their runs in one plot for each metric, by plots.js.
 (() => {
   "use strict";
+  const { gettext: _ } = window.lathe;
   const GIB = 1024 ** 3;
   const LONGEST = 600; // points of a line, at which the server thins it again
   const PANELS = [
-    { key: "loss", title: "Training loss", log: true, height: 220, smooth: true },
-    { key: "eval_loss", title: "Evaluation loss", log: true, height: 220 },
-    { key: "learning_rate", title: "Learning rate" },
-    { key: "grad_norm", title: "Gradient norm", log: true, smooth: true },
-    { key: "tokens_per_second", title: "Speed", unit: "tokens/s", fromZero: true, smooth: true },
-    { key: "memory", title: "Memory of the fullest rank", unit: "GiB", scale: 1 / GIB, fromZero: true },
+    { key: "loss", title: _("Training loss"), log: true, height: 220, smooth: true },
+    { key: "eval_loss", title: _("Evaluation loss"), log: true, height: 220 },
+    { key: "learning_rate", title: _("Learning rate") },
+    { key: "grad_norm", title: _("Gradient norm"), log: true, smooth: true },
+    { key: "tokens_per_second", title: _("Speed"), unit: "tokens/s", fromZero: true, smooth: true },
+    { key: "memory", title: _("Memory of the fullest rank"), unit: "GiB", scale: 1 / GIB, fromZero: true },
   ];
 
   function panels(runs) {
@@ -66,7 +67,7 @@
         if (from !== null) query.set("start", from);
         if (to !== null) query.set("end", to);
         const answer = await fetch(`/api/compare/series?${query}`);
-        if (!answer.ok) throw new Error(`The server answered ${answer.status}.`);
+        if (!answer.ok) throw new Error(window.lathe.answered(answer));
         return Object.entries((await answer.json()).lines);
       };
       const whole = stale.filter((run) => !grown.includes(run));
@@ -91,9 +92,9 @@
       relations.update(runs);
       if (!runs.length) return;
       if (!plots) {
-        const empty = "No metrics yet. The plots start with the first step of a run.";
+        const empty = _("No metrics yet. The plots start with the first step of a run.");
         const place = Object.assign(document.createElement("div"), { className: "plots" });
-        box.replaceChildren(Object.assign(document.createElement("h2"), { textContent: "Plots" }), place);
+        box.replaceChildren(Object.assign(document.createElement("h2"), { textContent: _("Plots") }), place);
         plots = window.lathe.plots(place, { panels: panels(runs), load, axes: ["step", "tokens", "epoch", "time"], empty });
         return;
       }

@@ -2,6 +2,7 @@
 // includes, is loaded when somebody opens them.
 (() => {
   "use strict";
+  const { gettext: _ } = window.lathe;
   const FEWEST = 3; // runs for which this is worth a look
   const LOSSES = ["best_loss", "final_loss"];
   const WIDE = 50; // ratio of largest to smallest value from which an axis is logarithmic
@@ -56,7 +57,7 @@
       this.box = box;
       this.details = box.appendChild(document.createElement("details"));
       const heading = this.details.appendChild(document.createElement("summary"));
-      heading.appendChild(Object.assign(document.createElement("h2"), { textContent: "Scatter and parallel coordinates" }));
+      heading.appendChild(Object.assign(document.createElement("h2"), { textContent: _("Scatter and parallel coordinates") }));
       this.note = this.add("p", "note");
       this.note.setAttribute("role", "status");
       this.tools = this.add("div", "plot-tools");
@@ -82,11 +83,11 @@
       const { runs } = this;
       const state = JSON.stringify(runs);
       if (!this.details.open || this.box.hidden || state === this.state) return;
-      this.note.textContent = this.state ? "" : "Loading";
+      this.note.textContent = this.state ? "" : _("Loading");
       try {
         const query = new URLSearchParams({ runs: runs.map((run) => run.id).join(","), all_settings: true });
         const [answer] = await Promise.all([fetch(`/api/compare?${query}`), plotly()]);
-        if (!answer.ok) throw new Error(`The server answered ${answer.status}.`);
+        if (!answer.ok) throw new Error(window.lathe.answered(answer));
         if (runs !== this.runs) return; // newer runs came meanwhile
         this.found = await answer.json();
         this.state = state;
@@ -94,7 +95,7 @@
         this.choose();
         this.draw();
       } catch (error) {
-        this.note.textContent = `Could not load the plots. ${error.message}`;
+        this.note.textContent = _("Could not load the plots. {reason}", { reason: error.message });
       }
     }
 
@@ -110,11 +111,11 @@
       const keys = [...varied, ...numeric(measures)];
       const usual = { x: keys[0], y: LOSSES.find((key) => keys.includes(key)) ?? keys[1] ?? keys[0], color: "" };
       this.tools.replaceChildren();
-      for (const [name, label] of [["x", "X axis"], ["y", "Y axis"], ["color", "Color"]]) {
+      for (const [name, label] of [["x", _("X axis")], ["y", _("Y axis")], ["color", _("Color")]]) {
         if (!keys.includes(this.chosen[name])) this.chosen[name] = usual[name];
         const box = this.tools.appendChild(Object.assign(document.createElement("label"), { textContent: label }));
         const select = box.appendChild(document.createElement("select"));
-        if (name === "color") select.add(new Option("By run", ""));
+        if (name === "color") select.add(new Option(_("By run"), ""));
         for (const key of keys) select.add(new Option(labels[key], key));
         select.value = this.chosen[name];
         select.addEventListener("change", () => {
@@ -152,7 +153,7 @@
       const keys = Object.keys(settings).filter((key) => differs(pick(settings[key])));
       this.parallel.hidden = !(losses.length && keys.length && places.length > 1);
       this.hint.hidden = this.parallel.hidden;
-      this.hint.textContent = "Drag along an axis to choose a range, click it to choose everything. Drag a name to move its axis.";
+      this.hint.textContent = _("Drag along an axis to choose a range, click it to choose everything. Drag a name to move its axis.");
       if (this.parallel.hidden) return;
       const dimensions = [...keys.map((key) => dimension(labels[key], pick(settings[key]))), ...losses.map((key) => dimension(labels[key], pick(measures[key])))];
       const line = { ...colored(pick(measures[losses[0]]), labels[losses[0]]), reversescale: true };

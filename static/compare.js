@@ -1,6 +1,7 @@
 // The page Compare: copying, and the field that adds runs.
 (() => {
   "use strict";
+  const { gettext: _ } = window.lathe;
   const WAIT = 200; // milliseconds after a key before a search
   const MOST = 8; // runs in the list
 
@@ -11,9 +12,9 @@
     try {
       const { copyFrom } = button.dataset;
       await write(copyFrom ? await text(copyFrom) : location.href);
-      status.textContent = `${button.dataset.what} copied.`;
+      status.textContent = _("{what} copied.", button.dataset);
     } catch (error) {
-      status.textContent = `Could not copy: ${error.message}`;
+      status.textContent = _("Could not copy: {reason}", { reason: error.message });
     }
     clearTimeout(copy.timer);
     copy.timer = setTimeout(() => (status.textContent = ""), 4000);
@@ -21,7 +22,7 @@
 
   async function text(address) {
     const answer = await fetch(address);
-    if (!answer.ok) throw new Error(`the server answered ${answer.status}.`);
+    if (!answer.ok) throw new Error(window.lathe.answered(answer));
     return answer.text();
   }
 
@@ -33,7 +34,7 @@
     area.select();
     const copied = document.execCommand("copy");
     area.remove();
-    if (!copied) throw new Error("the browser does not allow it.");
+    if (!copied) throw new Error(_("the browser does not allow it."));
   }
 
   // The field that adds runs: a list of matching runs, finished ones first. Keys: arrows, Enter, Escape.
@@ -57,11 +58,11 @@
         const others = finished.length < MOST ? (await ask("")).filter((run) => run.status !== "finished") : [];
         if (mine === call) show([...finished, ...others].slice(0, MOST));
       } catch (error) {
-        if (mine === call) show([], `Could not search: ${error.message}`);
+        if (mine === call) show([], _("Could not search: {reason}", { reason: error.message }));
       }
     }
 
-    function show(runs, none = "No matching runs.") {
+    function show(runs, none = _("No matching runs.")) {
       list.replaceChildren(...runs.map(item));
       if (!runs.length) list.append(Object.assign(document.createElement("li"), { className: "none", textContent: none }));
       choose(runs.length && field.value.trim() ? 0 : -1);
@@ -73,7 +74,7 @@
       const line = part("li", "", "");
       Object.assign(line, { id: `add-run-${index}`, role: "option" });
       line.dataset.run = run.id;
-      line.append(part("bdi", "", run.name), part("span", `status-${run.status}`, run.status), part("span", "mono", run.id));
+      line.append(part("bdi", "", run.name), part("span", `status-${run.status}`, _(run.status)), part("span", "mono", run.id));
       return line;
     }
 

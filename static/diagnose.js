@@ -17,13 +17,13 @@
     try {
       const reply = await fetch(form.action, { method: "POST", body: new FormData(form, submitter) });
       if (reply.redirected) return void location.assign(reply.url); // shared
-      if (!reply.ok) throw new Error((await reply.json()).error?.message ?? `The server answered ${reply.status}.`);
+      if (!reply.ok) throw new Error((await reply.json()).error?.message ?? lathe.answered(reply));
       const page = new DOMParser().parseFromString(await reply.text(), "text/html");
       answer.replaceChildren(...page.getElementById("answer").childNodes);
       history.replaceState(null, "", form.action); // no longer of a shared diagnosis
       shows();
     } catch (error) {
-      lathe.view.say(`Could not diagnose the log: ${error.message}`);
+      lathe.view.say(lathe.gettext("Could not diagnose the log: {reason}", { reason: error.message }));
     }
     answer.removeAttribute("aria-busy");
   }

@@ -2,6 +2,7 @@
 // request.
 (() => {
   "use strict";
+  const { gettext: _, ngettext } = window.lathe;
   const SVG = "http://www.w3.org/2000/svg";
   const HEIGHT = 260, LEFT = 64, RIGHT = 24, TOP = 30, BOTTOM = 40, ROW_TICKS = 4;
   const number = (value) => value.toLocaleString("en-US");
@@ -9,19 +10,22 @@
   function share(part, whole) {
     if (!whole || !part) return "0%";
     const percent = (100 * part) / whole;
-    if (percent < 0.1) return "under 0.1%";
-    return part < whole && percent > 99.9 ? "over 99.9%" : `${percent.toFixed(1)}%`;
+    if (percent < 0.1) return _("under {share}", { share: "0.1%" });
+    return part < whole && percent > 99.9 ? _("over {share}", { share: "99.9%" }) : `${percent.toFixed(1)}%`;
   }
 
   // The sentence of `cost` in app/pages/templates/dataset/lengths.html.
   function cost(curve, place) {
-    const limit = `<b>At ${number(curve.stops[place])} tokens</b>,`;
+    const limit = _("<b>At {number} tokens</b>,", { number: number(curve.stops[place]) });
     const cut = curve.rows_cut[place], lost = curve.tokens_lost[place], none = curve.untrained[place];
-    if (!cut && !none) return `${limit} no row is truncated.`;
-    const sentence = `${limit} ${number(cut)} of ${number(curve.rows)} rows (${share(cut, curve.rows)}) are truncated, losing `
-      + `${number(lost)} of ${number(curve.tokens)} tokens (${share(lost, curve.tokens)}). `;
-    if (!none) return `${sentence}Every row has tokens with loss.`;
-    return `${sentence}<b class="bad">${none === 1 ? "1 row has" : `${number(none)} rows have`} no loss tokens.</b>`;
+    if (!cut && !none) return _("{limit} no row is truncated.", { limit });
+    const sentence = _("{limit} {cut} of {rows} rows ({cutShare}) are truncated, losing {lost} of {tokens} tokens ({lostShare}).", {
+      limit, cut: number(cut), rows: number(curve.rows), cutShare: share(cut, curve.rows),
+      lost: number(lost), tokens: number(curve.tokens), lostShare: share(lost, curve.tokens),
+    });
+    if (!none) return `${sentence} ${_("Every row has tokens with loss.")}`;
+    const without = ngettext("{number} row has no loss tokens.", "{number} rows have no loss tokens.", none, { number: number(none) });
+    return `${sentence} <b class="bad">${without}</b>`;
   }
 
   function draw(name, attributes, parent) {
@@ -87,7 +91,7 @@
       this.bars(svg, floor);
       this.beyond = draw("rect", { y: TOP, height: floor - TOP, class: "beyond" }, svg);
       draw("line", { x1: LEFT, x2: this.width - RIGHT, y1: floor, y2: floor, class: "axis" }, svg);
-      draw("text", { x: this.width - RIGHT, y: HEIGHT - 2, class: "axis-name" }, svg).textContent = "tokens per row";
+      draw("text", { x: this.width - RIGHT, y: HEIGHT - 2, class: "axis-name" }, svg).textContent = _("tokens per row");
       this.readout = draw("text", { x: LEFT, y: HEIGHT - 2, class: "readout" }, svg);
       this.line = draw("g", { class: "cut-off" }, svg);
       draw("line", { y1: TOP - 4, y2: floor }, this.line);
@@ -105,7 +109,7 @@
         if (rows) draw("line", { x1: LEFT, x2: this.width - RIGHT, y1: y, y2: y, class: "grid" }, svg);
         draw("text", { x: LEFT - 8, y: y + 4, class: "tick rows" }, svg).textContent = number(rows);
       }
-      draw("text", { x: LEFT - 8, y: TOP - 15, class: "tick rows" }, svg).textContent = "rows";
+      draw("text", { x: LEFT - 8, y: TOP - 15, class: "tick rows" }, svg).textContent = _("rows");
     }
 
     bars(svg, floor) {
@@ -123,8 +127,8 @@
     // What a bar holds, as a sentence.
     bar(index) {
       const { counts, edges } = this.curve, last = edges[index + 1] - 1;
-      const span = edges[index] === last ? number(last) : `${number(edges[index])} to ${number(last)}`;
-      return `${span} tokens: ${number(counts[index])} ${counts[index] === 1 ? "row" : "rows"}`;
+      const span = edges[index] === last ? number(last) : _("{from} to {to}", { from: number(edges[index]), to: number(last) });
+      return ngettext("{span} tokens: {number} row", "{span} tokens: {number} rows", counts[index], { span, number: number(counts[index]) });
     }
 
     // The bar that holds rows of this length; -1 if the axis has none there.
@@ -144,14 +148,14 @@
       this.line.setAttribute("transform", `translate(${x} 0)`);
       this.beyond.setAttribute("x", x);
       this.beyond.setAttribute("width", Math.max(0, this.width - RIGHT - x));
-      this.label.textContent = `${number(limit)} tokens`;
+      this.label.textContent = ngettext("{number} token", "{number} tokens", limit, { number: number(limit) });
       this.label.setAttribute("x", Math.max(LEFT + 44, Math.min(this.width - 44, x)));
       const sentence = this.box.parentElement.querySelector(".cost");
       sentence.innerHTML = cost(this.curve, this.place); // contains only our own numbers
       this.box.setAttribute("aria-valuenow", limit);
       const bar = this.barAt(limit);
       this.tell(bar);
-      this.box.setAttribute("aria-valuetext", `${sentence.textContent} ${bar < 0 ? "" : `Bar at the line: ${this.bar(bar)}.`}`.trim());
+      this.box.setAttribute("aria-valuetext", `${sentence.textContent} ${bar < 0 ? "" : _("Bar at the line: {bar}.", { bar: this.bar(bar) })}`.trim());
     }
 
     tokensAt(event) {

@@ -11,12 +11,12 @@
     return fill(forms[wordings.select(number) === "one" ? 0 : 1], { number, ...values });
   };
 
-  const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+  const UNITS = [[86400, gettext("d")], [3600, gettext("h")], [60, gettext("min")], [1, gettext("s")]];
 
   function duration(seconds) {
     const whole = Math.max(0, Math.round(seconds));
     const index = UNITS.findIndex(([size]) => whole >= size);
-    if (index < 0) return "0 s";
+    if (index < 0) return `0 ${UNITS.at(-1)[1]}`;
     const [size, unit] = UNITS[index];
     const next = UNITS[index + 1];
     const rest = next ? Math.floor((whole % size) / next[0]) : 0;
@@ -24,9 +24,9 @@
   }
 
   function ago(seconds) {
-    if (seconds < 5) return "just now";
+    if (seconds < 5) return gettext("just now");
     const [size, unit] = UNITS.find(([unitSize]) => seconds >= unitSize) ?? UNITS[3];
-    return `${Math.floor(seconds / size)} ${unit} ago`;
+    return gettext("{time} ago", { time: `${Math.floor(seconds / size)} ${unit}` });
   }
 
   function setText(element, text) {
@@ -35,7 +35,7 @@
 
   function updateTitle() {
     const heading = document.querySelector("h1")?.textContent;
-    const title = heading && heading !== "Runs" ? `${heading} - Lathe` : "Lathe";
+    const title = heading && location.pathname !== "/" ? `${heading} - Lathe` : "Lathe";
     if (document.title !== title) document.title = title;
   }
 
@@ -152,18 +152,20 @@
     return colors.get(key);
   }
 
+  const answered = ({ status }) => gettext("The server answered {status}.", { status });
+
   // The server's answer to a request of REST; an error has a line for each problem, with the fix.
   async function request(address, method = "GET", body) {
     const sent = body ? { body: JSON.stringify(body), headers: { "Content-Type": "application/json" } } : {};
     const answer = await fetch(address, { method, ...sent });
     const content = await answer.json().catch(() => ({})); // 204 has none
     if (answer.ok) return content;
-    const problems = content.problems ?? [content.error ?? { message: `The server answered ${answer.status}.` }];
+    const problems = content.problems ?? [content.error ?? { message: answered(answer) }];
     throw new Error(problems.map(sentence).join("\n"));
   }
 
   function sentence({ field, value, message, fix }) {
-    const name = value == null ? field : `${field} (given: ${JSON.stringify(value)})`;
+    const name = value == null ? field : gettext("{field} (given: {value})", { field, value: JSON.stringify(value) });
     return [name && `${name}:`, message, fix].filter(Boolean).join(" ");
   }
 
@@ -182,10 +184,10 @@
         button.focus();
       }
       const label = (button.dataset.label ??= button.textContent);
-      button.textContent = "Copied";
+      button.textContent = gettext("Copied");
       setTimeout(() => (button.textContent = label), 1500);
     });
   }
 
-  window.lathe = Object.assign(window.lathe ?? {}, { color, copies, gettext, live, mixture, ngettext, problems, request, sendClicks, updateTimes });
+  window.lathe = Object.assign(window.lathe ?? {}, { answered, color, copies, gettext, live, mixture, ngettext, problems, request, sendClicks, updateTimes });
 })();

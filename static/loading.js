@@ -8,6 +8,9 @@
   const WAIT_MS = 500;
   const RETRY_MS = 2000;
   const SLOW_MS = 30000;
+  // Its texts in the language of the page are in its own element: the file with those of the other scripts may be what is missing.
+  const texts = JSON.parse(document.currentScript.dataset.texts ?? "{}");
+  const _ = (english, values = {}) => (texts[english] ?? english).replace(/\{(\w+)\}/g, (whole, name) => values[name] ?? whole);
   let missing = 0;
   let live = false;
   let notice = null;
@@ -31,7 +34,7 @@
   function show(title, text) {
     if (!document.body) return void document.addEventListener("DOMContentLoaded", () => show(title, text));
     notice ??= Object.assign(document.createElement("div"), { id: "loading-notice", className: "alert", role: "alert" });
-    const button = Object.assign(document.createElement("button"), { type: "button", className: "button small", textContent: "Reload" });
+    const button = Object.assign(document.createElement("button"), { type: "button", className: "button small", textContent: _("Reload") });
     button.addEventListener("click", () => {
       setReloads(0);
       location.reload();
@@ -49,22 +52,22 @@
       setReloads(reloads() + 1);
       location.reload();
     } else {
-      show("The server does not answer.", "This page loads again when it does.");
+      show(_("The server does not answer."), _("This page loads again when it does."));
       setTimeout(reload, RETRY_MS);
     }
   }
 
   // A handler that fills the page ended with an error, which the page shows.
   function failed() {
-    onMissing(null, "Its content", "the server's log");
+    onMissing(null, _("Its content did not arrive even after {number} reloads. Check the server's log.", { number: MOST }));
   }
 
-  function onMissing(_event, lost = "Some of its files", cure = "the connection to the server") {
+  function onMissing(_event, lost = _("Some of its files did not arrive even after {number} reloads. Check the connection to the server.", { number: MOST })) {
     if (live) return; // a part that is loaded later, when something may be typed
     missing += 1;
     if (missing > 1) return;
     if (reloads() < MOST) setTimeout(reload, WAIT_MS * 2 ** reloads());
-    else show("This page did not load completely.", `${lost} did not arrive even after ${MOST} reloads. Check ${cure}.`);
+    else show(_("This page did not load completely."), lost);
   }
 
   // Called when all handlers that fill the page have answered.
@@ -79,7 +82,7 @@
   addEventListener("error", (event) => event.target instanceof Element && event.target.matches(FILES) && onMissing(event), true);
   addEventListener("vite:preloadError", onMissing); // from Gradio's loader of modules
   setTimeout(() => {
-    if (!live && !missing) show("This page is still loading.", `Its controls do not work yet, after ${SLOW_MS / 1000} s.`);
+    if (!live && !missing) show(_("This page is still loading."), _("Its controls do not work yet, after {number} s.", { number: SLOW_MS / 1000 }));
   }, SLOW_MS);
 
   window.lathe = { loaded, failed };

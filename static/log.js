@@ -6,6 +6,7 @@
 // null if there are too many to send. Texts are set as text, never as HTML.
 (() => {
   "use strict";
+  const { gettext: _ } = window.lathe;
   const PAGE = 500;
   const MOST = 6000; // lines kept
   const RANK = /^\[(?:rank|default)(\d+)\]:?\s?/;
@@ -27,30 +28,30 @@
     }
 
     build(element, download) {
-      this.search = make("input", { type: "search", placeholder: "Search the log", className: "log-search" });
-      this.search.setAttribute("aria-label", "Search the log");
+      this.search = make("input", { type: "search", placeholder: _("Search the log"), className: "log-search" });
+      this.search.setAttribute("aria-label", _("Search the log"));
       this.count = make("span", { className: "log-count" });
       this.count.setAttribute("role", "status");
-      const [previous, next] = [["\u2191", "Previous match", -1], ["\u2193", "Next match", 1]].map(([text, title, by]) => {
+      const [previous, next] = [["\u2191", _("Previous match"), -1], ["\u2193", _("Next match"), 1]].map(([text, title, by]) => {
         const button = make("button", { type: "button", className: "button small", title, onclick: () => this.move(by) }, text);
         button.setAttribute("aria-label", title);
         return button;
       });
-      const levels = [["all", "All lines"], ["warning", "Warnings and errors"], ["error", "Errors"]];
-      this.levels = this.select("Level", levels, (value) => (this.level = value));
-      this.ranks = this.select("Rank", [["all", "All ranks"]], (value) => (this.rank = value));
+      const levels = [["all", _("All lines")], ["warning", _("Warnings and errors")], ["error", _("Errors")]];
+      this.levels = this.select(_("Level"), levels, (value) => (this.level = value));
+      this.ranks = this.select(_("Rank"), [["all", _("All ranks")]], (value) => (this.rank = value));
       this.ranks.hidden = true;
       this.follow = make("input", { type: "checkbox", checked: true, onchange: () => this.toEnd(this.follow.checked) });
       const following = make("label", { className: "log-follow" }, this.follow);
-      following.append("Follow");
-      const whole = make("a", { className: "button small", href: download, download: "" }, "Download");
-      this.note = make("p", { className: "note" }, "Loading the log ...");
+      following.append(_("Follow"));
+      const whole = make("a", { className: "button small", href: download, download: "" }, _("Download"));
+      this.note = make("p", { className: "note" }, _("Loading the log ..."));
       this.box = make("div", { className: "log", tabIndex: 0, hidden: true });
       this.box.setAttribute("role", "log");
-      this.box.setAttribute("aria-label", "Log lines");
+      this.box.setAttribute("aria-label", _("Log lines"));
       const tools = make("div", { className: "log-tools" });
       tools.append(this.search, previous, next, this.count, this.levels, this.ranks, following, whole);
-      const header = make("header", {}, make("h2", {}, "Log"));
+      const header = make("header", {}, make("h2", {}, _("Log")));
       header.append(tools);
       element.replaceChildren(header, this.note, this.box);
       this.search.addEventListener("input", () => this.find());
@@ -75,7 +76,7 @@
         this.draw();
       } catch (error) {
         console.warn(error);
-        this.note.textContent = "Could not load the log.";
+        this.note.textContent = _("Could not load the log.");
       }
     }
 
@@ -121,20 +122,20 @@
       this.box.replaceChildren();
       this.drawn = this.lines[0]?.attempt ?? 1;
       this.append(this.lines);
-      if (!this.box.childElementCount && this.lines.length) this.say("No loaded line matches the filter.");
+      if (!this.box.childElementCount && this.lines.length) this.say(_("No loaded line matches the filter."));
     }
 
     append(lines) {
       const rows = document.createDocumentFragment();
       for (const line of lines) {
-        if (line.attempt !== this.drawn) rows.append(make("div", { className: "log-attempt" }, `attempt ${line.attempt}`));
+        if (line.attempt !== this.drawn) rows.append(make("div", { className: "log-attempt" }, _("attempt {number}", { number: line.attempt })));
         this.drawn = line.attempt;
         if (this.fits(line)) rows.append(this.row(line));
       }
       this.box.append(rows);
       this.offerRanks(lines);
       this.box.hidden = !this.lines.length;
-      this.say(this.lines.length ? "" : "No output yet.");
+      this.say(this.lines.length ? "" : _("No output yet."));
       if (this.search.value) this.tell();
       if (this.follows) this.box.scrollTop = this.box.scrollHeight;
     }
@@ -158,7 +159,7 @@
       for (const { rank } of lines) {
         if (rank === null || [...this.ranks.options].some((option) => option.value === String(rank))) continue;
         const later = [...this.ranks.options].find((option) => Number(option.value) > rank) ?? null;
-        this.ranks.add(new Option(`Rank ${rank}`, rank), later);
+        this.ranks.add(new Option(_("Rank {rank}", { rank }), rank), later);
         this.ranks.hidden = false;
       }
     }
@@ -196,7 +197,7 @@
     tell() {
       const { matches } = this;
       const index = matches.findIndex((row) => row.dataset.id === this.current);
-      this.count.textContent = matches.length ? `${index < 0 ? "-" : index + 1} of ${matches.length}` : "No match";
+      this.count.textContent = matches.length ? _("{place} of {number}", { place: index < 0 ? "-" : index + 1, number: matches.length }) : _("No match");
       this.box.querySelector(`[data-id="${this.current}"]`)?.classList.add("current");
     }
 

@@ -1,6 +1,7 @@
 // The page New run: groups that open, a search over all settings, a line of help below each choice, and keys.
 (() => {
   "use strict";
+  const { gettext: _ } = window.lathe;
   const SHOWN = 3; // settings without effect that the search names
   let index = {};
   let find = null;
@@ -54,7 +55,7 @@
       const name = button.closest("fieldset").id;
       if (button.name !== name) button.name = name;
     }
-    document.getElementById("start")?.setAttribute("title", "Ctrl+Enter starts the run too");
+    document.getElementById("start")?.setAttribute("title", _("Ctrl+Enter starts the run too"));
   }
 
   function matches(words) {
@@ -66,12 +67,13 @@
   }
 
   function result(found) {
-    if (!found.length) return `No setting matches "${find.value.trim()}". Press Escape to show all.`;
+    if (!found.length) return _('No setting matches "{text}". Press Escape to show all.', { text: find.value.trim() });
     const without = found.filter(([name]) => !block(name));
     if (!without.length) return "";
-    const named = without.slice(0, SHOWN).map(([, item]) => `${item.label} (applies to ${item.applies})`);
-    const more = without.length > SHOWN ? ` and ${without.length - SHOWN} more` : "";
-    return `Without effect on this run: ${named.join("; ")}${more}.`;
+    const named = without.slice(0, SHOWN).map(([, item]) => _("{setting} (applies to {values})", { setting: item.label, values: item.applies }));
+    const settings = named.join("; ");
+    if (without.length <= SHOWN) return _("Without effect on this run: {settings}.", { settings });
+    return _("Without effect on this run: {settings} and {number} more.", { settings, number: without.length - SHOWN });
   }
 
   function search() {

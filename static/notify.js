@@ -2,6 +2,7 @@
 // notifications with a press on the page Settings.
 (() => {
   "use strict";
+  const { gettext: _ } = window.lathe;
   const ON = "lathe-notify";
   const AFTER = "lathe-notify-after";
   const SECONDS = 10;
@@ -39,11 +40,11 @@
   }
 
   function words(line) {
-    if (!window.isSecureContext) return "needs https";
-    if (!supported()) return "does not support notifications";
-    if (Notification.permission === "denied") return "blocks notifications of this page; allow them in its site settings";
-    if (!active()) return "shows nothing until you allow it";
-    return line.dataset.events ? "shows messages while a page of Lathe is open" : "is allowed; choose an event";
+    if (!window.isSecureContext) return _("needs https");
+    if (!supported()) return _("does not support notifications");
+    if (Notification.permission === "denied") return _("blocks notifications of this page; allow them in its site settings");
+    if (!active()) return _("shows nothing until you allow it");
+    return line.dataset.events ? _("shows messages while a page of Lathe is open") : _("is allowed; choose an event");
   }
 
   // The line of this browser on the page Settings.
@@ -70,10 +71,10 @@
   function test(line) {
     const outcome = line.querySelector("[data-browser-outcome]");
     try {
-      show("Lathe can reach you here", "This is a test message.", "", "lathe-test");
-      outcome.textContent = "The browser has accepted the test.";
+      show(_("Lathe can reach you here"), _("This is a test message."), "", "lathe-test");
+      outcome.textContent = _("The browser has accepted the test.");
     } catch (error) {
-      outcome.textContent = `The browser refused the test: ${error.message}`;
+      outcome.textContent = _("The browser refused the test: {reason}", { reason: error.message });
     }
   }
 

@@ -1,6 +1,7 @@
 // The page Playground: requests, and the columns in which answers arrive.
 (() => {
   "use strict";
+  const { gettext: _, ngettext } = window.lathe;
   const SAMPLING = ["temperature", "top_p", "top_k", "max_tokens", "seed"];
   const LEAST_SECONDS = 0.05; // of an answer whose rate is shown: a few tokens that arrive together have none
 
@@ -10,7 +11,7 @@
     const answer = await fetch(address, { ...sent, headers: { "Content-Type": "application/json" } });
     if (answer.status === 204) return null;
     const body = await answer.json().catch(() => ({}));
-    if (!answer.ok) throw new Error(message(body.error) || `The server answered ${answer.status}.`);
+    if (!answer.ok) throw new Error(message(body.error) || window.lathe.answered(answer));
     return body;
   }
 
@@ -33,7 +34,7 @@
       const field = root.querySelector(`input[name=${name}]`);
       if (field.value !== "" && !field.checkValidity()) {
         field.reportValidity();
-        throw new Error(`${name} must be ${field.min} to ${field.max}.`);
+        throw new Error(_("{name} must be {low} to {high}.", { name, low: field.min, high: field.max }));
       }
       if (field.value !== "") values[name] = Number(field.value);
     }
@@ -94,9 +95,9 @@
   }
 
   function figures(answer) {
-    const ends = { stop: "ended", length: "cut at the maximum" };
-    const parts = [`${answer.tokens.toLocaleString("en")} token${answer.tokens === 1 ? "" : "s"}`];
-    if (answer.rate) parts.push(`${answer.rate.toFixed(answer.rate < 10 ? 1 : 0)} tokens/s`);
+    const ends = { stop: _("ended"), length: _("cut at the maximum") };
+    const parts = [ngettext("{number} token", "{number} tokens", answer.tokens, { number: answer.tokens.toLocaleString("en") })];
+    if (answer.rate) parts.push(_("{number} tokens/s", { number: answer.rate.toFixed(answer.rate < 10 ? 1 : 0) }));
     if (answer.end) parts.push(ends[answer.end] ?? answer.end);
     return parts.join(" · ");
   }
@@ -104,7 +105,7 @@
   // The prompt's tokens, read when the fold is opened.
   function tokens(model, prompt) {
     const fold = element("details", "prompt-tokens");
-    const heading = fold.appendChild(element("summary", "", "Rendered prompt as tokens"));
+    const heading = fold.appendChild(element("summary", "", _("Rendered prompt as tokens")));
     const body = fold.appendChild(element("div", "token-list"));
     fold.addEventListener("toggle", async () => {
       if (!fold.open || body.childElementCount) return;
@@ -112,10 +113,10 @@
       try {
         const asked = { model, return_token_strs: true, ...(messages ? { messages } : { prompt: text }) };
         const found = await json("/v1/tokenize", { method: "POST", body: asked });
-        heading.textContent = `Rendered prompt: ${found.count.toLocaleString("en")} tokens`;
+        heading.textContent = _("Rendered prompt: {number} tokens", { number: found.count.toLocaleString("en") });
         for (const [index, string] of found.token_strs.entries()) {
           const shown = body.appendChild(element("span", "token", string.replaceAll("\n", "⏎\n")));
-          shown.title = `token ${found.tokens[index]}`;
+          shown.title = _("token {id}", { id: found.tokens[index] });
         }
       } catch (error) {
         body.textContent = error.message;
@@ -133,7 +134,7 @@
     head.appendChild(element("code", "faint", model));
     const text = box.appendChild(element("div", "said"));
     text.setAttribute("aria-live", "polite");
-    const foot = box.appendChild(element("p", "note", "queued"));
+    const foot = box.appendChild(element("p", "note", _("queued")));
     box.appendChild(tokens(model, prompt));
     return {
       box,
@@ -143,14 +144,14 @@
       },
       finish(answer) {
         this.show(answer);
-        if (!answer.text) text.appendChild(element("i", "faint", "empty answer"));
+        if (!answer.text) text.appendChild(element("i", "faint", _("empty answer")));
       },
       fail(reason) {
         foot.textContent = "";
         const alert = box.insertBefore(element("div", "alert", reason), foot);
         alert.setAttribute("role", "alert");
       },
-      cancelled: () => { foot.textContent += " · stopped"; },
+      cancelled: () => { foot.textContent += ` · ${_("stopped")}`; },
     };
   }
 

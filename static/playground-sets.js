@@ -1,7 +1,7 @@
 // The page Playground: prompt sets, and the table of their answers.
 (() => {
   "use strict";
-
+  const { gettext: _ } = window.lathe;
   const MOST_WORDS = 400;
 
   // The words and spaces of `text`, each with whether it is not in the longest common subsequence with `other`.
@@ -45,7 +45,7 @@
       try {
         await json(`/api/prompt-sets/${chosen().id}/every-result`, { method: "PUT", body });
         await load(chosen().id);
-        note.textContent = body.every_result ? "Every run that finishes from now on answers this set, when a device is free." : "";
+        note.textContent = body.every_result ? _("Every run that finishes from now on answers this set, when a device is free.") : "";
       } catch (error) {
         await load(chosen().id);
         note.textContent = error.message;
@@ -54,7 +54,7 @@
 
     function draw() {
       const kept = chooser.value;
-      chooser.replaceChildren(new Option(sets.length ? "choose a set" : "no set kept yet", ""));
+      chooser.replaceChildren(new Option(sets.length ? _("choose a set") : _("no set kept yet"), ""));
       for (const one of sets) chooser.append(new Option(`${one.name} (${one.prompts.length})`, one.id));
       chooser.value = sets.some((one) => one.id === kept) ? kept : "";
       update();
@@ -63,7 +63,7 @@
     // The chooser of the model from whose answers differences are marked; returns the chosen one, or "".
     function drawAgainst(answered) {
       const kept = against.value;
-      against.replaceChildren(new Option("none", ""), ...answered.map((model) => new Option(page.label(model), model)));
+      against.replaceChildren(new Option(_("none"), ""), ...answered.map((model) => new Option(page.label(model), model)));
       against.value = answered.includes(kept) ? kept : "";
       return against.value;
     }
@@ -106,13 +106,13 @@
       const first = drawAgainst(models.filter((model) => set.answers[model]));
       const drawn = table.appendChild(element("table", "set-answers"));
       const head = drawn.createTHead().insertRow();
-      for (const title of ["Prompt", ...models.map(page.label)]) head.appendChild(element("th", "", title));
+      for (const title of [_("Prompt"), ...models.map(page.label)]) head.appendChild(element("th", "", title));
       const body = drawn.createTBody();
       const rows = set.prompts.map((prompt, index) => row(set, prompt, index, models, first));
       if (order.value === "differ") rows.sort((one, other) => other.differing - one.differing);
       body.append(...rows.map((one) => one.drawn));
       const missing = models.filter((model) => !set.answers[model]);
-      if (!running) note.textContent = missing.length ? `Not answered yet: ${missing.map(page.label).join(", ")}.` : "";
+      if (!running) note.textContent = missing.length ? _("Not answered yet: {models}.", { models: missing.map(page.label).join(", ") }) : "";
     }
 
     async function load(select) {
@@ -130,8 +130,8 @@
       const prompt = page.prompt();
       const set = name.value.trim() ? sets.find((one) => one.name === name.value.trim()) : chosen();
       const into = name.value.trim() || set?.name;
-      if (!into) return void (note.textContent = "Choose a set, or name a new one.");
-      if (!prompt.user) return void (note.textContent = "Write a prompt first.");
+      if (!into) return void (note.textContent = _("Choose a set, or name a new one."));
+      if (!prompt.user) return void (note.textContent = _("Write a prompt first."));
       const { system, user, mode } = prompt;
       const prompts = [...(set?.prompts ?? []), { system, user, mode }];
       try {
@@ -146,7 +146,7 @@
     async function answered(set, model, values) {
       const answers = [];
       for (const [index, prompt] of set.prompts.entries()) {
-        note.textContent = `${page.label(model)}: prompt ${index + 1} of ${set.prompts.length}`;
+        note.textContent = _("{model}: prompt {place} of {number}", { model: page.label(model), place: index + 1, number: set.prompts.length });
         try {
           const { text, tokens, end } = await ask(model, prompt, values, undefined, () => {});
           answers.push({ text, tokens, end });
@@ -179,7 +179,7 @@
 
     async function remove() {
       const set = chosen();
-      if (!confirm(`Delete the prompt set "${set.name}" with its ${set.prompts.length} prompts and all answers?`)) return;
+      if (!confirm(_('Delete the prompt set "{name}" with its {number} prompts and all answers?', { name: set.name, number: set.prompts.length }))) return;
       try {
         await json(`/api/prompt-sets/${set.id}`, { method: "DELETE" });
       } catch (error) {

@@ -1,8 +1,9 @@
 // The page Playground: which models are served, the state of their process, and one prompt for all of them.
 (() => {
   "use strict";
+  const { gettext: _, ngettext } = window.lathe;
   const MOST = 5;
-  const WORDS = { waiting: ["queued", "Waiting"], starting: ["running", "Starting"], ready: ["finished", "Ready"], ended: ["stopped", "Ended"] };
+  const WORDS = { waiting: ["queued", _("Waiting")], starting: ["running", _("Starting")], ready: ["finished", _("Ready")], ended: ["stopped", _("Ended")] };
 
   function playground(root) {
     const { ask, column, element, json, sampling } = window.lathe.playgroundParts;
@@ -69,7 +70,7 @@
     // The checkpoints below a heading, opened if one of them is checked or it was opened before.
     function folded(checkpoints, box) {
       const fold = element("details", "checkpoints");
-      fold.append(element("summary", "", `Checkpoints (${checkpoints.length})`), ...checkpoints.map(box));
+      fold.append(element("summary", "", _("Checkpoints ({number})", { number: checkpoints.length })), ...checkpoints.map(box));
       fold.open = opened || Boolean(fold.querySelector("input:checked"));
       fold.addEventListener("toggle", () => (opened = fold.open));
       return fold;
@@ -77,7 +78,9 @@
 
     function about(model) {
       if (model.kind === "base") return "";
-      return `${model.kind} of ${model.run_id}${model.status === "finished" ? "" : `, ${model.status}`}`;
+      const run = model.run_id;
+      const about = model.kind === "result" ? _("result of {run}", { run }) : _("checkpoint of {run}", { run });
+      return model.status === "finished" ? about : `${about}, ${_(model.status)}`;
     }
 
     function changed() {
@@ -93,7 +96,7 @@
       const place = at("state");
       const parts = [];
       if (!served) {
-        parts.push(element("span", "note", "No model is loaded. Ask starts a process on the worker, which loads them."));
+        parts.push(element("span", "note", _("No model is loaded. Ask starts a process on the worker, which loads them.")));
       } else {
         const [status, word] = WORDS[served.state];
         const state = element("span", `status status-${served.state === "ended" && served.reason.includes("killed") ? "failed" : status}`);
@@ -109,8 +112,8 @@
           bar.appendChild(element("i"));
           parts.push(bar);
         }
-        if (served.state === "ended") parts.push(button("Start again", () => start(chosen())));
-        else parts.push(button("End", end));
+        if (served.state === "ended") parts.push(button(_("Start again"), () => start(chosen())));
+        else parts.push(button(_("End"), end));
       }
       const drawn = element("div");
       drawn.append(...parts);
@@ -119,13 +122,13 @@
     }
 
     function words() {
-      const on = served.device ? `on ${served.device}` : "on the CPU";
+      const on = served.device ? _("on {device}", served) : _("on the CPU");
       if (served.state === "waiting") return served.reason;
       if (served.state === "ended") return served.reason;
       const names = served.models.map(label).join(", ");
-      if (served.state === "starting") return `Loading ${names} ${on}`;
+      if (served.state === "starting") return _("Loading {names} {on}", { names, on });
       const note = served.reason ? `; ${served.reason}` : "";
-      return `${names} ${on}, process ${served.pid}${note}`;
+      return _("{names} {on}, process {pid}", { names, on, pid: served.pid }) + note;
     }
 
     function button(text, action) {
@@ -221,7 +224,7 @@
         const text = one.prompt ?? one.messages.at(-1).content;
         return new Option(`${one.label}: ${text.length > 80 ? `${text.slice(0, 80)}…` : text}`, index);
       });
-      at("rows").replaceChildren(new Option(options.length ? "choose a row" : "none", ""), ...options);
+      at("rows").replaceChildren(new Option(options.length ? _("choose a row") : _("none"), ""), ...options);
     }
 
     function useRow() {
@@ -233,8 +236,9 @@
       at("system").value = system?.content ?? "";
       at("user").value = row.prompt ?? messages.at(-1).content;
       at("mode").value = row.messages ? "chat" : "text";
-      const turns = history.length ? `${history.length} earlier messages are sent too. ` : "";
-      expects(turns + (row.expected ? `Expected: ${row.expected}` : ""));
+      const turns = ngettext("{number} earlier message is sent too.", "{number} earlier messages are sent too.", history.length);
+      const parts = [history.length && turns, row.expected && _("Expected: {text}", { text: row.expected })];
+      expects(parts.filter(Boolean).join(" "));
     }
 
     function expects(text) {

@@ -1,6 +1,7 @@
 // Numbers of line plots: smoothing, value ranges, nearest points, new points and texts. Pure functions for plots.js.
 (() => {
   "use strict";
+  const { gettext: _ } = window.lathe;
   const NONE = "-";
 
   // The time-weighted exponential moving average, debiased: a value that lies `scale` back in x counts e times less.
@@ -109,10 +110,10 @@
   const compact = new Intl.NumberFormat("en-US", { notation: "compact", maximumSignificantDigits: 4 });
   const WHOLE = Array.from({ length: 12 }, (_, power) => [1, 2, 5].map((factor) => factor * 10 ** power)).flat();
   const AXES = {
-    step: { label: "Step", text: (value) => (Math.round(value) || 0).toLocaleString("en-US"), least: 4, incrs: WHOLE },
-    tokens: { label: "Tokens", text: (value) => compact.format(value), least: 4 },
-    epoch: { label: "Epoch", text: (value) => String(Number(value.toFixed(3))), least: 1e-3 },
-    time: { label: "Elapsed", text: clock, least: 2, incrs: [1, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 604800] },
+    step: { label: _("Step"), where: _("step"), text: (value) => (Math.round(value) || 0).toLocaleString("en-US"), least: 4, incrs: WHOLE },
+    tokens: { label: _("Tokens"), where: _("tokens"), text: (value) => compact.format(value), least: 4 },
+    epoch: { label: _("Epoch"), where: _("epoch"), text: (value) => String(Number(value.toFixed(3))), least: 1e-3 },
+    time: { label: _("Elapsed"), where: _("elapsed"), text: clock, least: 2, incrs: [1, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 604800] },
   };
 
   window.lathe = Object.assign(window.lathe ?? {}, {

@@ -1,6 +1,7 @@
 // The menu of one plot (plot-panel.js): full screen, its picture as PNG, its points as CSV, and its place among the others.
 (() => {
   "use strict";
+  const { gettext: _ } = window.lathe;
   const MARGIN = 70; // pixels around a plot that fills the screen
   const HEADING = 26; // pixels of the title above a picture
 
@@ -30,7 +31,7 @@
   // The points that are loaded and shown: x, then a column for each line. A name that a spreadsheet would compute gets an apostrophe.
   function csv(panel) {
     const lines = panel.shown;
-    const names = lines.map((line) => (line.rank >= 0 && !line.ranks ? `${line.label}, rank ${line.rank}` : line.label));
+    const names = lines.map((line) => (line.rank >= 0 && !line.ranks ? _("{line}, rank {rank}", { line: line.label, rank: line.rank }) : line.label));
     const head = [panel.shared.axis, ...names].map((name) => quoted(/^[=+\-@\t\r]/.test(name) ? `'${name}` : name));
     const columns = uPlot.join(lines.map((line) => [line.x, line.y]));
     const rows = columns[0].map((_, index) => columns.map((column) => column[index] ?? ""));
@@ -48,12 +49,12 @@
   }
 
   const ACTS = [
-    ["Full screen", fullScreen],
-    ["Picture (PNG)", png],
-    ["Points (CSV)", csv],
-    ["Earlier", (panel) => panel.shared.move(panel, -1)],
-    ["Later", (panel) => panel.shared.move(panel, 1)],
-    ["Hide", (panel) => panel.shared.include(panel.spec.key, false)],
+    [_("Full screen"), fullScreen],
+    [_("Picture (PNG)"), png],
+    [_("Points (CSV)"), csv],
+    [_("Earlier"), (panel) => panel.shared.move(panel, -1)],
+    [_("Later"), (panel) => panel.shared.move(panel, 1)],
+    [_("Hide"), (panel) => panel.shared.include(panel.spec.key, false)],
   ];
 
   function plotMenu(panel) {
@@ -68,7 +69,7 @@
       });
     }
     panel.element.addEventListener("fullscreenchange", () => panel.resize());
-    return { menu, name: (title) => summary.setAttribute("aria-label", `Menu of the plot ${title}`) };
+    return { menu, name: (title) => summary.setAttribute("aria-label", _("Menu of the plot {title}", { title })) };
   }
 
   window.lathe = Object.assign(window.lathe ?? {}, { plotMenu, heightOfPlot: heightOf });

@@ -1,6 +1,7 @@
 // One plot of plots.js: its readout, its uPlot and what is drawn into it. Texts of people are set as text, never as HTML.
 (() => {
   "use strict";
+  const { gettext: _ } = window.lathe;
   const { AXES, bounds, lowerBound, nearest, smoothed, text } = window.lathe.plotData;
   const DASHES = [[], [2, 3], [7, 4], [10, 3, 2, 3], [14, 3]];
   const VALUE_AXIS = 64; // pixels, equal in all plots so that they align
@@ -245,7 +246,7 @@
         const button = this.readout.appendChild(make("button", "plot-line"));
         button.type = "button";
         button.setAttribute("aria-pressed", String(!this.shared.hidden.has(key)));
-        button.title = this.shared.hidden.has(key) ? "Show" : "Hide";
+        button.title = this.shared.hidden.has(key) ? _("Show") : _("Hide");
         button.addEventListener("click", () => this.shared.toggle(key));
         const swatch = button.appendChild(make("i"));
         const ink = lines[0].color.startsWith("--") ? `var(${lines[0].color})` : lines[0].color;
@@ -255,7 +256,7 @@
         button.append(make("span", "", lines[0].label));
         for (const line of lines) {
           const cell = button.appendChild(make("b"));
-          if (line.rank !== undefined && !line.ranks) cell.title = `rank ${line.rank}`;
+          if (line.rank !== undefined && !line.ranks) cell.title = _("rank {rank}", line);
           this.cells.push([cell, line]);
         }
       }
@@ -275,10 +276,10 @@
       for (const [cell, line] of this.cells) {
         const index = x === null ? line.x.length - 1 : nearest(line.x, x);
         const summed = line.ranks && line.low;
-        const value = text(line.y[index]) + (summed ? ` (${text(line.low[index])} to ${text(line.high[index])})` : "");
-        cell.textContent = line.picked ? `rank ${line.rank}: ${value}` : value;
+        const value = text(line.y[index]) + (summed ? ` (${_("{from} to {to}", { from: text(line.low[index]), to: text(line.high[index]) })})` : "");
+        cell.textContent = line.picked ? `${_("rank {rank}", line)}: ${value}` : value;
       }
-      this.where.textContent = x === null ? "last" : `${AXES[this.shared.axis].label.toLowerCase()} ${AXES[this.shared.axis].text(x)}`;
+      this.where.textContent = x === null ? _("last") : `${AXES[this.shared.axis].where} ${AXES[this.shared.axis].text(x)}`;
       this.happened.textContent = x === null ? "" : this.eventAt(x);
       if (x === null) this.canvas.setAttribute("aria-label", this.summary());
     }
@@ -291,8 +292,9 @@
     }
 
     summary() {
-      const values = this.cells.map(([cell, line]) => `${line.label}${line.rank > 0 ? ` of rank ${line.rank}` : ""} ${cell.textContent}`);
-      return `${this.title.textContent}. Last values: ${values.join(", ")}. Arrow keys move the cursor, plus and minus zoom, 0 shows all.`;
+      const values = this.cells.map(([cell, line]) => `${line.rank > 0 ? _("{line} of rank {rank}", { line: line.label, rank: line.rank }) : line.label} ${cell.textContent}`);
+      const known = { title: this.title.textContent, values: values.join(", ") };
+      return _("{title}. Last values: {values}. Arrow keys move the cursor, plus and minus zoom, 0 shows all.", known);
     }
   }
 

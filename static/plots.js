@@ -27,10 +27,11 @@
   "use strict";
   const { AXES, add, nearest, span } = window.lathe.plotData;
   const { PlotPanel, make } = window.lathe;
+  const { gettext: _ } = window.lathe;
   const POINTS = 400;
   const RELOAD = 5000; // milliseconds between reloads that new points cause
   const AROUND = "200px 0px"; // of the window, where plots are drawn
-  const SMOOTHINGS = { Off: 0, Light: 0.005, Medium: 0.02, Strong: 0.06 }; // shares of the visible range
+  const SMOOTHINGS = { Off: [0, _("Off")], Light: [0.005, _("Light")], Medium: [0.02, _("Medium")], Strong: [0.06, _("Strong")] }; // shares of the visible range
   const KEPT = "lathe-plots"; // in localStorage: the options of the last visit
   const scheme = window.matchMedia("(prefers-color-scheme: dark)");
 
@@ -47,7 +48,7 @@
   }
 
   class Plots {
-    constructor(element, { panels = [], load, axes = ["step"], empty = "No metrics yet. The plots start with the first step." }) {
+    constructor(element, { panels = [], load, axes = ["step"], empty = _("No metrics yet. The plots start with the first step.") }) {
       Object.assign(this, { element, load, axes, empty, ...options(axes) });
       this.range = null; // the zoom, or null for everything
       this.loaded = {};
@@ -134,7 +135,7 @@
       } catch (error) {
         if (call !== this.call) return;
         this.element.removeAttribute("aria-busy");
-        this.say("Could not load the plots. ", "Retry");
+        this.say(`${_("Could not load the plots.")} `, _("Retry"));
         console.warn(error);
       }
     }
@@ -153,7 +154,7 @@
 
     draw() {
       this.view = this.range ?? this.whole();
-      this.scale = SMOOTHINGS[this.smoothing] * (this.view[1] - this.view[0]);
+      this.scale = SMOOTHINGS[this.smoothing][0] * (this.view[1] - this.view[0]);
       for (const panel of this.arranged) {
         panel.isStale = panel.lines.length > 0;
         if (!panel.isStale || (panel.plot && panel.isNear)) panel.draw();
@@ -291,18 +292,18 @@
       this.opened = new Set([...this.tools.querySelectorAll("details[open]")].map((details) => details.className.split(" ")[1]));
       this.tools.replaceChildren();
       if (this.axes.length > 1) {
-        this.select("X axis", this.axes.map((axis) => [axis, AXES[axis].label]), this.axis, (axis) => this.choose({ axis }));
+        this.select(_("X axis"), this.axes.map((axis) => [axis, AXES[axis].label]), this.axis, (axis) => this.choose({ axis }));
       }
-      this.select("Smoothing", Object.keys(SMOOTHINGS).map((name) => [name, name]), this.smoothing, (smoothing) => this.choose({ smoothing }));
-      this.check("Log scale", this.log, (log) => this.choose({ log }));
-      this.check("Clip outliers", this.clip, (clip) => this.choose({ clip }));
+      this.select(_("Smoothing"), Object.entries(SMOOTHINGS).map(([name, [, label]]) => [name, label]), this.smoothing, (smoothing) => this.choose({ smoothing }));
+      this.check(_("Log scale"), this.log, (log) => this.choose({ log }));
+      this.check(_("Clip outliers"), this.clip, (clip) => this.choose({ clip }));
       if (ranks) this.tools.append(this.rankChooser(ranks));
       if (this.panels.length > 1) this.tools.append(this.plotChooser());
-      this.back = this.tools.appendChild(make("button", "button small", "Reset zoom"));
+      this.back = this.tools.appendChild(make("button", "button small", _("Reset zoom")));
       this.back.type = "button";
       this.back.disabled = !this.range;
       this.back.addEventListener("click", () => this.reset());
-      this.tools.append(make("span", "hint", "Drag to zoom, double-click to reset."));
+      this.tools.append(make("span", "hint", _("Drag to zoom, double-click to reset.")));
     }
 
     select(label, choices, value, chosen) {
@@ -321,7 +322,7 @@
     }
 
     plotChooser() {
-      const { details, grid } = this.chooser("Plots", "plot-choice");
+      const { details, grid } = this.chooser(_("Plots"), "plot-choice");
       for (const { spec } of this.panels) {
         const box = grid.appendChild(make("label"));
         const input = box.appendChild(make("input"));
@@ -329,7 +330,7 @@
         input.addEventListener("change", () => this.include(spec.key, input.checked));
         box.append(spec.title);
       }
-      const usual = grid.appendChild(make("button", "button small", "Usual arrangement"));
+      const usual = grid.appendChild(make("button", "button small", _("Usual arrangement")));
       usual.type = "button";
       usual.disabled = !this.order.length && !this.without.length;
       usual.addEventListener("click", () => this.choose({ order: [], without: [] }));
@@ -345,7 +346,7 @@
     }
 
     rankChooser(count) {
-      const { details, grid } = this.chooser("Single ranks", "");
+      const { details, grid } = this.chooser(_("Single ranks"), "");
       for (let rank = 0; rank < count; rank += 1) {
         const box = grid.appendChild(make("label"));
         const input = box.appendChild(make("input"));

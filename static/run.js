@@ -2,6 +2,7 @@
 // the changes of the page (view.js).
 (() => {
   "use strict";
+  const { gettext: _ } = window.lathe;
   const HIDDEN = 10_000; // milliseconds until the stream of a hidden page ends: a browser has few connections for a server
   const AGAIN = 3000; // milliseconds until a stream that the server has ended is opened again
   const MARKED = ["checkpoint", "resumed", "out_of_memory", "stop", "stopped", "failed", "requeued"];
@@ -19,7 +20,11 @@
   async function load(axis, from, to, points, ranks) {
     const chosen = ranks.map((rank) => `&ranks=${rank}`).join("");
     const reply = await lathe.request(address("plots", { axis, from, to, points }) + chosen);
-    return { ...reply, panels: reply.panels.map((panel) => ({ ...panel, marks: reply.marks })) };
+    return { ...reply, panels: reply.panels.map((panel) => ({ ...inLanguage(panel), marks: reply.marks })) };
+  }
+
+  function inLanguage(panel) {
+    return { ...panel, title: _(panel.title), lines: panel.lines.map((line) => ({ ...line, label: _(line.label) })) };
   }
 
   const plots = lathe.plots(document.querySelector(".plots"), { load, axes: ["step", "time"] });
@@ -65,7 +70,7 @@
   }
 
   function receive(news) {
-    say(news.unreachable ? "Reconnecting ..." : "");
+    say(news.unreachable ? _("Reconnecting ...") : "");
     if (news.facts) show(news.facts);
     if (news.points) plots.add(rows(news.points));
     if (news.reload || news.events === null || news.events?.some(([, , kind]) => MARKED.includes(kind))) plots.reload();
@@ -90,7 +95,7 @@
       receive(JSON.parse(event.data));
     };
     source.onerror = () => {
-      say("Reconnecting ...");
+      say(_("Reconnecting ..."));
       if (source?.readyState !== EventSource.CLOSED) return; // the browser connects again itself
       close();
       setTimeout(connect, AGAIN);

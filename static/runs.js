@@ -1,6 +1,7 @@
 // The page Runs: selection of runs with a bar of actions, columns, and the queue's order by drag.
 (() => {
   "use strict";
+  const { gettext: _, ngettext } = window.lathe;
   const COOKIE = "lathe_columns";
   const MOST_NAMED = 8;
   const list = document.querySelector('[data-part="list"]');
@@ -10,16 +11,17 @@
   let last = null; // the row that was clicked last: Shift selects from there
 
   const ACTIONS = {
-    pin: ["pinned", (id) => change(id, { pinned: true })],
-    unpin: ["unpinned", (id) => change(id, { pinned: false })],
-    archive: ["archived", (id) => change(id, { archived: true })],
-    unarchive: ["returned from the archive", (id) => change(id, { archived: false })],
-    stop: ["asked to stop", (id) => lathe.request(`/api/runs/${id}/stop`, "POST")],
-    delete: ["deleted", (id) => lathe.request(`/api/runs/${id}`, "DELETE").then(() => selected.delete(id))],
+    pin: [(number) => ngettext("{number} run pinned.", "{number} runs pinned.", number, shown(number)), (id) => change(id, { pinned: true })],
+    unpin: [(number) => ngettext("{number} run unpinned.", "{number} runs unpinned.", number, shown(number)), (id) => change(id, { pinned: false })],
+    archive: [(number) => ngettext("{number} run archived.", "{number} runs archived.", number, shown(number)), (id) => change(id, { archived: true })],
+    unarchive: [(number) => ngettext("{number} run returned from the archive.", "{number} runs returned from the archive.", number, shown(number)), (id) => change(id, { archived: false })],
+    stop: [(number) => ngettext("{number} run asked to stop.", "{number} runs asked to stop.", number, shown(number)), (id) => lathe.request(`/api/runs/${id}/stop`, "POST")],
+    delete: [(number) => ngettext("{number} run deleted.", "{number} runs deleted.", number, shown(number)), (id) => lathe.request(`/api/runs/${id}`, "DELETE").then(() => selected.delete(id))],
   };
 
   const change = (id, values) => lathe.request(`/api/runs/${id}`, "PATCH", values);
-  const count = (number, noun = "run") => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+  const shown = (number) => ({ number: number.toLocaleString("en") });
+  const count = (number) => ngettext("{number} run", "{number} runs", number, shown(number));
   const rows = () => [...list.querySelectorAll("input[data-pick]")];
   const boxes = () => rows().filter((box) => box.offsetParent); // without those of folded groups
 
@@ -43,7 +45,7 @@
   function showBar() {
     bar.hidden = selected.size === 0;
     const ids = [...selected.keys()].join(",");
-    bar.querySelector("b").textContent = `${selected.size} selected`;
+    bar.querySelector("b").textContent = _("{number} selected", { number: selected.size });
     for (const link of bar.querySelectorAll("[data-link]")) {
       link.href = link.dataset.link === "compare" ? `/compare?runs=${ids}` : `/api/runs.${link.dataset.link}?ids=${ids}`;
     }
@@ -84,7 +86,7 @@
     const refused = [];
     let done = 0;
     for (const [id, { name }] of runs) {
-      tell?.(`${done.toLocaleString("en")} of ${count(runs.length)}`);
+      tell?.(_("{done} of {runs}", { done: done.toLocaleString("en"), runs: count(runs.length) }));
       try {
         await act(id);
       } catch (error) {
@@ -104,12 +106,12 @@
     const alert = element("div", "", { className: "alert", role: "alert" });
     const items = element("ul", "");
     items.append(...refused.slice(0, MOST_NAMED).map(([name, reason]) => element("li", `${name}: ${reason}`)));
-    alert.append(element("b", `${count(refused.length)} unchanged.`), items);
+    alert.append(element("b", ngettext("{number} run unchanged.", "{number} runs unchanged.", refused.length, shown(refused.length))), items);
     return alert;
   }
 
   function tellOutcome(said, done, refused) {
-    const notice = element("p", `${count(done)} ${said}.`, { className: "notice" });
+    const notice = element("p", said(done), { className: "notice" });
     document.getElementById("outcome").replaceChildren(...(done || !refused.length ? [notice] : []), ...(refused.length ? [refusals(refused)] : []));
   }
 
@@ -121,8 +123,8 @@
   }
 
   function named(runs) {
-    const more = runs.length > MOST_NAMED ? ` and ${runs.length - MOST_NAMED} more` : "";
-    return runs.slice(0, MOST_NAMED).map(([, { name }]) => name).join(", ") + more;
+    const names = runs.slice(0, MOST_NAMED).map(([, { name }]) => name).join(", ");
+    return runs.length > MOST_NAMED ? _("{names} and {number} more", { names, number: runs.length - MOST_NAMED }) : names;
   }
 
   const isActive = ([, { status }]) => ["queued", "running"].includes(status);
@@ -130,30 +132,33 @@
   function askToStop(runs) {
     const active = runs.filter(isActive);
     const running = active.filter(([, { status }]) => status === "running").length;
-    if (!active.length) return lathe.view.question({ heading: "Nothing to do", text: "None of the selected runs is queued or running." });
+    if (!active.length) return lathe.view.question({ heading: _("Nothing to do"), text: _("None of the selected runs is queued or running.") });
     const text = [
-      running && `${running} running: each saves a checkpoint after the current step and exits; Resume continues from it.`,
-      active.length > running && `${active.length - running} queued: removed from the queue.`,
+      running && _("{number} running: each saves a checkpoint after the current step and exits; Resume continues from it.", { number: running }),
+      active.length > running && _("{number} queued: removed from the queue.", { number: active.length - running }),
       named(active),
     ];
-    lathe.view.question({ heading: `Stop ${count(active.length)}?`, text: text.filter(Boolean).join("\n"), label: "Stop" },
+    lathe.view.question({ heading: ngettext("Stop {number} run?", "Stop {number} runs?", active.length, shown(active.length)), text: text.filter(Boolean).join("\n"), label: _("Stop") },
       (tell) => perform("stop", active, tell));
   }
 
   async function askToDelete(runs) {
     const ended = runs.filter((run) => !isActive(run));
     const kept = runs.length - ended.length;
-    if (!ended.length) return lathe.view.question({ heading: "Nothing to do", text: "All selected runs are queued or running. Stop them first." });
+    if (!ended.length) return lathe.view.question({ heading: _("Nothing to do"), text: _("All selected runs are queued or running. Stop them first.") });
     const sizes = await lathe.request(`/api/system/runs?ids=${ended.map(([id]) => id).join(",")}`);
     const bytes = Object.values(sizes.runs).reduce((sum, size) => sum + size.bytes, 0);
     const results = ended.filter(([, data]) => "result" in data).length;
-    const lost = results ? `, and the results of ${count(results, "finished run")}` : "";
+    const lost = results
+      ? ngettext("Settings, metrics, log and checkpoints are lost, and the results of {number} finished run.",
+        "Settings, metrics, log and checkpoints are lost, and the results of {number} finished runs.", results, shown(results))
+      : _("Settings, metrics, log and checkpoints are lost.");
     const text = [
-      `This frees ${size(bytes)} on disk. Settings, metrics, log and checkpoints are lost${lost}. This cannot be undone; archiving hides runs and keeps everything.`,
-      kept && `Not deleted, because queued or running: ${count(kept)}. Stop them first.`,
+      [_("This frees {size} on disk.", { size: size(bytes) }), lost, _("This cannot be undone; archiving hides runs and keeps everything.")].join(" "),
+      kept && _("Not deleted, because queued or running: {runs}. Stop them first.", { runs: count(kept) }),
       named(ended),
     ];
-    lathe.view.question({ heading: `Delete ${count(ended.length)}?`, text: text.filter(Boolean).join("\n"), label: "Delete" },
+    lathe.view.question({ heading: ngettext("Delete {number} run?", "Delete {number} runs?", ended.length, shown(ended.length)), text: text.filter(Boolean).join("\n"), label: _("Delete") },
       (tell) => perform("delete", ended, tell));
   }
 
@@ -171,7 +176,7 @@
   async function openEdit(runs) {
     const single = runs.length === 1;
     const shared = runs.map(([, { tags }]) => words(tags)).reduce((some, tags) => some.filter((tag) => tags.includes(tag)));
-    document.getElementById("edit-heading").textContent = single ? "Edit the run" : `Tags of ${count(runs.length)}`;
+    document.getElementById("edit-heading").textContent = single ? _("Edit the run") : _("Tags of {runs}", { runs: count(runs.length) });
     edit.querySelector(".alert").hidden = true;
     for (const label of edit.querySelectorAll(".single")) label.hidden = !single;
     field("tags").value = field("tags").dataset.before = shared.join(", ");
@@ -205,7 +210,7 @@
     alert.hidden = !refused.length;
     if (refused.length) return alert.replaceChildren(...refusals(refused).childNodes); // what was typed stays
     edit.close();
-    tellOutcome("changed", runs.length, []);
+    tellOutcome((number) => ngettext("{number} run changed.", "{number} runs changed.", number, shown(number)), runs.length, []);
   });
 
   bar.addEventListener("click", async (event) => {

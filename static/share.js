@@ -1,8 +1,8 @@
 // The dialog of the buttons Share: with whom a run, sweep or data set is shared, and links that share it.
 (() => {
   "use strict";
-
-  const NOTE = "Names of accounts, separated by commas; * stands for all users. Whoever opens a link is added to them.";
+  const { gettext: _ } = window.lathe;
+  const NOTE = _("Names of accounts, separated by commas; * stands for all users. Whoever opens a link is added to them.");
 
   function element(tag, attributes = {}, ...children) {
     const made = Object.assign(document.createElement(tag), attributes);
@@ -15,11 +15,11 @@
     const said = element("p", { className: "share-said" });
     said.setAttribute("role", "status");
     const link = element("div", { className: "copy-line", hidden: true });
-    const [make, close, save] = ["Make a link", "Close", "Save"].map((word) =>
-      element("button", { type: "button", className: `button${word === "Save" ? " primary" : ""}`, textContent: word }));
+    const [make, close, save] = [["", _("Make a link")], ["", _("Close")], [" primary", _("Save")]].map(([kind, word]) =>
+      element("button", { type: "button", className: `button${kind}`, textContent: word }));
     const dialog = element("dialog", { id: "share" },
-      element("h2", { id: "share-title", textContent: "Share" }),
-      element("label", { htmlFor: "share-users", textContent: "Shared with" }), users,
+      element("h2", { id: "share-title", textContent: _("Share") }),
+      element("label", { htmlFor: "share-users", textContent: _("Shared with") }), users,
       element("p", { className: "note", textContent: NOTE }), link, said,
       element("div", { className: "acts" }, make, close, save));
     dialog.setAttribute("aria-labelledby", "share-title");
@@ -44,7 +44,7 @@
     async function makeLink() {
       const answer = await lathe.request(`${address}/link`, "POST");
       const full = new URL(answer.path, window.location.href).href;
-      const copy = element("button", { type: "button", className: "button small", textContent: "Copy" });
+      const copy = element("button", { type: "button", className: "button small", textContent: _("Copy") });
       copy.dataset.copy = full;
       link.replaceChildren(element("code", { textContent: full }), copy);
       link.hidden = false;
@@ -52,8 +52,8 @@
     }
 
     const names = () => users.value.split(",").map((name) => name.trim()).filter(Boolean);
-    make.addEventListener("click", () => act(makeLink, "The link is shown only now. Remove its name above and save to withdraw it."));
-    save.addEventListener("click", () => act(() => lathe.request(address, "PUT", { users: names() }), "Saved."));
+    make.addEventListener("click", () => act(makeLink, _("The link is shown only now. Remove its name above and save to withdraw it.")));
+    save.addEventListener("click", () => act(() => lathe.request(address, "PUT", { users: names() }), _("Saved.")));
     users.addEventListener("keydown", (event) => { if (event.key === "Enter") save.click(); });
     close.addEventListener("click", () => dialog.close());
     dialog.addEventListener("close", () => dialog.remove());

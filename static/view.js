@@ -128,7 +128,7 @@
       if (!key) return [piece];
       const code = Object.assign(document.createElement("code"), { textContent: answer[key] });
       if (key !== "token") return [code];
-      const copy = Object.assign(document.createElement("button"), { type: "button", className: "button small", textContent: "Copy" });
+      const copy = Object.assign(document.createElement("button"), { type: "button", className: "button small", textContent: lathe.gettext("Copy") });
       copy.dataset.copy = answer[key];
       return [code, " ", copy];
     }));

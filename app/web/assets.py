@@ -84,7 +84,10 @@ def scripts(path: str, nonce: str) -> Markup:
     """
     files = (*_texts(), *_COMMON.scripts, *_BY_PAGE.get(path, Files()).scripts)
     script = Markup('<script nonce="{}" src="{}" defer></script>')
-    loading = Markup('<script nonce="{}">{}</script>').format(nonce, _loading())
+    own = json.dumps(texts.of_scripts(texts.language(), ("static/loading.js",))) if texts.language() else ""
+    loading = Markup('<script nonce="{}"{}>{}</script>').format(
+        nonce, Markup(' data-texts="{}"').format(own) if own else "", _loading()
+    )
     return loading + Markup("").join(script.format(nonce, static_url(name)) for name in files)
 
 
