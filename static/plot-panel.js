@@ -292,7 +292,8 @@
     }
 
     summary() {
-      const values = this.cells.map(([cell, line]) => `${line.rank > 0 ? _("{line} of rank {rank}", { line: line.label, rank: line.rank }) : line.label} ${cell.textContent}`);
+      const name = ({ label, rank }) => (rank > 0 ? _("{line} of rank {rank}", { line: label, rank }) : label);
+      const values = this.cells.map(([cell, line]) => `${name(line)} ${cell.textContent}`);
       const known = { title: this.title.textContent, values: values.join(", ") };
       return _("{title}. Last values: {values}. Arrow keys move the cursor, plus and minus zoom, 0 shows all.", known);
     }
