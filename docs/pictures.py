@@ -121,6 +121,7 @@ def mapping(studio: Studio) -> None:
 
 def tokens(studio: Studio) -> None:
     studio.dataset("orders.jsonl", "tokens", model=MODEL)
+    studio.page.locator(".tokens .t").first.wait_for()
 
 
 def lengths(studio: Studio) -> None:
