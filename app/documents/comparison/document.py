@@ -14,6 +14,7 @@ from app.documents.results.evaluations import of_results
 from app.format.dataset_text import data_words, digest_label
 from app.format.numbers import count
 from app.format.run_text import method
+from app.format.setting_text import value_in_words
 from training.config.applies import Values, applies
 from training.config.data_sets import FIELDS
 from training.config.fields import Setting, settings
@@ -80,7 +81,7 @@ def _text(setting: Setting, value: Any, names: Mapping[str, str]) -> str:
         return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return data_words(str(value), names) if setting.name in FIELDS else setting.in_words(value)
+    return data_words(str(value), names) if setting.name in FIELDS else value_in_words(setting.name, value)
 
 
 def _note(setting: Setting, run: Run, names: Mapping[str, str]) -> str:

@@ -145,7 +145,7 @@ class View:
 
     def whole(self, request: Request, context: Callable[[], Context]) -> Response:
         """The whole page with this context, as after a form was posted."""
-        name = next(address.name for address in PAGES if address.path == self.path)
+        name = _(next(address.name for address in PAGES if address.path == self.path))
         frame = _frame(request, self.path, name) | {"live": f"{LIVE}{self.path}"}
         try:
             text, _parts = _rendered(self.template, frame | {"query": self._query(request), **context()})

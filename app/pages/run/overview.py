@@ -6,6 +6,7 @@ from typing import Any
 from app.format import numbers
 from app.format.dataset_text import data_words, digest_label
 from app.format.run_text import change, exact_match, result_noun, scores, strategy
+from app.format.setting_text import value_in_words
 from app.pages.common.form import applying, from_config
 from app.texts import _, gettext_noop
 from training.config.data_sets import FIELDS
@@ -150,4 +151,4 @@ def _default(name: str) -> Any:
 def _value(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return _("yes") if value else _("no")
-    return _(settings()[name].in_words(value)) or _("none")
+    return value_in_words(name, value) or _("none")

@@ -7,6 +7,7 @@ from typing import Any
 
 from app.format import numbers
 from app.format.dataset_text import data_names
+from app.format.setting_text import value_in_words
 from app.texts import gettext_noop
 from training.config.fields import Setting, settings
 from training.units import NONE, byte_size
@@ -111,7 +112,7 @@ def _percent(percent: float | None) -> str:
 def _of_setting(setting: Setting) -> Column:
     def value(run: Run, _: Names) -> str:
         configured = run.config.get(setting.name, setting.default)
-        return NONE if configured in (None, "") else setting.in_words(configured)
+        return NONE if configured in (None, "") else value_in_words(setting.name, configured)
 
     number = setting.kind in ("integer", "number")
     return Column(setting.label, value, kind="text" if number else "clip", is_number=number)
