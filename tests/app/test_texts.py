@@ -17,6 +17,7 @@ from web import client
 from app import texts
 from app.web.templating import TEMPLATES
 from tools import catalogue
+from training.config.peft_methods import methods
 
 LANGUAGES = [code for code in texts.LANGUAGES if code]
 TEMPLATE_FOLDER = Path(catalogue.ROOT) / "app" / "pages" / "templates"
@@ -57,7 +58,14 @@ def test_the_catalogue_has_exactly_the_texts_of_the_pages(code: str) -> None:
     assert on_disk - of_pages == set(), "run python -m tools.catalogue"
 
 
-PLACEHOLDER = re.compile(r"%\(\w+\)s|\{\w*[^{}\s]*\}|</?\w+[^<>]*>")
+@pytest.mark.parametrize("code", LANGUAGES)
+def test_every_text_has_a_translation_for_each_form(code: str) -> None:
+    """Only the help of the options of PEFT's methods is in PEFT's words, which are English."""
+    of_peft = {option.help for method in methods().values() for option in method.options.values()}
+    assert [message.id for message in catalogue.missing(written(code)) if message.id not in of_peft] == []
+
+
+PLACEHOLDER = re.compile(r"%\(\w+\)s|%s|\{\w*[^{}\s]*\}|</?\w+[^<>]*>")
 
 
 def fixed(text: str) -> list[str]:

@@ -221,7 +221,7 @@ def why_missing(given: str) -> str:
 def unknown(scope: Scope) -> Response:
     """The page that a browser gets at an address where there is none."""
     missing = MissingError(_("Page not found"), _("Lathe has no page at this address."), "/", _("Show all runs"))
-    return _missing(missing, _frame(Request(scope), scope["path"], "Page not found"))
+    return _missing(missing, _frame(Request(scope), scope["path"], missing.heading))
 
 
 def _missing(missing: MissingError, frame: Context) -> Response:
