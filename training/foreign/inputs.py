@@ -34,7 +34,7 @@ from training.foreign.shell_values import Unresolved
 from training.foreign.shell_words import ShellTextError
 from training.foreign.tasks import named_task
 from training.foreign.trainer_keys import COMMAND, FILE
-from training.foreign.trl import is_own
+from training.foreign.trl_adapter import is_own
 
 _CONFIG_FLAGS = ("config", "c", "config_file", "config_path")
 _SHELL_ENDINGS = (".sh", ".bash", ".slurm", ".sbatch")
@@ -228,7 +228,8 @@ def _given(launch: Launch, nearby: Nearby) -> Given | None:
     own = made or _EXAMPLE.search(command) or is_own({COMMAND: command})
     unseen = launch.target if program is TRL and launch.target.endswith(".py") and not own else ""
     if made:
-        program, values = (SCRIPT if made.get("use_peft") is True else TRL), made
+        own_adapter = made.get("use_peft") is True and "get_peft_config" not in (nearby.text(launch.target) or "")
+        program, values = (SCRIPT if own_adapter else TRL), made  # get_peft_config is trl's, of trl's arguments
         command = f"{command} {made[COMMAND]}"
     entries += [_left_over(word) for word in read.positional if not _is_file_name(word)]
     launcher = LAUNCHERS.get(launch.launcher, ONE_PROCESS if program.divides else BY_ITSELF)

@@ -234,6 +234,16 @@ def _template_name(value: Any, _: Values) -> Answer:
     return Answer({}, "chat_template_jinja says this." if str(value) == "jinja" else _TEMPLATE)
 
 
+_MODELS = ("model_name_or_path", "model_id", "model_name", "model_path", "base_model", "model.model_name")
+
+
+def _tokenizer(value: Any, values: Values) -> Answer:
+    """A tokenizer by name, which is another one unless it is the model's."""
+    if is_off(value) or value in [values.get(key) for key in _MODELS]:
+        return Answer({}, "is the model's.")
+    return Answer(None, "Lathe takes the tokenizer from the model's folder; chat_template sets another template.")
+
+
 def template_arguments(value: Any, _: Values) -> Answer:
     """Arguments of the chat template: a mapping, or one as JSON text."""
     if is_off(value):
@@ -281,6 +291,7 @@ SHARED: Table = {
     "torch_dtype": _dtype,
     "use_liger_kernel": _LIGER,
     "template": _template_name,
+    "tokenizer": _tokenizer,
     "chat_template_kwargs": template_arguments,
 }
 """Rules for the sections `like` of the programs' files."""

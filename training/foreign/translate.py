@@ -178,7 +178,7 @@ def _defaults(
         one = _entry(program, key, value, values | absent, source)
         settings = {name: given for name, given in one.settings.items() if name not in taken}
         if settings:
-            reason = "" if one.note in (IS_OFF.note, IS_EMPTY.note) else f" {one.note}"
+            reason = "" if one.note in (IS_OFF.note, IS_EMPTY.note) else f" {one.note[:1].upper()}{one.note[1:]}"
             entries.append(Entry(key, None, Outcome.TRANSLATED, settings, (note + reason).strip()))
         elif one.outcome is Outcome.UNSUPPORTED and not one.settings:
             begin = "" if one.note.startswith("is not given") else "is not given: "

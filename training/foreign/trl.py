@@ -9,6 +9,14 @@ from training.foreign.entries import IS_EMPTY, IS_OFF, Answer, Rule, Table, Valu
 from training.foreign.launch_keys import OF_TRL
 from training.foreign.tasks import named_task, refuse
 from training.foreign.trainer_keys import COMMAND, FILE, SHARED, TRAINER, adapter, summed
+from training.foreign.trl_adapter import (
+    ADAPTER_SWITCHES,
+    BITS,
+    QUANTIZED_ADAPTERS,
+    is_own,
+    quantized_bits,
+    trains_adapter,
+)
 
 LOSSES = tuple(PreferenceLoss)
 _OF_A_TASK = (
@@ -23,27 +31,6 @@ _REFUSED = {
     "num_ppo_epochs": "ppo",
 }  # fmt: skip
 """Keys that only training has that Lathe does not."""
-ADAPTER_SWITCHES = ("use_peft", "use_lora", "use_peft_lora", "lora_enable", "enable_lora", "lora", "peft")
-QUANTIZED_ADAPTERS = ("use_qlora", "qlora", "q_lora")
-"""Of these, false says nothing about LoRA itself."""
-_ADAPTER_VALUES = (
-    "lora_r", "lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules", "lora_target", "lora_modules", "lora_dim",
-    "adapter_name_or_path", "peft_path",
-)  # fmt: skip
-FOUR_BITS = ("load_in_4bit", "use_4bit", "use_4bit_quantization")
-BITS = ("bits", "load_in_kbits", "load_in_bits", "quantization_bit")
-EIGHT_BITS = ("load_in_8bit", "use_8bit", "use_8bit_quantization", "use_int8_training")
-_OF_TRL = frozenset({
-    "use_peft", "dataset_name", "max_length", "dataset_text_field", "packing", "dataset_train_split", "dataset_test_split",
-    "assistant_only_loss", "completion_only_loss", "use_bnb_nested_quant", "packing_strategy", "eval_packing", "chat_template",
-    "dataset_num_proc", "lora_target_modules", "chat_template_path", "loss_type", "beta", "max_prompt_length",
-    "attn_implementation", "lora_r", "dataset_mixer",
-})  # fmt: skip
-"""Keys of trl's own arguments, and of none of transformers'."""
-_OWN_SCRIPT = re.compile(
-    r"^trl |(^|[/.])trl[/.]|examples/(scripts|research)|with (?!Training)"
-    r"|(^|/)(run_)?(sft|dpo|kto|orpo|reward|reward_modeling)\.py$"
-)
 
 
 def task_of(values: Values) -> str:
@@ -85,40 +72,11 @@ def _task_of_file(path: str, *, preferences: bool) -> str | None:
     return None
 
 
-def is_own(values: Values) -> bool:
-    """True if trl itself reads the arguments, not another script on transformers' Trainer."""
-    if COMMAND in values:
-        return bool(_OWN_SCRIPT.search(str(values[COMMAND])))
-    return any(values.get(key) is not None for key in _OF_TRL)
-
-
-def trains_adapter(values: Values) -> bool:
-    """True if the run trains LoRA: a switch says so, or, for scripts other than trl's, there are options of LoRA."""
-    if any(is_on(values.get(key)) for key in ("full_finetune", "full_finetuning")):
-        return False
-    if any(is_on(values.get(key)) for key in QUANTIZED_ADAPTERS) or values.get("peft_type") is not None:
-        return True
-    if values.get("full_finetune") is False:
-        return True
-    switches = [is_on(values[key]) for key in ADAPTER_SWITCHES if values.get(key) is not None]
-    if switches:
-        return any(switches)
-    if is_own(values):
-        return False
-    return any(not is_off(values.get(key)) and values[key] != 0 for key in _ADAPTER_VALUES if key in values)
-
-
-def quantized_bits(values: Values) -> str:
-    """The bits of quantized weights: 4, 8, or empty."""
-    given = str(next((values[key] for key in BITS if key in values), "")).removeprefix("nf").removeprefix("int")
-    by_name = "qlora" in str(values.get(COMMAND)).rpartition("/")[2]
-    if given == "4" or by_name or any(is_on(values.get(key)) for key in (*FOUR_BITS, *QUANTIZED_ADAPTERS)):
-        return "4"
-    return "8" if given == "8" or any(is_on(values.get(key)) for key in EIGHT_BITS) else ""
-
-
 _HOLDS_OUT = re.compile(r"(^|/)run_(clm|fim|mlm|plm)\w*\.py\b")
 """transformers' examples that hold out rows without being asked."""
+_BLOCKS = re.compile(r"(^|/)run_(clm|fim)\w*\.py\b")
+"""transformers' examples that join texts and cut them into blocks."""
+_HELD_OUT = ("test_split_size", "validation_file", "validation_split_percentage", "eval_dataset_size")
 _SETS = "these are data sets of the hub: import them on the page Data sets, then pick them."
 _SUM = summed(max_source_length=1024, max_target_length=128)
 
@@ -272,8 +230,13 @@ def defaults(values: Values) -> Values:
         own["num_processes"] = None
     if task == "sft" and _is_sft_trainer(values):
         own["assistant_only_loss"] = False
+    if _BLOCKS.search(command):
+        own["packing"] = True
+    if any(values.get(key) for key in _HELD_OUT) and not values.get("evaluation_strategy"):
+        own["eval_strategy"] = "no"
     generates = task in ("sft", "pretraining", "seq2seq", "classification")
     if (generates or "with Training" in command) and not is_own(values):
+        own |= {} if quantized_bits(values) or "Unsloth" in command else {"bf16": False}
         return own | {"learning_rate": 5e-5, "logging_steps": 500}
     rates = {"sft": 2e-5, "reward": 1e-4}
     own |= {"learning_rate": rates.get(task, 1e-6), "logging_steps": 10, "gradient_checkpointing": True}

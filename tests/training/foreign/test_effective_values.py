@@ -135,6 +135,57 @@ def test_the_format_of_the_weights_decides_the_precision_where_it_does(values, e
     assert imported(values).config().precision == expected
 
 
+@table(
+    ("command", "expected"),
+    [
+        ("python run_clm.py --model_name_or_path m --train_file d --do_train", ("packed", 0.05)),
+        ("python run_clm.py --model_name_or_path m --train_file d --do_train --eval_strategy epoch", ("packed", 0.05)),
+        ("python train.py --model_name_or_path m --train_file d", ("auto", 0)),
+    ],
+)
+def test_examples_of_transformers_that_cut_texts_into_blocks_pack(command, expected):
+    config = imported(command).config()
+    assert (config.packing, config.eval_split) == expected
+
+
+def test_a_script_without_bf16_says_in_which_format_it_computes():
+    values = "python train.py --model_name_or_path m --learning_rate 1e-4"
+    assert "format of the loaded weights" in note(values, "bf16")
+    assert imported(values + " --torch_dtype bfloat16").config().precision == "bf16"
+    assert imported(values + " --fp16").config().precision == "fp16"
+
+
+@table(
+    ("values", "key", "named"),
+    [
+        (
+            {"model_name_or_path": "m", "num_train_epochs": 1, "tokenizer_name_or_path": "m"},
+            "tokenizer_name_or_path",
+            False,
+        ),
+        (
+            {"model_name_or_path": "m", "num_train_epochs": 1, "tokenizer_name_or_path": "n"},
+            "tokenizer_name_or_path",
+            True,
+        ),
+        ({"base_model": "m", "tokenizer_config": "m"}, "tokenizer_config", False),
+        (CHAT | {"model.tokenizer_name": "n"}, "model.tokenizer_name", True),
+    ],
+)
+def test_another_tokenizer_is_named_and_the_models_own_is_not(values, key, named):
+    entry = next(entry for entry in imported(values).entries if entry.key == key)
+    assert (entry.outcome is Outcome.UNSUPPORTED) is named
+
+
+def test_a_script_that_takes_trls_adapter_has_its_defaults(tmp_path):
+    script = "from trl import ModelConfig, SFTConfig, SFTTrainer, TrlParser, get_peft_config\n"
+    script += "args, model = TrlParser((SFTConfig, ModelConfig)).parse_args_and_config()\n"
+    script += "SFTTrainer(model.model_name_or_path, args=args, peft_config=get_peft_config(model))\n"
+    (tmp_path / "go.py").write_text(script)
+    config = imported("python go.py --model_name_or_path m --use_peft --lora_r 4", tmp_path).config()
+    assert (config.method, config.lora_r, config.lora_alpha, config.lora_dropout) == ("lora", 4, 32, 0.05)
+
+
 def test_torchtune_has_the_ranks_of_its_builders_and_holds_out_what_the_split_leaves():
     values = {"model._component_": "torchtune.models.llama3.lora_llama3_8b", "dataset.split": "train[:90%]",
               "dataset_val.split": "train[90%:]"}  # fmt: skip
