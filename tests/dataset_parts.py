@@ -9,6 +9,7 @@ from app.pages.dataset.state import MEASURED, TABS, ViewState
 from worker.datasets.token_stores import TokenCount
 
 DOCUMENT = {
+    "damage": "",
     "id": "0" * 16,
     "name": "rows.jsonl",
     "owner": "local",

@@ -23,7 +23,7 @@ from worker.store.tables import Build, Evaluation, Run
 
 if TYPE_CHECKING:
     from worker.disk.freeing import Freeable
-    from worker.sweeps.spec import SweepSpec
+    from worker.store.tables.sweep_values import SweepSpec
 
 
 _SAMPLE = ROOT / "static" / "starter" / "quickstart.yaml"

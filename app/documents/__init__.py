@@ -5,9 +5,11 @@ are those of the API's reference.
 """
 
 from collections.abc import Callable, Collection
-from typing import Any, TypeVar, cast
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic.fields import FieldInfo
 from sqlmodel import SQLModel
 
 
@@ -20,17 +22,25 @@ class Document(BaseModel):
 Kind = TypeVar("Kind", bound=type[Document])
 
 
-def columns(table: type[SQLModel], names: Collection[str]) -> Callable[[Kind], Kind]:
-    """A decorator that puts these columns of a table before the fields of a document, with their types and descriptions.
+class Stored(Document):
+    """What a row holds."""
+
+    damaged: list[str] = Field([], description="fields that cannot be read and have no value here")
+    damage: str = Field("", description="these fields, and why; empty if there are none")
+
+
+def columns(source: type, names: Collection[str] = ()) -> Callable[[Kind], Kind]:
+    """A decorator that puts these columns of a table, or fields of a dataclass (by default all), before the fields of a document,
+    with their types and descriptions.
 
     The document has no methods of its own.
     """
+    declared = source.model_fields if issubclass(source, SQLModel) else _fields(source)
 
     def extended(document: Kind) -> Kind:
         fields: dict[str, Any] = {}
-        for name in names:
-            column = table.model_fields[name]
-            fields[name] = (column.annotation, Field(description=column.description))
+        for name in names or declared:
+            fields[name] = (_in_json(declared[name].annotation), Field(description=declared[name].description))
         own, make = cast(Any, document).model_fields, cast(Any, create_model)
         for name in document.__annotations__:
             fields[name] = (own[name].annotation, own[name])
@@ -44,3 +54,19 @@ def columns(table: type[SQLModel], names: Collection[str]) -> Callable[[Kind], K
         return whole
 
     return extended
+
+
+def _fields(source: type) -> dict[str, FieldInfo]:
+    hints = get_type_hints(source, include_extras=True)
+    return {name: FieldInfo.from_annotation(hint) for name, hint in hints.items()}
+
+
+def _in_json(annotation: Any) -> Any:
+    """A type as JSON has it: tuples are lists, and the bounds are left out that only what is stored has to keep."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _in_json(parts[0])
+    if origin is tuple:
+        return list[_in_json(parts[0])]  # type: ignore[misc]
+    inner: Any = tuple(map(_in_json, parts))
+    return annotation if not parts else Union[inner] if origin in (Union, UnionType) else origin[inner]  # noqa: UP007

@@ -4,10 +4,12 @@ from typing import Any
 
 from pydantic import Field
 
-from app.documents import Document
+from app.documents import Document, columns
 from app.documents.error_form import ErrorEntry
 from training.forecast.formula.activations import Batch
+from training.rules.conflict import Conflict
 from training.template_check.findings import Finding, ShownRow
+from worker.forecasts.speed import Speed
 
 
 class Group(Document):
@@ -39,16 +41,11 @@ class Proposal(Document):
     host_bytes: int
 
 
+@columns(Speed)
 class SpeedAnswer(Document):
-    """How long a run takes and what it costs, each from the best to the worst case; null without a basis, which `notes` name."""
-
-    tokens_per_second: list[float] | None
-    seconds_per_step: list[float] | None
-    steps: int | None
-    hours: list[float] | None
-    kwh: list[float] | None = Field(description="of the GPUs")
-    cost: list[float] | None = Field(description="by the caller's prices of a GPU hour and a kWh")
-    notes: list[str]
+    """How long a run takes and what it costs, each from the best to the worst case; null without a basis, which `notes` name. `kwh`
+    is what the GPUs use, `cost` by the caller's prices of a GPU hour and a kWh.
+    """
 
 
 class SolvedAnswer(Document):
@@ -98,14 +95,9 @@ class ForecastAnswer(Document):
     solved: list[SolvedAnswer] | None = None
 
 
+@columns(Conflict)
 class ConflictAnswer(Document):
     """Settings that cannot (`blocking`) or should not be combined, the reason, and the `changes` that fix it."""
-
-    settings: list[str]
-    reason: str
-    fix: str
-    changes: dict[str, Any]
-    blocking: bool
 
 
 class ConfigCheck(Document):

@@ -7,13 +7,13 @@ from typing import Literal
 from pydantic import Field
 from sqlmodel import Session, col, select
 
-from app.documents import Document, columns
+from app.documents import Document, Stored, columns
 from training.data.inspection import Inspection
 from training.data.survey import Issue
 from worker.datasets import datasets
 from worker.datasets.datasets import DatasetNotFound
 from worker.store import database, uses
-from worker.store.tables import Dataset, Status
+from worker.store.tables import Dataset
 from worker.store.uses import DatasetUse
 
 _BRIEF = ("id", "name", "owner", "rows", "bytes", "created_at")
@@ -22,7 +22,7 @@ SHORTEST_ID = 4
 
 
 @columns(Dataset, _BRIEF)
-class DatasetInList(Document):
+class DatasetInList(Stored):
     """A data set in a list. `used_by` is the number of runs that use it, `warning_kinds` that of its kinds of warnings."""
 
     format: str = Field(description="format of the rows, such as messages or prompt/completion; unknown if none fits")
@@ -38,16 +38,13 @@ class DatasetList(Document):
     total: int
 
 
+@columns(DatasetUse)
 class User(Document):
     """A run that uses a data set; of a run that the caller does not see, only its status."""
 
-    id: str
-    name: str
-    status: Status
-
 
 @columns(Dataset, _WHOLE)
-class DatasetAnswer(Document):
+class DatasetAnswer(Stored):
     """A data set with its warnings, its first rows and the runs that use it, newest first."""
 
     format: str = Field(description="format of the rows, such as messages or prompt/completion; unknown if none fits")
@@ -121,11 +118,11 @@ class Files(Document):
 def brief(item: Dataset, users: Sequence[DatasetUse]) -> DatasetInList:
     """A data set in a list."""
     return DatasetInList(
-        **item.model_dump(include=set(_BRIEF)),
+        **item.shown(*_BRIEF),
         format=item.row_format,
         file_format=item.format,
         used_by=len(users),
-        warning_kinds=len(item.warnings or []),
+        warning_kinds=len(item.warnings),
     )
 
 
@@ -152,10 +149,10 @@ def document(session: Session, dataset_id: str) -> DatasetAnswer:
     item = find(session, dataset_id)
     users = uses.dataset_users(session=session).get(item.id, [])
     return DatasetAnswer(
-        **item.model_dump(include=set(_WHOLE)),
+        **item.shown(*_WHOLE),
         format=item.row_format,
         file_format=item.format,
-        warnings=item.warnings or [],
+        warnings=item.warnings,
         unused_columns=datasets.unused(item),
         runs=[User.model_validate(user) for user in users],
     )

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 from sqlmodel import Session
 
-from app.documents import Document, columns
+from app.documents import Document, Stored, columns
 from training.data.mapping import apply, format_of, parse_mapping
 from training.data.to_examples import to_example
 from training.errors import DataError
@@ -25,7 +25,7 @@ _MOST_SUGGESTIONS = 12
 
 
 @columns(ServedModel, _SERVED)
-class ServedAnswer(Document):
+class ServedAnswer(Stored):
     """A process that serves models, and its state; `reason` says why it waits, why vLLM does not answer, or why it
     ended. Times are seconds since the epoch."""
 
@@ -76,7 +76,7 @@ class Suggestions(Document):
 
 
 @columns(PromptSet, _PROMPT_SET)
-class PromptSetAnswer(Document):
+class PromptSetAnswer(Stored):
     """Prompts that a user keeps, with the latest answers of each model."""
 
 
@@ -109,8 +109,7 @@ def served_document(session: Session, served: ServedModel) -> ServedAnswer:
     elif state is ServedState.WAITING and not reason:
         reason = "No worker has started it yet."
     seconds = max(database.now(session=session) - served.created_at, 0.0)
-    columns = served.model_dump(include=set(_SERVED))
-    return ServedAnswer(**columns, state=state.value, reason=reason, age_seconds=seconds)
+    return ServedAnswer(**served.shown(*_SERVED), state=state.value, reason=reason, age_seconds=seconds)
 
 
 def suggestions(run_id: str) -> list[Suggestion]:

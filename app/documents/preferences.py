@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from app.documents import Document
+from app.documents import Document, Stored
 from app.texts import _
 from worker.notifications import mail
 from worker.notifications.addresses import masked
@@ -24,7 +24,7 @@ class AccountOfCaller(Document):
     token: str | None
 
 
-class Preferences(Document):
+class Preferences(Stored):
     """What the caller prefers."""
 
     model: str = Field(description="that of a new form on New run; empty for none")
@@ -97,7 +97,7 @@ def _entry(name: str, value: object, field: str, about: str) -> InstallationEntr
 State = Literal["waiting", "delivered", "given up", "failed, tried again"]
 
 
-class Channel(Document):
+class Channel(Stored):
     """A webhook or an e-mail address; the secret part of a webhook's address is left out."""
 
     id: str
@@ -113,10 +113,10 @@ class Channel(Document):
     def of(cls, channel: NotificationChannel) -> "Channel":
         hook = channel.kind is ChannelKind.WEBHOOK
         shown = {"address": masked(channel.address) if hook else channel.address}
-        return cls(**channel.model_dump() | shown | {"format": channel.format.value if hook else None})
+        return cls(**channel.shown(*cls.model_fields) | shown | {"format": channel.format.value if hook else None})
 
 
-class Message(Document):
+class Message(Stored):
     """A message with its outcome. Times are seconds since the epoch."""
 
     id: int | None
@@ -147,6 +147,8 @@ class Message(Document):
             reason=message.reason,
             next_try_at=None if message.done_at else message.next_try_at,
             done_at=message.done_at,
+            damaged=message.damaged,
+            damage=message.damage,
         )
 
 

@@ -4,9 +4,10 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from app.documents import Document
+from app.documents import Document, columns
 from training.config.fields import ConfigError
 from training.errors import Problem
+from training.tokens import order
 from worker.datasets import datasets, row_pages, row_search
 from worker.datasets.token_report import Token
 from worker.store.tables import Dataset
@@ -95,16 +96,10 @@ class TokenProblem(Document):
     field: str | None = None
 
 
+@columns(order.WorstBatch)
 class WorstBatch(Document):
-    """The largest batch of a run: its rows from 1, and its place: epoch and rank from 0, step and micro step from 1."""
-
-    epoch: int
-    step: int
-    rank: int
-    micro: int
-    rows: list[int]
-    longest: int = Field(description="tokens of its longest row")
-    tokens: int
+    """The largest batch of a run: its rows from 1, and its place: epoch and rank from 0, step and micro step from 1. `longest` is
+    the number of tokens of its longest row."""
 
 
 class LongRow(Document):

@@ -4,16 +4,15 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 from sqlmodel import Session
 
-from app.documents import Document, columns
+from app.documents import Document, Stored, columns
 from app.format.dataset_text import data_words
 from app.format.forecast_text import misfit
 from training.config.choices import EngineName
 from training.config.data_sets import FIELDS, sources
 from training.config.fields import settings
-from training.config.run_config import RunConfig
 from training.errors import UserError
 from worker.datasets import datasets
 from worker.engines.local import placement
@@ -25,7 +24,7 @@ from worker.store import database, history, machines, run_list, runs, series, sw
 from worker.store.jobs import submitted_id
 from worker.store.quotas import DeviceQuotas
 from worker.store.series import Series
-from worker.store.tables import Attempt, Run, RunEvent, Status, damaged
+from worker.store.tables import Attempt, Run, RunEvent, Status
 
 _BRIEF = (
     "id", "name", "owner", "status", "phase", "step", "total_steps", "attempt", "created_at", "queued_at", "started_at",
@@ -53,13 +52,12 @@ EVENT = ("time", "attempt", "kind", "level", "step", "message")
 
 
 @columns(Run, _BRIEF)
-class RunInList(Document):
+class RunInList(Stored):
     """A run in a list. Times are seconds since the epoch, sizes bytes, `seconds_per_step` seconds."""
 
     model: str | None
     data: str | None = Field(description="id of the training data set; several with their weights")
     method: str | None
-    damaged: list[str] = Field(description="fields that cannot be read and have no value here")
     differs: bool = Field(description="true if the result does not compute what was trained")
 
 
@@ -81,7 +79,7 @@ class RunList(Document):
 
 
 @columns(Attempt, _ATTEMPT)
-class AttemptAnswer(Document):
+class AttemptAnswer(Stored):
     """One start of a run, with how it ended."""
 
 
@@ -115,10 +113,9 @@ class Place(Document):
 
 
 @columns(Run, _WHOLE)
-class RunAnswer(Document):
+class RunAnswer(Stored):
     """A run with its attempts, events and latest metrics. Times are seconds since the epoch, sizes bytes."""
 
-    damaged: list[str] = Field(description="fields that cannot be read and have no value here")
     differs: bool = Field(description="true if the result does not compute what was trained")
     attempts: list[AttemptAnswer]
     events: list[EventAnswer]
@@ -206,15 +203,15 @@ def document(session: Session, run_id: str) -> RunAnswer:
 
 def _of_row(run: Run, names: tuple[str, ...]) -> dict[str, Any]:
     job = {"job_id": submitted_id(run)}
-    return run.model_dump(include=set(names)) | job | {"damaged": damaged(run), "differs": run.differs}
+    return run.shown(*names) | job | {"differs": run.differs}
 
 
 def _misfit(run: Run) -> str:
     """Why a queued run is not expected to fit in this machine's memory; empty if it is, or if it is unknown."""
     try:
-        settled = settle(RunConfig.model_validate(run.settings))
+        settled = settle(run.used)
         return misfit(run_forecast.verdict(settled, settled.machine), settled.config)
-    except (ValidationError, UserError):  # a damaged row
+    except UserError:  # also of a damaged row
         return ""
 
 

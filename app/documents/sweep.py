@@ -5,8 +5,7 @@ from typing import Any
 from pydantic import Field
 from sqlmodel import Session
 
-from app.documents import Document, columns
-from app.documents.error_form import ErrorEntry
+from app.documents import Document, Stored, columns
 from worker.store import sweeps
 from worker.store.tables import Run, Sweep
 from worker.sweeps.advance import state_word
@@ -14,13 +13,10 @@ from worker.sweeps.ranking import Interval
 from worker.sweeps.results import Result, Results, results
 
 
+@columns(Interval)
 class IntervalAnswer(Document):
     """A mean over `n` seeds with its 95% interval; `low` and `high` are null with one seed."""
 
-    mean: float
-    n: int
-    low: float | None
-    high: float | None
     includes_zero: bool
 
 
@@ -28,7 +24,7 @@ _RUN = "id", "name", "status", "held", "step", "total_steps", "pause_at", "secon
 
 
 @columns(Run, _RUN)
-class TrialRun(Document):
+class TrialRun(Stored):
     """A run of a trial: `value` is its metric, null before the first evaluation; `pause_at` the step at which it waits."""
 
     seed: int
@@ -60,7 +56,7 @@ _SWEEP = "id", "name", "owner", "created_at", "stopped_at"
 
 
 @columns(Sweep, _SWEEP)
-class SweepBrief(Document):
+class SweepBrief(Stored):
     """A sweep. Times are seconds since the epoch."""
 
     ended: bool
@@ -78,38 +74,6 @@ class SweepList(Document):
     """The sweeps, the newest first."""
 
     sweeps: list[SweepBrief]
-
-
-class PlannedRun(Document):
-    """A run of the plan: whether it starts and fits into memory, its steps and time, and why it does not start."""
-
-    trial: int
-    name: str
-    changes: dict[str, Any]
-    seed: int | None
-    starts: bool
-    fits: bool | None
-    peak_bytes: int | None
-    steps: int | None
-    seconds: float | None
-    reason: str
-    problems: list[ErrorEntry]
-
-
-class SweepPlan(Document):
-    """A sweep before its start: how many of its runs start, do not fit and are refused, and the steps and time of all."""
-
-    name: str
-    method: str
-    metric: str
-    total: int
-    starting: int
-    unfit: int
-    refused: int
-    steps: int | None
-    seconds: float | None
-    devices: int
-    runs: list[PlannedRun]
 
 
 class SweepAnswer(SweepBrief):
@@ -140,7 +104,7 @@ def document(session: Session, sweep_id: str) -> SweepAnswer:
 def _values(sweep: Sweep, found: Results) -> dict[str, Any]:
     early, saved, whole = found.saved_steps
     return {
-        **sweep.model_dump(include=set(_SWEEP)),
+        **sweep.shown(*_SWEEP),
         "ended": found.ended,
         "method": found.spec.method.value,
         "metric": found.metric,
@@ -167,7 +131,7 @@ def _trial(result: Result) -> Trial:
 
 def _run(run: Run, result: Result) -> TrialRun:
     seed = int(run.config.get("seed", 0))
-    values = run.model_dump(include=set(_RUN))
+    values = run.shown(*_RUN)
     return TrialRun(**values, seed=seed, value=result.values.get(seed), state=state_word(run))
 
 

@@ -7,13 +7,12 @@ from typing import Any, Literal, cast
 from pydantic import Field
 from sqlmodel import Session
 
-from app.documents import Document, columns, disk
+from app.documents import Document, Stored, columns, disk
 from app.documents.disk import Disk, Retention
 from app.documents.users import AccountUse
 from worker import services as worker_services
 from worker.disk import background
 from worker.disk.usage import Usage
-from worker.engines.slurm.cluster import Pool
 from worker.machine import measurement
 from worker.machine.devices import JOB
 from worker.machine.sizes import Size
@@ -22,13 +21,9 @@ from worker.settings import get_settings
 from worker.store import accounts, database, machines, quotas, sight
 from worker.store.machines import Lease
 from worker.store.tables import Cordon, EngineReport, Machine
+from worker.store.tables.reports import Capacity, Device
 
 _ACCOUNT = ("name", "max_devices", "max_waiting", "max_disk_bytes")
-_UNMEASURED = {
-    **dict.fromkeys(("memory_used_bytes", "temperature_celsius", "utilization", "power_watts", "power_limit_watts")),
-    "problem": "",
-    "others": "",
-}
 _LIMITS = (
     "upload_limit_bytes",
     "token_cache_bytes",
@@ -41,19 +36,10 @@ _LIMITS = (
 State = Literal["ready", "overloaded", "draining", "stopped", "lost"]
 
 
+@columns(Device)
 class DeviceAnswer(Document):
     """A device as its worker measured it (null: it could not be measured), and the run that holds it."""
 
-    name: str
-    label: str
-    memory_bytes: int
-    memory_used_bytes: int | None
-    temperature_celsius: int | None
-    utilization: float | None = Field(description="a share of 1")
-    power_watts: float | None
-    power_limit_watts: float | None
-    problem: str = Field(default="", description="why no run can use it, or empty")
-    others: str = Field(default="", description="what uses it although Lathe does not, or empty")
     lease: Lease | None
 
 
@@ -67,7 +53,7 @@ class FindingAnswer(Document):
 
 
 @columns(Machine, [name for name in Machine.model_fields if name not in ("devices", "findings", "versions")])
-class MachineAnswer(Document):
+class MachineAnswer(Stored):
     """A machine as its worker reported it last. Times are seconds since the epoch, sizes bytes."""
 
     versions: dict[str, str] = Field(description="of Lathe and the training packages")
@@ -77,14 +63,10 @@ class MachineAnswer(Document):
     findings: list[FindingAnswer]
 
 
-class EngineAnswer(Document):
+@columns(Capacity)
+class EngineAnswer(Stored):
     """An engine with machines of its own, and how many runs wait and run there. `problem`: why it does not answer."""
 
-    engine: str
-    pools: list[Pool]
-    waiting: int
-    running: int
-    problem: str
     age_seconds: float
 
 
@@ -218,11 +200,11 @@ def _versions(machines: Sequence[MachineAnswer]) -> list[Version]:
 
 def _fleet(session: Session, usage: Usage | None) -> Fleet:
     now, leases = database.now(session=session), _leases(session)
-    listed = [_machine(machine, leases, now) for machine in machines.listing(session=session)]
-    named = {device.name for machine in listed for device in machine.devices}
+    reported = machines.listing(session=session)
+    named = {device["name"] for machine in reported for device in machine.devices}
     return Fleet(
         time=now,
-        machines=listed,
+        machines=[_machine(machine, leases, now) for machine in reported],
         other_leases=[lease for lease in leases if lease.device not in named and JOB not in lease.device],
         engines=[_engine(report, now) for report in machines.engine_reports(session=session)],
         queue=_queue(session),
@@ -267,16 +249,17 @@ def _hidden(lease: Lease, number: int) -> Lease:
 
 
 def _engine(report: EngineReport, now: float) -> EngineAnswer:
-    return EngineAnswer(**report.capacity, age_seconds=max(now - report.reported_at, 0.0))
+    stored = vars(Capacity(**report.capacity)) | {"damaged": report.damaged, "damage": report.damage}
+    return EngineAnswer(**stored, age_seconds=max(now - report.reported_at, 0.0))
 
 
 def _machine(machine: Machine, leases: Sequence[Lease], now: float) -> MachineAnswer:
     held = {lease.device: lease for lease in leases}
     return MachineAnswer(
-        **machine.model_dump(exclude={"devices"}),
+        **machine.shown(*Machine.model_fields.keys() - {"devices"}),
         age_seconds=max(now - machine.last_seen, 0.0),
         state=_state(machine, now),
-        devices=[DeviceAnswer(**_UNMEASURED | device, lease=held.get(device["name"])) for device in machine.devices],
+        devices=[DeviceAnswer(**vars(Device(**device)), lease=held.get(device["name"])) for device in machine.devices],
     )
 
 

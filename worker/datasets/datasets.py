@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from sqlalchemy import ColumnElement, or_
 from sqlmodel import Session, col, select
@@ -22,7 +22,7 @@ from worker.datasets.incoming import plain_name
 from worker.disk_quota import DiskQuota, measured
 from worker.file_store import dataset_files
 from worker.settings import get_settings
-from worker.store import database, shares
+from worker.store import database, json_parts, shares
 from worker.store.tables import LOCAL, Dataset, Run
 
 ID_LENGTH = 16
@@ -232,8 +232,8 @@ def clear_tokens() -> None:
 
 
 def _uses(dataset_id: str) -> ColumnElement[bool]:
-    config = cast(Any, col(Run.config))  # several data sets are a text that contains their ids
-    named = (config[field].as_string().contains(dataset_id) for field in FIELDS)
+    # Several data sets are a text that contains their ids.
+    named = (json_parts.text(Run.config, field).contains(dataset_id) for field in FIELDS)
     return or_(col(Run.dataset_id) == dataset_id, *named)
 
 

@@ -234,7 +234,7 @@ def _check_format(item: Dataset, columns: str | None, task: Task) -> None:
         raise DataError(message, f"Choose another data set, or a task that it fits: {fitting}.")
     if task is Task.CLASSIFICATION:
         check_classes(list(_first_answers(item, columns)))
-        if any(issue["message"] == ONE_CLASS for issue in item.warnings or []):
+        if any(issue["message"] == ONE_CLASS for issue in item.warnings):
             raise DataError(ONE_CLASS, ONE_CLASS_FIX, field="label")
 
 

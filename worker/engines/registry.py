@@ -9,10 +9,10 @@ from typing import Protocol
 
 from training.config.choices import EngineName
 from worker.engines.local.starting import LocalEngine
-from worker.engines.slurm.cluster import Capacity
 from worker.engines.slurm.engine import SlurmEngine
 from worker.settings import get_settings
 from worker.store.tables import Run
+from worker.store.tables.reports import Capacity
 from worker.supervision.holders import Holder
 
 

@@ -51,7 +51,7 @@ def evaluate(item: Evaluation, run: Run, state: State, mark: str) -> dict[str, A
         UserError: the program, a metric or the judge failed.
     """
     run_dir, folder = get_settings().runs_dir / run.id, folder_of(item)
-    request = EvaluationRequest.model_validate(item.request)
+    request = item.asked
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in (RECORDS_FILE, PROGRESS_FILE, _ERROR_FILE, SUMMARY_FILE):
         (folder / name).unlink(missing_ok=True)
@@ -61,7 +61,7 @@ def evaluate(item: Evaluation, run: Run, state: State, mark: str) -> dict[str, A
         raise EvaluationFailed("run", run_dir.name, "has no folder on this machine.", fix)
     if request.path:
         state.progress("comparing with the training rows")
-        state.more = {"overlap": _overlap(RunConfig.model_validate(run.settings), request)}
+        state.more = {"overlap": _overlap(run.used, request)}
     state.progress("loading model")
     launch = launched(run, item)
     _answer(folder, launch, environment(launch, mark, get_settings()), state)

@@ -8,7 +8,7 @@ from sqlmodel import col, select
 from training.forecast.forecast import SLACK
 from training.forecast.gpus import Card
 from training.forecast.roofline import EFFICIENCY
-from worker.store import database
+from worker.store import database, json_parts
 from worker.store.tables import Run, Status
 
 RUNS = 20
@@ -42,7 +42,7 @@ def calibrate(card: Card | None) -> Calibration:
     """The calibration of a GPU model (training/forecast/gpus.py), with medians and quartiles over its newest finished runs."""
     if card is None or not database.has_tables():
         return Calibration()
-    on_card = col(Run.forecast)["card"].as_string() == card.name
+    on_card = json_parts.text(Run.forecast, "card") == card.name
     newest = select(Run).where(Run.status == Status.FINISHED, on_card).order_by(col(Run.finished_at).desc())
     with database.read_everything() as session:
         runs = [(_slack(run), _efficiency(run)) for run in session.exec(newest.limit(RUNS))]

@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,27 +18,11 @@ from worker.machine.gpus import Gpu, handle_of, nvml, used_by_others
 from worker.machine.process_identity import hostname, me
 from worker.settings import get_settings
 from worker.store.tables import Machine
+from worker.store.tables.reports import Device
 
 T = TypeVar("T")
 
 PACKAGES = ("lathe-workbench", "torch", "transformers", "peft", "deepspeed", "accelerate")
-
-
-@dataclass(frozen=True)
-class Device:
-    """A device and its state; what cannot be measured is None. `name` is its lease's, `utilization` a share of 1, `problem` why
-    nothing can use it, `others` what uses it if it is free of Lathe's runs, or empty."""
-
-    name: str
-    label: str
-    memory_bytes: int
-    memory_used_bytes: int | None = None
-    temperature_celsius: int | None = None
-    utilization: float | None = None
-    power_watts: float | None = None
-    power_limit_watts: float | None = None
-    problem: str = ""
-    others: str = ""
 
 
 def measure() -> Machine:

@@ -67,8 +67,8 @@ def of_run(event: Event, run: dict[str, Any], report: dict[str, Any] | None, set
     lines += [f"First fix: {cause['fix']}"] if cause.get("fix") else []
     lines += [_results(run)]
     base = page_address(settings)
-    url = f"{base}/run?id={quote(str(run['id']))}" if base else ""
-    title = one_line(f"{run['name']} {_WORDS[event]}")
+    url = f"{base}/run?id={quote(str(run.get('id')))}" if base else ""
+    title = one_line(f"{run.get('name') or 'A run'} {_WORDS[event]}")
     about = {
         name: run.get(name)
         for name in ("id", "name", "owner", "status", "step", "total_steps", "final_loss", "best_loss")

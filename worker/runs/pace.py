@@ -16,7 +16,7 @@ from training.tokens.selection import held_out_count, sliced_rows
 from worker.datasets import run_data
 from worker.datasets.run_data import NamedData
 from worker.runs.settle import Settled
-from worker.store import database, runs, waiting
+from worker.store import database, json_parts, runs, waiting
 from worker.store.tables import Run, Status
 
 _ALIKE = 5  # newest runs that count
@@ -76,11 +76,9 @@ def _seconds_left(session: Session, run: Run) -> float | None:
     """By the run's own speed if it has trained; else the median duration of finished runs with its model and data."""
     if run.seconds_per_step and run.total_steps:
         return max(run.total_steps - run.step, 0) * run.seconds_per_step
-    config = col(Run.config)
-    same = [config[name].as_string() == run.config.get(name) for name in ("model", "method")]
-    same.append(
-        col(Run.dataset_id) == run.dataset_id if run.dataset_id else config["data"].as_string() == run.config["data"]
-    )
+    names = ("model", "method") if run.dataset_id else ("model", "method", "data")
+    same = [json_parts.text(Run.config, name) == run.config.get(name) for name in names]
+    same += [col(Run.dataset_id) == run.dataset_id] if run.dataset_id else []
     alike = select(Run.finished_at, Run.started_at).where(Run.status == Status.FINISHED, *same)
     took = [
         end - begin for end, begin in session.exec(alike.order_by(col(Run.id).desc()).limit(_ALIKE)) if end and begin
@@ -140,11 +138,10 @@ def together(jobs: Sequence[tuple[int, float | None]], devices: int) -> float | 
 def _measured(session: Session, config: RunConfig, same: Sequence[str]) -> list[float]:
     """Seconds per row of the newest runs that have the `same` settings."""
     values = config.model_dump(mode="json")
-    alike = [col(Run.config)[name].as_string() == str(values[name]) for name in same]
+    alike = [json_parts.text(Run.config, name) == str(values[name]) for name in same]
     timed = select(Run).where(col(Run.seconds_per_step).is_not(None), *alike)
     return [
-        (run.seconds_per_step or 0.0)
-        / _rows_of_a_step(RunConfig.model_validate(run.config), (run.plan or {}).get("train_rows"))
+        (run.seconds_per_step or 0.0) / _rows_of_a_step(run.asked, (run.plan or {}).get("train_rows"))
         for run in session.exec(timed.order_by(col(Run.id).desc()).limit(_ALIKE))
     ]
 

@@ -6,7 +6,7 @@ from sqlmodel import Session
 
 from training import rules
 from training.config.choices import Strategy
-from training.config.fields import ConfigError, parse
+from training.config.fields import ConfigError
 from training.config.run_config import Changes, RunConfig, stepped_down
 from training.errors import Problem
 from training.run_folder import checkpoints
@@ -117,7 +117,7 @@ def admitted(run: Run, *, allowed: AllowedPaths = EVERYTHING) -> Settled:
     Raises:
         ConfigError: one problem for each setting that is wrong or names what one of them may not name.
     """
-    config = parse(run.settings)
+    config = run.used
     owners = EVERYTHING if run.owner == LOCAL else allowed_paths.allowed()
     for paths in (owners, allowed):
         settled = settle(config, paths, run.owner)

@@ -47,7 +47,7 @@ from worker.runs.run_archive import (
 from worker.settings import get_settings
 from worker.store import database, runs
 from worker.store.tables import LOCAL, Dataset, Run, Status
-from worker.store.tables.run_values import RunValues
+from worker.store.tables.row import first_problem
 
 _MOST_MEMBERS = 10_000
 _DEEPEST_FOLDER, _LONGEST_NAME = 10, 200
@@ -196,7 +196,7 @@ def _run(source: ZipFile, owner: str) -> Run:
         values = {name: document["run"][name] for name in RUN_FIELDS}
         parse(values["config"] | values["stepped_down"])
         values["config"] = parse(values["config"]).model_dump(mode="json")
-        RunValues.model_validate(values)
+        Run.check(values)
         run = Run.model_validate(values | {"owner": owner})
     except ConfigError as error:
         raise _Refused(f"has a configuration that this Lathe refuses: {error}") from None
@@ -276,6 +276,5 @@ def _read_lines(source: ZipFile, name: str) -> Iterator[bytes]:
 
 def _first_line(error: Exception) -> str:
     if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"[:200]
+        return first_problem(error)[:200]
     return (str(error).splitlines() or [type(error).__name__])[0][:200]

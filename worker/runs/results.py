@@ -16,7 +16,6 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from training.config.choices import Method
-from training.config.fields import parse
 from training.errors import UserError
 from training.files import part_of
 from training.rules.outputs import can_merge
@@ -88,7 +87,7 @@ def check(run: Run, form: str) -> None:
     file_of(form)
     if not run.status.ended or not (run.has_result or checkpoint_step(Path(form)) is not None):
         raise _missing(run, get_settings().runs_dir / run.id)
-    config = parse(run.config)
+    config = run.asked
     method, full = config.method.value, not config.method.adapts
     if form == MERGED and full:
         raise NoResult("run", run.id, "is a full fine-tuning: there is nothing to merge.", "Omit --merged.")

@@ -10,7 +10,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
 
-from pydantic import BaseModel, ConfigDict
 from sqlmodel import Session, SQLModel, col, select
 
 from training.config import json_text
@@ -21,6 +20,7 @@ from worker.settings import get_settings
 from worker.store import database, runs
 from worker.store.runs import NotEnded
 from worker.store.tables import Attempt, Evaluation, LogLine, Metric, MetricRollup, Run, RunEvent, Status
+from worker.store.tables.shapes import EvaluationSummary
 
 SCHEMA = 1
 ROW_FILE = "lathe-run.json"
@@ -139,23 +139,6 @@ def _member(name: str, compression: int = ZIP_DEFLATED) -> ZipInfo:
     return entry
 
 
-class _Mean(BaseModel):
-    mean: float
-    low: float
-    high: float
-    rows: int
-
-
-class _Summary(BaseModel):
-    """A summary as worker/evaluations/scoring.py writes it, or the results of lm-eval."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    rows: int = 0
-    metrics: dict[str, _Mean] = {}
-    lm_eval: dict[str, dict[str, Any]] | None = None
-
-
 def _evaluations(session: Session, run_id: str) -> bytes:
     """The ended evaluations of a run as JSON lines; empty without any."""
     of_run = select(Evaluation).where(Evaluation.run_id == run_id).order_by(col(Evaluation.id))
@@ -191,7 +174,7 @@ def restore_evaluations(session: Session, lines: Iterable[bytes], run_id: str, o
         if not Status(item.status).ended or not (item.id.isascii() and item.id.isalnum()):
             raise ValueError("an evaluation has not ended, or has no valid id")
         if item.summary is not None:
-            item.summary = _Summary.model_validate(item.summary).model_dump(exclude_unset=True)
+            item.summary = EvaluationSummary.model_validate(item.summary).model_dump(exclude_unset=True)
         if item.overlap is not None and "problem" not in item.overlap:
             item.overlap = vars(Overlap(**item.overlap))
         known, answers = item.id, folder / EVALUATIONS_FOLDER

@@ -126,7 +126,7 @@ def source(*, session: Session, name: str) -> Source:
         NotServed: there is no such run, or nothing that can be served.
     """
     run, what = run_of(session=session, name=name), name.partition(":")[2]
-    config = RunConfig.model_validate(run.config)
+    config = run.asked
     if not config.task.generates:
         fix = "Choose a run whose model generates text."
         raise NotServed("model", name, f"was trained for {config.task.value}, which answers no prompts.", fix)

@@ -8,6 +8,7 @@ from sqlmodel import Session, col, select
 from training.errors import Conflict, NotFound
 from worker.store import database, runs, waiting
 from worker.store.tables import Build, Status
+from worker.store.tables.row import whole
 from worker.store.work import BUILD
 
 
@@ -58,7 +59,7 @@ def startable(*, session: Session) -> list[Build]:
     """The queued builds, oldest first; none while the queue is paused."""
     if waiting.paused(session=session):
         return []
-    return list(session.exec(select(Build).where(Build.status == Status.QUEUED).order_by(col(Build.id))))
+    return list(whole(session.exec(select(Build).where(Build.status == Status.QUEUED).order_by(col(Build.id)))))
 
 
 def request_stop(*, session: Session, run_id: str, form: str) -> Build:

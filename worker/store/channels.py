@@ -11,6 +11,7 @@ from sqlmodel import Session, col, or_, select
 from training.errors import NotFound, UserError
 from worker.store import database
 from worker.store.tables import ChannelKind, Event, NotificationChannel, WebhookFormat
+from worker.store.tables.row import whole
 
 MOST = 20
 """Channels of one owner."""
@@ -125,5 +126,5 @@ def for_everyone(*, session: Session) -> list[NotificationChannel]:
 def listening(*, session: Session, owner: str, event: Event) -> Sequence[NotificationChannel]:
     """The channels that are told of this event of a run of `owner`."""
     possible = or_(col(NotificationChannel.owner) == owner, col(NotificationChannel.everyone).is_(True))
-    found = session.exec(select(NotificationChannel).where(possible))
+    found = whole(session.exec(select(NotificationChannel).where(possible)))
     return [channel for channel in found if event.value in channel.events]

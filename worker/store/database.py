@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,6 +26,7 @@ from training.run_folder.events import finite
 from worker import private_folder
 from worker.settings import Settings, get_settings
 from worker.store import schema, sight
+from worker.store.tables.row import from_json
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -200,11 +202,16 @@ def _create(url: str) -> Engine:
         timeouts = {"connect_timeout": 5, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
         arguments = {"application_name": "lathe", "tcp_user_timeout": 25_000} | timeouts
         created = sqlalchemy.create_engine(
-            url, pool_pre_ping=True, json_serializer=to_json, connect_args=arguments, **_POOL
+            url,
+            pool_pre_ping=True,
+            json_serializer=to_json,
+            json_deserializer=from_json,
+            connect_args=arguments,
+            **_POOL,
         )
         event.listen(created, "connect", schema.checked(created.dialect))
         return created
-    created = sqlalchemy.create_engine(url, json_serializer=to_json, **_POOL)
+    created = sqlalchemy.create_engine(url, json_serializer=to_json, json_deserializer=from_json, **_POOL)
     event.listen(created, "connect", _sqlite_connect)
     event.listen(created, "connect", schema.checked(created.dialect))
     event.listen(created, "begin", _sqlite_begin)
@@ -212,6 +219,7 @@ def _create(url: str) -> Engine:
 
 
 def _sqlite_connect(connection: Any, _: Any) -> None:
+    connection.text_factory = partial(str, encoding="utf-8", errors="replace")  # one wrong byte must not end a query
     connection.isolation_level = None  # the driver must not begin transactions; _sqlite_begin does
     for pragma in (f"busy_timeout={BUSY_TIMEOUT_MS}", "synchronous=NORMAL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")

@@ -11,6 +11,7 @@ from sqlmodel import Session, col, delete, select
 from training.errors import Conflict, NotFound
 from worker.store import database, quotas, runs, waiting
 from worker.store.tables import Evaluation, Run, Status
+from worker.store.tables.row import whole
 from worker.store.work import EVALUATION
 
 
@@ -71,7 +72,8 @@ def startable(*, session: Session) -> list[Evaluation]:
         return []
     queued = select(Evaluation).where(Evaluation.status == Status.QUEUED)
     allowed = quotas.DeviceQuotas.read(session)
-    return [item for item in session.exec(queued.order_by(col(Evaluation.id))) if allowed.left(item.owner) > 0]
+    items = whole(session.exec(queued.order_by(col(Evaluation.id))))
+    return [item for item in items if allowed.left(item.owner) > 0]
 
 
 def claim(*, session: Session, evaluation_id: str, owner: str, device: str, lease_seconds: float) -> Evaluation | None:

@@ -18,7 +18,7 @@ from sqlmodel import col, select
 
 from training.config.fields import Setting, settings
 from training.errors import UserError
-from worker.store import database
+from worker.store import database, json_parts
 from worker.store.tables import Dataset, Run, Status
 
 Condition = ColumnElement[bool]
@@ -197,7 +197,7 @@ def _seconds(part: Part) -> float:
 def _of_setting(part: Part, setting: Setting) -> Condition:
     """A condition on a setting of the run's configuration; `none` finds runs without a value."""
     if part.value.lower() in ("none", "null") and part.sign in (":", "="):
-        return or_(cast(Any, col(Run.config))[setting.name].as_string().is_(None), false())
+        return or_(configured(setting.name).is_(None), false())
     place = _of_its_kind(setting)
     match setting.kind:
         case "integer" | "number":
@@ -225,7 +225,7 @@ def _uncompared(part: Part) -> None:
 
 def configured(name: str) -> ColumnElement[Any]:
     """A setting of a run's configuration, as text."""
-    return cast(Any, col(Run.config))[name].as_string()  # type: ignore[no-any-return]
+    return json_parts.text(Run.config, name)
 
 
 def set_value(setting: Setting) -> ColumnElement[Any]:
@@ -235,9 +235,8 @@ def set_value(setting: Setting) -> ColumnElement[Any]:
 
 
 def _of_its_kind(setting: Setting) -> ColumnElement[Any]:
-    place = cast(Any, col(Run.config))[setting.name]
-    kinds = {"integer": place.as_float, "number": place.as_float, "boolean": place.as_boolean}
-    return cast(ColumnElement[Any], kinds.get(setting.kind, place.as_string)())
+    kinds = {"integer": json_parts.number, "number": json_parts.number, "boolean": json_parts.flag}
+    return kinds.get(setting.kind, json_parts.text)(Run.config, setting.name)
 
 
 def data_name() -> ColumnElement[Any]:

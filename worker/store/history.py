@@ -219,7 +219,7 @@ def _stall(saved: trainer.CheckpointSaved) -> str:
 
 def _seconds_per_step(session: Session, run: Run) -> float | None:
     """Seconds per step over this attempt's latest losses, evaluation and saving included; None before two losses."""
-    start = run.plan["start_step"] if run.plan else 0
+    start = run.plan.get("start_step", 0) if run.plan else 0
     losses = select(Metric.step, Metric.time).where(
         Metric.run_id == run.id,
         Metric.name == "loss",

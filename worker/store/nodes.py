@@ -12,6 +12,7 @@ from sqlmodel import Session, col, select
 from training.redaction import redact
 from worker.store import database
 from worker.store.tables import RunNode
+from worker.store.tables.row import whole
 from worker.store.work import NODE
 
 STOP, KILL = "stop", "kill"
@@ -33,7 +34,7 @@ def of_attempt(*, session: Session, run_id: str, attempt: int) -> list[RunNode]:
 def unclaimed(*, session: Session, host: str) -> list[RunNode]:
     """The parts of current attempts that a worker on `host` should start."""
     unclaimed = col(RunNode.holder).is_(None), RunNode.request == "", NODE.held
-    return list(session.exec(select(RunNode).where(RunNode.host == host, *unclaimed)))
+    return list(whole(session.exec(select(RunNode).where(RunNode.host == host, *unclaimed))))
 
 
 def held_on(*, session: Session, host: str) -> list[RunNode]:
@@ -69,7 +70,7 @@ def unfinished(run_id: Any) -> ColumnElement[bool]:
 def devices_in_use(*, session: Session) -> set[str]:
     """The devices of parts that may still train although their attempt has ended."""
     alive = col(RunNode.ended_at).is_(None), col(RunNode.expires_at) > database.clock()
-    return {device for devices in session.exec(select(RunNode.devices).where(*alive)) for device in devices}
+    return {device for node in session.exec(select(RunNode).where(*alive)) for device in node.devices}
 
 
 def lost_hosts(*, session: Session) -> set[str]:

@@ -74,8 +74,10 @@ def keep_answers(*, session: Session, set_id: str, model: str, answers: list[dic
     Raises:
         PromptSetNotFound: there is no such set.
         BadPromptSet: they are not as many as the prompts.
+        DamagedRow: the earlier ones cannot be read.
     """
     found = get(session=session, set_id=set_id)
+    found.require("prompts", "answers")
     if len(answers) != len(found.prompts):
         fix = "Send one answer for each prompt, in their order."
         raise BadPromptSet("answers", len(answers), f"the set has {len(found.prompts)} prompts.", fix)

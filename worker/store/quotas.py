@@ -8,7 +8,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-import sqlalchemy
 from sqlalchemy import ColumnElement, func
 from sqlmodel import Session, col, select
 
@@ -18,6 +17,7 @@ from training.errors import Problem
 from worker.store import sight
 from worker.store.tables import LOCAL, Account, Evaluation, Machine, Run, ServedModel, ServedState, Status
 
+_AS_STORED = {"populate_existing": True}
 _HOLDING = (ServedState.STARTING, ServedState.READY)
 
 
@@ -81,19 +81,18 @@ class DeviceQuotas:
 def used(*, session: Session, owners: Collection[str]) -> dict[str, Use]:
     """What each of the owners uses; the session must see everything."""
     uses = {owner: Use() for owner in owners}
-    run: Any = Run
-    holds = (run.status == Status.RUNNING) | ((run.status == Status.QUEUED) & run.job_id.is_not(None))
-    columns = run.owner, run.job_id, run.devices, run.config, run.stepped_down, run.placed
-    holding = sqlalchemy.select(*columns).where(run.owner.in_(list(owners)), holds)
-    for owner, job_id, devices, *settings in session.connection().execute(holding):
+    has_job = col(Run.job_id).is_not(None)
+    holds = (col(Run.status) == Status.RUNNING) | ((col(Run.status) == Status.QUEUED) & has_job)
+    for run in session.exec(select(Run).where(col(Run.owner).in_(list(owners)), holds), execution_options=_AS_STORED):
         # A job has one lease for each node, whatever it has there.
-        uses[owner].devices += _processes(*settings) if job_id else len(devices)
+        settings = run.settings | run.placed
+        uses[run.owner].devices += int(settings.get("num_processes", 1)) if run.job_id else len(run.devices)
     for owner, number in [
         *_counted(session, Evaluation, owners, *_EVALUATING),
         *_counted(session, ServedModel, owners, *_SERVING),
     ]:
         uses[owner].devices += number
-    for owner, number in _counted(session, Run, owners, run.status == Status.QUEUED):
+    for owner, number in _counted(session, Run, owners, col(Run.status) == Status.QUEUED):
         uses[owner].waiting = number
     return uses
 
@@ -149,11 +148,6 @@ _EVALUATING = (col(Evaluation.status) == Status.RUNNING, col(Evaluation.device) 
 _SERVING = (col(ServedModel.state).in_(_HOLDING), col(ServedModel.device).is_not(None))
 
 
-def _processes(*settings: dict[str, Any]) -> int:
-    """The processes of settings, of which the later ones replace the earlier ones."""
-    return next((int(one["num_processes"]) for one in reversed(settings) if "num_processes" in one), 1)
-
-
 def _without_gpus(session: Session) -> bool:
-    names = [str(device["name"]) for devices in session.exec(select(Machine.devices)) for device in devices]
+    names = [str(device["name"]) for machine in session.exec(select(Machine)) for device in machine.devices]
     return not any("/cuda:" in name for name in names)

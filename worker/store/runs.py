@@ -20,7 +20,7 @@ from worker.file_store import run_files
 from worker.settings import get_settings
 from worker.store import database, history, outbox, shares
 from worker.store.tables import LOCAL, Attempt, Build, Evaluation, Event, Request, Run, Status, Sweep
-from worker.store.tables.run_values import LONGEST_NAME, LONGEST_NOTES, LONGEST_TAG
+from worker.store.tables.shapes import LONGEST_NAME, LONGEST_NOTES, LONGEST_TAG
 
 T = TypeVar("T", Run, Sweep, Evaluation)
 

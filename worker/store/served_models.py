@@ -11,6 +11,7 @@ from training.errors import NotFound
 from training.redaction import redact
 from worker.store import database
 from worker.store.tables import DeviceLease, ServedModel, ServedState
+from worker.store.tables.row import whole
 from worker.store.work import SERVED
 
 REPLACED = "Its user asked for other models."
@@ -63,7 +64,7 @@ def latest(*, session: Session, owner: str) -> ServedModel | None:
 def waiting(*, session: Session) -> list[ServedModel]:
     """Those that no worker has started, the oldest first."""
     statement = select(ServedModel).where(ServedModel.state == ServedState.WAITING)
-    return list(session.exec(statement.order_by(col(ServedModel.created_at), col(ServedModel.id))))
+    return list(whole(session.exec(statement.order_by(col(ServedModel.created_at), col(ServedModel.id)))))
 
 
 def on_devices(*, session: Session) -> dict[str, ServedModel]:

@@ -3,19 +3,20 @@
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import sqlalchemy
-from sqlmodel import Session, col, select
+from sqlmodel import Session, select
 
 from training.config.data_sets import FIELDS, sources
-from worker.store import sight
+from worker.store import json_parts, sight
 from worker.store.tables import Run, Status
 
 
 @dataclass(frozen=True)
 class RunState:
-    """A run's state. `keeps_best`: a resumed run needs the checkpoint of its best evaluation, not only the newest one."""
+    """A run's state. `keeps_best`: a resumed run needs the checkpoint of its best evaluation, not only the newest one, as far as
+    is known."""
 
     id: str
     name: str
@@ -38,14 +39,14 @@ class RunState:
 def run_states(*, session: Session) -> dict[str, RunState]:
     """The state of every run, by its id."""
     run: Any = Run
-    best = cast(Any, col(Run.config))["load_best_at_end"].as_boolean()
+    best = json_parts.flag(Run.config, "load_best_at_end")
     asked = sqlalchemy.select(run.id, run.name, run.owner, run.status, run.finished_at, best)
     rows = session.connection().execute(asked)
-    return {row[0]: RunState(*row[:5], keeps_best=bool(row[5])) for row in rows}
+    return {row[0]: RunState(*row[:5], keeps_best=row[5] is not False) for row in rows}
 
 
 def _keeps_best(config: Mapping[str, Any]) -> bool:
-    return bool(config.get("load_best_at_end"))
+    return config.get("load_best_at_end") is not False
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,9 @@ def dataset_users(*, session: Session) -> dict[str, list[DatasetUse]]:
 
     Of runs that the session's user does not see, only that they use it.
     """
-    config = cast(Any, col(Run.config))
     run: Any = Run
     asked = sqlalchemy.select(
-        run.id, run.name, run.status, run.dataset_id, *(config[field].as_string() for field in FIELDS)
+        run.id, run.name, run.status, run.dataset_id, *(json_parts.text(run.config, field) for field in FIELDS)
     ).order_by(run.created_at.desc(), run.id)
     seen = set(session.exec(select(Run.id))) if sight.user() else None
     found: defaultdict[str, list[DatasetUse]] = defaultdict(list)

@@ -30,8 +30,8 @@ def waiting(*, session: Session) -> list[Run]:
 
 
 def startable(*, session: Session) -> list[Run]:
-    """The waiting runs that may start now: none while the queue is paused, no held ones, and none whose owner may not use the
-    devices (worker/store/quotas.py).
+    """The waiting runs that may start now: none while the queue is paused, no held or damaged ones, and none whose owner may not
+    use the devices (worker/store/quotas.py).
     """
     return list(startable_one_by_one(session=session))
 
@@ -45,7 +45,7 @@ def startable_one_by_one(*, session: Session, on_cpu: bool | None = None) -> Ite
         return
     allowed = quotas.DeviceQuotas.read(session, on_cpu=on_cpu)
     with session.exec(_in_order(counts_as_waiting()).execution_options(yield_per=_READ)) as found:
-        yield from filter(allowed.allow, found)
+        yield from (run for run in found if not run.damaged and allowed.allow(run))
 
 
 def _in_order(chosen: ColumnElement[bool]) -> SelectOfScalar[Run]:

@@ -78,11 +78,12 @@ class Kind(Generic[T]):
     ) -> T | None:
         """Makes `holder` (host:pid:start) the first holder of a row, with the devices in `leased`, both or neither.
 
-        None if the condition does not hold, the row's owner may use no more devices (if they are `counted`), or one is in use.
+        None if the condition does not hold, the row is damaged, its owner may use no more devices (if they are `counted`), or one
+        of them is in use.
         """
         with session.begin_nested() as savepoint:
             row = self.change(session, *condition, **_lease(holder, lease_seconds), **values)
-            if row is None or not self._take(session, row, sorted(leased), counted):
+            if row is None or row.obstacle() or not self._take(session, row, sorted(leased), counted):
                 savepoint.rollback()
                 return None
         return row

@@ -140,8 +140,8 @@ def _slurm_nodes(session: Session, run: Run) -> int:
     """The usable nodes of the run's partition, else of the default one."""
     given = slurm_options.parse(get_settings().slurm_options) | slurm_options.parse(run.config.get("slurm_options"))
     wanted = given.get("partition", "").split(",")
-    pools = [pool for report in machines.engine_reports(session=session) for pool in report.capacity["pools"]]
-    chosen = [pool for pool in pools if pool["name"] in wanted] or [pool for pool in pools if pool["is_default"]]
+    pools = [pool for report in machines.engine_reports(session=session) for pool in report.capacity.get("pools", ())]
+    chosen = [pool for pool in pools if pool["name"] in wanted] or [pool for pool in pools if pool.get("is_default")]
     return sum(
         number for pool in chosen for state, number in pool["states"].items() if not state.lower().startswith(_UNUSABLE)
     )

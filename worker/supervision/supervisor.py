@@ -197,7 +197,7 @@ class Supervisor:
         """
         with database.read() as session:
             changed = run.stepped_down | run.placed
-            return resolve(stepped_down(RunConfig.model_validate(run.config), changed), session)
+            return resolve(stepped_down(run.asked, changed), session)
 
     def _lineage(self, run: Run) -> Lineage:
         with database.read() as session:
@@ -223,7 +223,7 @@ class Supervisor:
 
         try:
             run = self._load()
-            config = stepped_down(RunConfig.model_validate(run.config), run.stepped_down)
+            config = stepped_down(run.asked, run.stepped_down)
             forecast = run_forecast.recorded(settle(config), devices.machine())
             with database.write() as session:
                 runs.get(session=session, run_id=self._run_id).forecast = forecast

@@ -12,8 +12,9 @@ from sqlmodel import Session
 
 from worker.store import database, history, sweeps
 from worker.store.tables import Run, Status, Sweep
+from worker.store.tables.row import whole
+from worker.store.tables.sweep_values import SweepSpec
 from worker.sweeps.ranking import Contender, Decision, State, decide
-from worker.sweeps.spec import SweepSpec
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +25,8 @@ def advance(sweep_id: str) -> list[str]:
     """Makes the decisions that are due in a sweep; returns the ids of the runs that continue, for a message to the workers."""
     with database.write() as session:
         sweep = sweeps.locked(session=session, sweep_id=sweep_id)
+        if not list(whole([sweep])):
+            return []
         spec = SweepSpec.model_validate(sweep.spec)
         if not spec.halves or sweep.stopped_at is not None:
             return []

@@ -11,7 +11,7 @@ import numpy as np
 from training.config.fields import ConfigError, Setting, parse, settings
 from training.config.run_config import Changes, RunConfig
 from training.errors import Problem
-from worker.sweeps.spec import MOST_RUNS, SweepSpec, ValueRange
+from worker.store.tables.sweep_values import MOST_RUNS, SweepSpec, ValueRange
 
 _DIGITS = 3  # of drawn values, so that names stay readable
 _TRIES = 50  # draws for each configuration before a small space counts as used up

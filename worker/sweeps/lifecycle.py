@@ -16,8 +16,8 @@ from worker.store import database, runs, shares, submissions, sweeps
 from worker.store.runs import NotEnded, RunNotFound, SweepTrial
 from worker.store.submissions import Submission
 from worker.store.tables import LOCAL, Sweep
+from worker.store.tables.sweep_values import SweepSpec
 from worker.sweeps.plan import Plan, as_document, make_plan, refuse_empty
-from worker.sweeps.spec import SweepSpec
 
 _DATA = ("data", "validation_data", "columns")
 
@@ -84,7 +84,8 @@ def _store(plan: Plan, ready: list[tuple[int, Prepared]], owner: str, submission
     pause_at = spec.min_steps if spec.halves else None
     with database.write() as session:
         values = spec.model_dump(mode="json")
-        sweep = sweeps.create(session=session, name=spec.title, owner=owner, spec=values, plan=as_document(plan))
+        shown = as_document(plan).model_dump(mode="json")
+        sweep = sweeps.create(session=session, name=spec.title, owner=owner, spec=values, plan=shown)
         if submission:
             submissions.add(session=session, submission=submission, stored_id=sweep.id)
         created = [submit.stored(session, run, trial=SweepTrial(sweep.id, number, pause_at)) for number, run in ready]

@@ -27,8 +27,8 @@ from worker.runs.settle import FILES, settle
 from worker.settings import get_settings
 from worker.store import database, machines
 from worker.store.tables import LOCAL
+from worker.store.tables.sweep_values import PlannedRun, SweepPlan, SweepSpec
 from worker.sweeps.expand import Candidate, candidates
-from worker.sweeps.spec import SweepSpec
 
 
 @dataclass(frozen=True)
@@ -84,28 +84,28 @@ def make_plan(spec: SweepSpec, allowed: AllowedPaths = EVERYTHING, owner: str = 
     return replace(plan, steps=steps, seconds=seconds)
 
 
-def as_document(plan: Plan) -> dict[str, Any]:
-    """The plan as JSON."""
+def as_document(plan: Plan) -> SweepPlan:
+    """The plan as a sweep's row holds it."""
     starting = plan.starting
-    return {
-        "name": plan.spec.title,
-        "method": plan.spec.method.value,
-        "metric": plan.metric,
-        "total": len(plan.runs),
-        "starting": len(starting),
-        "unfit": sum(run.valid and run.fits is False for run in plan.runs),
-        "refused": sum(not run.valid for run in plan.runs),
-        "steps": plan.steps,
-        "seconds": plan.seconds,
-        "devices": plan.devices,
-        "runs": [_row(run, starts=any(run is other for other in starting)) for run in plan.runs],
-    }
+    return SweepPlan(
+        name=plan.spec.title,
+        method=plan.spec.method.value,
+        metric=plan.metric,
+        total=len(plan.runs),
+        starting=len(starting),
+        unfit=sum(run.valid and run.fits is False for run in plan.runs),
+        refused=sum(not run.valid for run in plan.runs),
+        steps=plan.steps,
+        seconds=plan.seconds,
+        devices=plan.devices,
+        runs=[_row(run, starts=any(run is other for other in starting)) for run in plan.runs],
+    )
 
 
-def _row(run: Planned, *, starts: bool) -> dict[str, Any]:
-    values = {name: getattr(run.candidate, name) for name in ("trial", "name", "changes", "seed")} | {"starts": starts}
-    values |= {name: getattr(run, name) for name in ("fits", "peak_bytes", "steps", "seconds", "reason")}
-    return values | {"problems": [vars(problem) for problem in run.problems]}
+def _row(run: Planned, *, starts: bool) -> PlannedRun:
+    candidate = {name: getattr(run.candidate, name) for name in ("trial", "name", "changes", "seed")}
+    values = {name: getattr(run, name) for name in ("fits", "peak_bytes", "steps", "seconds", "reason", "problems")}
+    return PlannedRun(**candidate, **values, starts=starts)
 
 
 class _Look:

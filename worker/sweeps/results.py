@@ -12,9 +12,9 @@ from training.config.fields import settings
 from training.config.run_config import Changes
 from worker.store import sweeps
 from worker.store.tables import Run, Status, Sweep
+from worker.store.tables.sweep_values import SweepSpec
 from worker.sweeps.advance import state_word, stopped_early
 from worker.sweeps.ranking import Interval, difference, interval, sort_key
-from worker.sweeps.spec import SweepSpec
 
 _SUMMARIZED = {"eval_loss", "eval_perplexity"}  # with load_best_at_end, the summary has those of the result
 

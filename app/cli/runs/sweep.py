@@ -11,7 +11,7 @@ from app.cli.client import Client, connect, path_of
 from app.cli.options import Command, ReportingGroup, config_type, count_type, json_option
 
 if TYPE_CHECKING:
-    from worker.sweeps.spec import SweepSpec
+    from worker.store.tables.sweep_values import SweepSpec
 
 _SECONDS = 600.0  # a plan of 200 runs on a busy server
 

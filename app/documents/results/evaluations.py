@@ -9,10 +9,10 @@ from typing import Any
 
 from sqlmodel import Session
 
-from app.documents import Document, columns
+from app.documents import Document, Stored, columns
 from training.config.name_lists import MINOR_METRICS
 from training.scoring.paired import Paired, compare
-from training.scoring.request import BASE, RECORDS_FILE, RESULT, EvaluationRequest
+from training.scoring.request import BASE, RECORDS_FILE, RESULT
 from worker.evaluations.submit import folder_of
 from worker.store import evaluations, runs
 from worker.store.tables import Evaluation, Status
@@ -85,7 +85,7 @@ class Against(Document):
 
 
 @columns(Evaluation, _FIELDS)
-class EvaluationAnswer(Document):
+class EvaluationAnswer(Stored):
     """An evaluation: what was asked for, its progress, and its means. Times are seconds since the epoch."""
 
     source: str
@@ -114,9 +114,9 @@ class EvaluationRows(Document):
 
 def document(item: Evaluation, against: Evaluation | None = None) -> EvaluationAnswer:
     """An evaluation; `against` is another one that answered the same rows."""
-    request = EvaluationRequest.model_validate(item.request)
+    request = item.asked
     return EvaluationAnswer(
-        **item.model_dump(include=set(_FIELDS)),
+        **item.shown(*_FIELDS),
         source=request.source,
         data=request.name,
         sha256=request.sha256,
@@ -131,7 +131,7 @@ def document(item: Evaluation, against: Evaluation | None = None) -> EvaluationA
 
 def _against(item: Evaluation, other: Evaluation) -> Against:
     scores = {name: shown.document() for name, shown in compared(other, item).items()}
-    return Against(evaluation=other.id, source=other.request["source"], scores=scores)
+    return Against(evaluation=other.id, source=other.asked.source, scores=scores)
 
 
 def show(session: Session, evaluation_id: str) -> EvaluationAnswer:
@@ -157,11 +157,11 @@ def listing(session: Session, run_id: str) -> EvaluationList:
 
 def baseline(item: Evaluation, others: Sequence[Evaluation]) -> Evaluation | None:
     """The evaluation on the same data with which one is compared: the newest of the base model, else the first one of the run."""
-    if item.status is not Status.FINISHED or item.request["source"] == BASE:
+    if item.status is not Status.FINISHED or item.asked.source == BASE:
         return None
     same = [one for one in others if one.id != item.id and one.status is Status.FINISHED and _data(one) == _data(item)]
-    base = [one for one in same if one.request["source"] == BASE]
-    earlier = [one for one in same if one.id < item.id and one.request["source"] != item.request["source"]]
+    base = [one for one in same if one.asked.source == BASE]
+    earlier = [one for one in same if one.id < item.id and one.asked.source != item.asked.source]
     return max(base, key=lambda one: one.id) if base else min(earlier, key=lambda one: one.id, default=None)
 
 
@@ -174,7 +174,7 @@ def of_results(session: Session, run_ids: Sequence[str]) -> dict[str, list[Score
     """The scores of the finished evaluations of the results of runs, newest first, by run."""
     found: dict[str, list[ScoredRows]] = {run_id: [] for run_id in run_ids}
     for item in evaluations.finished(session=session, run_ids=list(run_ids)):
-        if item.request["source"] == RESULT and (rows := scored(item)):
+        if item.asked.source == RESULT and (rows := scored(item)):
             found[item.run_id].append(rows)
     return found
 
@@ -183,7 +183,7 @@ def scored(item: Evaluation) -> ScoredRows:
     """The scores of an evaluation's rows, for comparisons; empty without answers on this machine."""
     path = folder_of(item) / RECORDS_FILE
     try:
-        return _scores(path, path.stat().st_mtime_ns, str(item.request["sha256"]))
+        return _scores(path, path.stat().st_mtime_ns, item.asked.sha256)
     except (OSError, ValueError, KeyError):
         return NOTHING
 
@@ -206,7 +206,7 @@ def ordered(listed: list[Row], order: str, metric: str) -> list[Row]:
 
 
 def _data(item: Evaluation) -> tuple[str, str]:
-    return str(item.request["sha256"]), str(item.request["columns"])
+    return item.asked.sha256, str(item.asked.columns)
 
 
 def _row(record: dict[str, Any], other: dict[str, Any] | None, metric: str) -> Row:

@@ -7,12 +7,11 @@ from pathlib import Path
 
 from sqlmodel import Session
 
-from app.documents import Document, columns
+from app.documents import Document, Stored, columns
 from app.format.numbers import capitalized
 from app.format.run_text import result_noun
 from app.format.snippets import Snippet, Used, snippets
 from app.texts import _
-from training.config.fields import parse
 from training.config.run_config import RunConfig
 from training.config.yaml_file import to_yaml
 from training.data.mapping import apply, format_of, parse_mapping
@@ -36,7 +35,7 @@ from worker.runs import fetching
 from worker.runs.results import GGUF_ADAPTER, GGUF_FORMS, MERGED, file_of
 from worker.settings import get_settings
 from worker.store import builds
-from worker.store.tables import Build, Dataset, Run, Status, damaged
+from worker.store.tables import Build, Dataset, Run, Status
 
 
 @columns(
@@ -44,7 +43,7 @@ from worker.store.tables import Build, Dataset, Run, Status, damaged
     ("run_id", "form", "owner", "created_at", "started_at", "finished_at", "attempt", "stopping", "phase", "done",
      "total", "error", "reason", "notes"),
 )  # fmt: skip
-class BuildAnswer(Document):
+class BuildAnswer(Stored):
     """A build: its progress, and how it ended. `address` is the download, empty before. Times are seconds since the epoch."""
 
     status: Status
@@ -92,7 +91,7 @@ def document(session: Session, run: Run) -> Outputs:
 def built(run: Run, item: Build) -> BuildAnswer:
     """A build."""
     address = _address(run, item.form) if item.status is Status.FINISHED else ""
-    return BuildAnswer.model_validate(item.model_dump() | {"address": address})
+    return BuildAnswer(**item.shown(*BuildAnswer.model_fields), address=address)
 
 
 def outputs(run: Run, requested: Sequence[Build] = ()) -> list[Output]:
@@ -126,7 +125,7 @@ def _address(run: Run, form: str) -> str:
 
 def _forms(run: Run, steps: Sequence[int]) -> list[Output]:
     run_dir, base = get_settings().runs_dir / run.id, f"/api/runs/{run.id}"
-    found = [] if "config" in damaged(run) else [*_configured(run, run_dir, base, steps)]
+    found = [] if "config" in run.damaged else [*_configured(run, run_dir, base, steps)]
     log_bytes = _size(run_dir / LOG_FILE)
     found.append(
         Output(_("Log"), _("What the training process printed, without secrets."), f"{base}/log.txt", log_bytes)
@@ -144,7 +143,7 @@ def _configured(run: Run, run_dir: Path, base: str, steps: Sequence[int]) -> Ite
     if run.has_result:
         yield from _results(run, run_dir, base)
     yield from (_checkpoint(run, step) for step in steps)
-    config = to_yaml(parse(run.config)).encode()
+    config = to_yaml(run.asked).encode()
     yield Output(_("Configuration"), _("Starts the same run: lathe run FILE."), f"{base}/config.yaml", len(config))
 
 
@@ -152,9 +151,9 @@ def used_by_snippets(session: Session, run: Run) -> Used | None:
     """What snippets need to know of a finished run; None if its result is not on this machine, or its configuration damaged."""
     run_dir = get_settings().runs_dir / run.id
     folder = saved_result(run_dir)
-    if not run.has_result or folder is None or "config" in damaged(run):
+    if not run.has_result or folder is None or "config" in run.damaged:
         return None
-    config, merged = parse(run.config), run_dir / MERGED_FOLDER
+    config, merged = run.asked, run_dir / MERGED_FOLDER
     template = chat_template_of(folder)
     return Used(
         run_id=run.id,
@@ -172,7 +171,7 @@ def used_by_snippets(session: Session, run: Run) -> Used | None:
 
 
 def _results(run: Run, run_dir: Path, base: str) -> list[Output]:
-    noun, config = result_noun(run.config), parse(run.config)
+    noun, config = result_noun(run.config), run.asked
     fetch = fetching.start(run)
     if fetch or saved_result(run_dir) is None:
         note = _("Its files are on the machine that trained it.")

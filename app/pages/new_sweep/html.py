@@ -13,7 +13,8 @@ from training.config import yaml_text
 from training.config.fields import ConfigError, settings
 from training.errors import Problem
 from training.units import NONE
-from worker.sweeps.spec import SweepSpec, parse_sweep
+from worker.store.tables.sweep_values import SweepSpec
+from worker.sweeps.spec import parse_sweep
 
 EMPTY = Markup(
     '<div class="empty"><h2>No plan yet</h2><p>Choose a setting that varies and give its values. You will see every run, its '

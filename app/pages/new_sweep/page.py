@@ -14,13 +14,12 @@ from app.pages.common.form import Draft
 from app.pages.common.html import UNQUEUED, database_unreachable, html, problem_html, title, user_error_html
 from app.pages.new_sweep.html import EMPTY, NO_PLAN, applies, plan_html, sweep_of
 from training.config.fields import parse, settings
-from training.config.run_config import RunConfig
 from training.config.yaml_file import to_yaml
 from training.errors import UserError
 from worker.store import database, runs
 from worker.store.database import UNREACHABLE
+from worker.store.tables.sweep_values import SweepSpec
 from worker.sweeps import plan
-from worker.sweeps.spec import SweepSpec
 
 _ROWS, _SHOWN = 6, 2
 _GO = "(address) => { if (address) window.location.assign(address) }"
@@ -91,7 +90,7 @@ def sweep_form_opened(stored: Any, request: gr.Request) -> list[Any]:
     except UNREACHABLE:
         return [gr.skip(), database_unreachable()]
     banner = Markup('<div class="banner">The configuration is that of <a href="/run?id={}">{}</a>.</div>')
-    config = RunConfig.model_validate(run.config).model_copy(update={"name": ""})
+    config = run.asked.model_copy(update={"name": ""})
     return [to_yaml(config), banner.format(run.id, run.name)]
 
 
@@ -129,7 +128,7 @@ def sweep_planned(*typed: Any) -> list[Any]:
     words = (
         Markup('<p class="ready">Ready to start.</p>') if starting else Markup('<p class="lead">No run can start.</p>')
     )
-    return [words, plan_html(plan.as_document(found)), gr.update(interactive=bool(starting))]
+    return [words, plan_html(plan.as_document(found).model_dump(mode="json")), gr.update(interactive=bool(starting))]
 
 
 def sweep_starting() -> list[Any]:

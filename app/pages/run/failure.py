@@ -7,7 +7,7 @@ from typing import Any
 from app.format import numbers
 from app.pages.run.attempts import proposal
 from app.texts import _
-from worker.store.tables import Attempt, Run, Status, damaged
+from worker.store.tables import Attempt, Run, Status
 from worker.supervision.run_diagnosis import DIVERGED, failure_cause
 
 
@@ -26,9 +26,9 @@ class Failure:
 
 def failure(run: Run, attempts: Sequence[Attempt]) -> Failure | None:
     """The failure; None for a healthy run."""
-    if unread := damaged(run):
+    if run.damage:
         fix = _("The rest of it is here. Restore the run from an archive, or delete it.")
-        message = _("These fields of its row cannot be read: {fields}.").format(fields=", ".join(unread))
+        message = _("These fields of its row cannot be read: {fields}.").format(fields=run.damage)
         return Failure(_("Damaged"), message, fix)
     if run.error:
         return _explained(run, run.error, attempts)

@@ -65,9 +65,7 @@ def metrics(run: Run) -> list[tuple[str, str]]:
 
 def _rows(item: Evaluation, items: list[Evaluation], query: QueryParams) -> dict[str, Any]:
     """A page of the answers of an evaluation, beside those of another one, sorted by a metric or by its difference."""
-    others = [
-        one for one in items if one.id != item.id and one.summary and one.request["sha256"] == item.request["sha256"]
-    ]
+    others = [one for one in items if one.id != item.id and one.summary and one.asked.sha256 == item.asked.sha256]
     usual, names = document.baseline(item, items), list((item.summary or {}).get("metrics") or {})
     against_id = query.get("against", usual.id if usual else "")
     against = next((one for one in others if one.id == against_id), None)

@@ -19,7 +19,7 @@ from worker.datasets import datasets
 from worker.settings import get_settings
 from worker.store import database, filters, run_list, waiting
 from worker.store.filters import FilterError
-from worker.store.tables import Run, Status, damaged
+from worker.store.tables import Run, Status
 
 _REFRESH_SECONDS = 3.0
 _MOST_WAITING = 100
@@ -39,7 +39,6 @@ def listed(query: QueryParams) -> Context:
             "most_waiting": _MOST_WAITING,
             "priorities": waiting.PRIORITIES,
             "priority_word": waiting.priority_word,
-            "damaged": damaged,
             "words": words,
             "may_change": caller.may_change,
             "is_admin": caller.administers,

@@ -111,7 +111,7 @@ def install(app: FastAPI) -> None:
 
 def described(app: FastAPI) -> dict[str, Any]:
     """The document of an application."""
-    from worker.sweeps.spec import SweepSpec
+    from worker.store.tables.sweep_values import SweepSpec
 
     document = get_openapi(
         title="Lathe",

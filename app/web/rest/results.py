@@ -12,7 +12,6 @@ from app.documents.results.outputs import Outputs
 from app.format.run_text import result_noun
 from app.web.rest.routing import MOST, JsonRouter, Reading, sends
 from app.web.security import error
-from training.config.fields import parse
 from training.config.yaml_file import to_yaml
 from training.run_folder.gguf_types import ADAPTER_GGUF_FILE, GgufType
 from training.run_folder.paths import ANSWERS_FILE, ARCHIVE_FILE, CARD_FILE, MERGED_FILE, saved_result
@@ -124,7 +123,7 @@ def configuration(run_id: str, session: Reading) -> Response:
     """The run's configuration as a file for `lathe run`."""
     run = runs.get(session=session, run_id=run_id)
     headers = {"Content-Disposition": f'attachment; filename="{slug(run.name)}-{run.id}.yaml"'}
-    return Response(to_yaml(parse(run.config)), media_type="application/yaml", headers=headers)
+    return Response(to_yaml(run.asked), media_type="application/yaml", headers=headers)
 
 
 def adapter_path(run: Run, name: str = ARCHIVE_FILE) -> Path | None:

@@ -16,7 +16,6 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict
 from sqlmodel import Session
 
-from app.documents import Document
 from training.config import json_text
 from training.config.fields import ConfigError
 from training.errors import Problem, UserError
@@ -69,7 +68,7 @@ class JsonRouter(APIRouter):
 class _Route(APIRoute):
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options | {"response_model_exclude_unset": True})
-        if isinstance(self.response_model, type) and issubclass(self.response_model, Document):
+        if isinstance(self.response_model, type) and issubclass(self.response_model, BaseModel):
             self.response_description = " ".join((self.response_model.__doc__ or "").split("\n\n")[0].split())
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:

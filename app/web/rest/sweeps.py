@@ -5,11 +5,12 @@ from typing import Annotated, Any
 from fastapi import Body
 
 from app.access import callers, changes
-from app.documents.sweep import SweepAnswer, SweepList, SweepPlan, brief, document
+from app.documents.sweep import SweepAnswer, SweepList, brief, document
 from app.web.rest.openapi import SWEEP_BODY
 from app.web.rest.routing import JsonRouter, Key, Limit, Offset, Reading
 from worker.store import database, sweeps
 from worker.store.submissions import Submission
+from worker.store.tables.sweep_values import SweepPlan
 from worker.sweeps import plan
 from worker.sweeps.spec import parse_sweep
 
@@ -44,7 +45,7 @@ def plan_sweep(values: Annotated[Any, Body()]) -> SweepPlan:
     """
     caller = callers.current()
     planned = plan.make_plan(parse_sweep(values), caller.allowed, caller.name)
-    return SweepPlan.model_validate(plan.as_document(planned))
+    return plan.as_document(planned)
 
 
 @router.get("/api/sweeps/{sweep_id}")

@@ -1,6 +1,7 @@
 """The page Data sets: imports, the list, and removing a data set."""
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 from browser import IN_BROWSER, says
@@ -10,6 +11,7 @@ from web import client
 
 from app.access.dataset_imports import Intake, intakes
 from app.format.dataset_text import removal
+from training.data.survey import Issue
 from worker.datasets import datasets
 from worker.store import database, runs
 from worker.store.tables import Dataset, Run, Status
@@ -47,7 +49,7 @@ def text(query=""):
 
 def test_the_list_counts_runs_and_names_warnings_and_what_needs_a_mapping(home, tmp_path):
     item, odd = stored(tmp_path), stored(tmp_path, "odd.jsonl")
-    change(item, name=SCRIPT, warnings=[{"message": "odd"}])
+    change(item, name=SCRIPT, warnings=[asdict(Issue("warning", "a.jsonl", 1, "", "odd", "", 1))])
     change(odd, row_format="unknown")
     use(item)
     html = text()

@@ -205,13 +205,13 @@ def test_a_waiting_run_says_that_slurm_does_not_answer(home: Path, monkeypatch: 
     run = PlayedRun("waits")
     with db.write() as session:
         machines.report_engine(
-            session=session, name="slurm", capacity={"problem": "Unable to contact slurm controller"}
+            session=session, name="slurm", capacity={"engine": "slurm", "problem": "Unable to contact slurm controller"}
         )
     with db.read() as session:
         assert (
             place(session, run.row).job == "Waits for Slurm, which does not answer: Unable to contact slurm controller"
         )
     with db.write() as session:
-        machines.report_engine(session=session, name="slurm", capacity={"problem": ""})
+        machines.report_engine(session=session, name="slurm", capacity={"engine": "slurm", "problem": ""})
     with db.read() as session:
         assert place(session, run.row).job == ""

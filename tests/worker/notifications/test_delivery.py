@@ -151,10 +151,21 @@ def test_an_end_that_is_rolled_back_is_not_told(database, new_run, receiver):
     assert messages() == []
 
 
-def test_a_message_that_cannot_be_written_does_not_keep_the_run_from_ending(database, new_run, receiver, caplog):
-    channel = listen(receiver)
+def test_a_damaged_channel_gets_nothing_and_the_others_their_messages(database, new_run, receiver, caplog):
+    damaged = listen(receiver)
     with db.write() as session:
         session.exec(update(NotificationChannel).values(events=5))  # no list: as if a later version had written it
+    whole = listen(receiver, everyone=True)
+    end(new_run())
+    assert [message.channel_id for message in messages()] == [whole.id]
+    assert f"{damaged.id} is left out: events (Input should be a valid list) cannot be read." in caplog.text
+
+
+def test_a_message_that_cannot_be_written_does_not_keep_the_run_from_ending(
+    database, new_run, receiver, caplog, monkeypatch
+):
+    channel = listen(receiver)
+    monkeypatch.setattr(outbox, "_snapshot", lambda run: object())  # no JSON
     run = new_run()
     end(run)
     with db.read() as session:

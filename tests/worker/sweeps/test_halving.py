@@ -11,6 +11,7 @@ from worker.store import claims, runs, sweeps
 from worker.store import database as db
 from worker.store.runs import SweepTrial
 from worker.store.tables import Run, Status
+from worker.store.tables.sweep_values import NO_PLAN
 from worker.sweeps.advance import advance, advance_all
 from worker.sweeps.ranking import Contender, Decision, State, decide
 from worker.sweeps.results import results
@@ -73,9 +74,8 @@ class Played:
         }
         values |= {"method": "halving", "min_steps": 10, "seeds": seeds} | spec
         with db.write() as session:
-            self.id = sweeps.create(
-                session=session, name="s", owner="local", spec=values, plan={"metric": "eval_loss"}
-            ).id
+            plan = NO_PLAN.model_dump() | {"metric": "eval_loss"}
+            self.id = sweeps.create(session=session, name="s", owner="local", spec=values, plan=plan).id
             for trial in range(1, count + 1):
                 for seed in range(seeds):
                     config = RunConfig(model="models/tiny", data="rows.jsonl", lora_r=trial, seed=seed)

@@ -9,6 +9,7 @@ from training.config.run_config import RunConfig
 from worker.store import database, runs, sweeps
 from worker.store.runs import SweepTrial
 from worker.store.tables import Attempt, Run, Status
+from worker.store.tables.sweep_values import NO_PLAN
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("home")]
 BEHAVIOUR = {"steps": 6}
@@ -19,7 +20,8 @@ def pair() -> list[str]:
     """The ids of the two runs of a sweep that decides at step 2."""
     spec = {"config": {}, "space": {"lora_r": [1, 2]}, "method": "halving", "min_steps": 2, "reduction_factor": 2}
     with database.write() as session:
-        sweep = sweeps.create(session=session, name="s", owner="local", spec=spec, plan={"metric": "loss"})
+        plan = NO_PLAN.model_dump() | {"metric": "loss"}
+        sweep = sweeps.create(session=session, name="s", owner="local", spec=spec, plan=plan)
         configs = [RunConfig(model=json.dumps(BEHAVIOUR), data="none", lora_r=rank) for rank in (1, 2)]
         places = [SweepTrial(sweep.id, trial, 2) for trial in (1, 2)]
         return [

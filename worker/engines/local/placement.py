@@ -57,7 +57,7 @@ def changes(config: RunConfig, count: int) -> Changes | None:
 
 def settings_of(run: Run) -> RunConfig:
     """The run's settings, with those that were changed after out-of-memory errors or for its resume."""
-    return stepped_down(RunConfig.model_validate(run.config), run.stepped_down)
+    return stepped_down(run.asked, run.stepped_down)
 
 
 def hosts(leased: Iterable[str]) -> dict[str, list[str]]:

@@ -15,6 +15,7 @@ from worker.machine.process_identity import hostname, me
 from worker.settings import get_settings
 from worker.store import claims, database, nodes, served_models, waiting
 from worker.store.tables import Run, RunNode
+from worker.store.tables.row import whole
 from worker.store.work import NODE, RUN
 from worker.supervision import holders
 from worker.supervision.holders import FLAG, Holder, Standby, Supervisors
@@ -95,7 +96,7 @@ def _next(session: Session, usable: list[str], yielding: Collection[str] = ()) -
 def _startable(session: Session) -> Iterator[Run]:
     # As claims count devices: a run that is offered and not claimed would be offered again and again.
     found = waiting.startable_one_by_one(session=session, on_cpu=not devices.usable_gpus())
-    return (run for run in found if run.engine is EngineName.LOCAL)
+    return whole(run for run in found if run.engine is EngineName.LOCAL)
 
 
 def _claim(run: Run, chosen: list[str]) -> Run | None:

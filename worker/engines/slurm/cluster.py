@@ -5,13 +5,12 @@ import os
 import subprocess
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
-from training.config.choices import EngineName
 from worker.engines.slurm import jobs
 from worker.engines.slurm.jobs import Job
 from worker.settings import get_settings
 from worker.store.tables import Run
+from worker.store.tables.reports import Pool
 from worker.supervision.lease import steady
 
 _FRESH_SECONDS = 4.0
@@ -73,29 +72,6 @@ def _environment() -> dict[str, str]:
     """This process's environment in English, without what must not reach a job: sbatch passes it on."""
     kept = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_JOBS}
     return kept | {"SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}
-
-
-@dataclass(frozen=True)
-class Pool:
-    """Machines of one kind that runs can ask for: a partition. `states` counts its machines by state in the engine's words."""
-
-    name: str
-    machines: int
-    states: dict[str, int]
-    gpus: int = 0
-    time_limit: str = ""
-    is_default: bool = False
-
-
-@dataclass(frozen=True)
-class Capacity:
-    """`pools` of an engine, and how many of our jobs wait and run; `problem`: why it does not answer, or empty."""
-
-    engine: EngineName
-    pools: list[Pool] = field(default_factory=list)
-    waiting: int = 0
-    running: int = 0
-    problem: str = ""
 
 
 class Cluster:

@@ -10,12 +10,13 @@ import threading
 
 from training.config.choices import EngineName
 from worker.engines.slurm import cluster, jobs
-from worker.engines.slurm.cluster import Capacity, Cluster, SlurmError
+from worker.engines.slurm.cluster import Cluster, SlurmError
 from worker.engines.slurm.jobs import Job
 from worker.engines.slurm.rounds import Round
 from worker.store import database
 from worker.store import jobs as stored
 from worker.store.tables import Attempt, Run, Status
+from worker.store.tables.reports import Capacity
 from worker.supervision.holders import Holder
 
 log = logging.getLogger(__name__)

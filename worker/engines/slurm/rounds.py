@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from training.config.choices import EngineName
-from training.config.run_config import RunConfig
 from training.run_folder.paths import SUPERVISOR_LOG
 from worker.engines.slurm import jobs
 from worker.engines.slurm.cluster import Cluster, SlurmError, call, nodes
@@ -16,6 +15,7 @@ from worker.settings import ROOT, get_settings
 from worker.store import database, machines, waiting
 from worker.store import jobs as stored
 from worker.store.tables import Run, Status
+from worker.store.tables.row import whole
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class Round:
 
     def _exclude(self, run: Run, job: Job) -> None:
         """Tells Slurm which nodes a job that waits must not get: a job that was requeued has the options of its submission."""
-        wanted = jobs.excluded(_config(run), self._settings, _avoided())
+        wanted = jobs.excluded(run.used, self._settings, _avoided())
         if wanted != (run.job or {}).get(stored.EXCLUDED):
             call(["scontrol", "update", f"JobId={job.id}", f"ExcNodeList={wanted}"])
             with database.write() as session:
@@ -127,7 +127,7 @@ class Round:
         return reserved is not None and self._sbatch(reserved, attempt)
 
     def _sbatch(self, run: Run, attempt: int) -> bool:
-        config, avoided = _config(run), _avoided()
+        config, avoided = run.used, _avoided()
         argv, script = jobs.submission(config, run.id, attempt, self._settings, boot(), avoided)
         (self._settings.runs_dir / run.id).mkdir(mode=0o700, parents=True, exist_ok=True)
         own: dict[str, Any] = {"tries": (run.job or {}).get("tries", 0)}
@@ -203,7 +203,7 @@ class _Rows:
     def read(cls) -> "_Rows":
         with database.read() as session:
             runs = [run for run in stored.waiting_or_running(session=session) if run.engine is EngineName.SLURM]
-            startable = {run.id for run in waiting.startable(session=session)}
+            startable = {run.id for run in whole(waiting.startable(session=session)) if run.engine is EngineName.SLURM}
         return cls({run.id: run for run in runs}, startable)
 
     def do_not_need(self, job: Job) -> bool:
@@ -216,10 +216,6 @@ class _Rows:
         if run.job_id is None or stored.reserved_by(run):
             return False  # it may be the one that is being recorded
         return run.job_id != job.id or run.id not in self.startable
-
-
-def _config(run: Run) -> RunConfig:
-    return RunConfig.model_validate(run.settings)
 
 
 def _avoided() -> set[str]:

@@ -25,7 +25,6 @@ from worker.store.tables.notifications import (
 )
 from worker.store.tables.queued import Build, Evaluation
 from worker.store.tables.reported import LogLine, Metric, MetricRollup, RunEvent
-from worker.store.tables.run_values import damaged
 from worker.store.tables.runs import LOCAL, Attempt, Request, Run, RunNode, Status, Sweep
 from worker.store.tables.serving import PromptSet, ServedModel, ServedState
 
@@ -62,5 +61,4 @@ __all__ = [
     "Status",
     "Sweep",
     "WebhookFormat",
-    "damaged",
 ]

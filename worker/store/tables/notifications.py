@@ -1,12 +1,14 @@
 """Who is told about which runs, what has to be sent, and what users prefer."""
 
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 from sqlalchemy import Column, Index, Text, UniqueConstraint
-from sqlmodel import Field, SQLModel
+from sqlmodel import Field
 
 from worker.store.tables.columns import as_text, flag, json_list, json_value, text
+from worker.store.tables.row import Row, Shape
+from worker.store.tables.shapes import Time, Told
 
 
 class Event(StrEnum):
@@ -36,7 +38,7 @@ class WebhookFormat(StrEnum):
     NTFY = "ntfy"
 
 
-class NotificationChannel(SQLModel, table=True):
+class NotificationChannel(Row, table=True):
     """An address that is told about runs: a webhook, an e-mail address, or the open pages of its owner."""
 
     __tablename__ = "notification_channel"
@@ -52,10 +54,10 @@ class NotificationChannel(SQLModel, table=True):
     )
     events: list[str] = json_value("values of Event")
     everyone: bool = flag("for the runs of all users")
-    created_at: float
+    created_at: Time
 
 
-class Notification(SQLModel, table=True):
+class Notification(Row, table=True):
     """A message that a channel gets about an event, once. Kept for a month after it was sent."""
 
     __table_args__ = (
@@ -70,18 +72,18 @@ class Notification(SQLModel, table=True):
     )
     attempt: int = 0
     event: Event = Field(sa_column=Column(as_text(Event), nullable=False))
-    run: dict[str, Any] = json_value("the run when it happened")
-    created_at: float = Field(index=True)
+    run: Annotated[dict[str, Any], Shape(Told)] = json_value("the run when it happened; empty for a test")
+    created_at: Time = Field(index=True)
     tries: int = Field(default=0, description="counts claims; results of an older claim are refused")
-    next_try_at: float = Field(
+    next_try_at: Time = Field(
         description="not before, by the database's clock; while it is being sent, when the claim ends"
     )
-    done_at: float | None = Field(default=None, description="when it was delivered or given up")
+    done_at: Time | None = Field(default=None, description="when it was delivered or given up")
     delivered: bool = flag()
     reason: str = text("why the last try failed")
 
 
-class Preferences(SQLModel, table=True):
+class Preferences(Row, table=True):
     """What a user prefers; no row until they change something."""
 
     owner: str = Field(primary_key=True, max_length=120)

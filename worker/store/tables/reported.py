@@ -1,7 +1,10 @@
-"""What a run reports: metrics, events and log lines."""
+"""What a run reports: metrics, events and log lines. Only events are few enough to be checked when they are read."""
 
 from sqlalchemy import Column, Index, Text
 from sqlmodel import Field, SQLModel
+
+from worker.store.tables.row import Row
+from worker.store.tables.shapes import Time
 
 
 class Metric(SQLModel, table=True):
@@ -14,7 +17,7 @@ class Metric(SQLModel, table=True):
     name: str = Field(primary_key=True, max_length=60)
     rank: int = Field(primary_key=True, default=-1)
     step: int = Field(primary_key=True)
-    time: float
+    time: Time
     value: float | None = Field(default=None, description="null for NaN or infinity")
 
 
@@ -31,14 +34,14 @@ class MetricRollup(SQLModel, table=True):
     rank: int = Field(primary_key=True, default=-1)
     bucket: int = Field(primary_key=True)
     step: int = Field(description="last step in the bucket")
-    time: float
+    time: Time
     count: int
     mean: float | None = None
     low: float | None = None
     high: float | None = None
 
 
-class RunEvent(SQLModel, table=True):
+class RunEvent(Row, table=True):
     """Something that happened: a phase, a checkpoint, a resume, a note, a stop, a failure."""
 
     __tablename__ = "run_event"
@@ -47,7 +50,7 @@ class RunEvent(SQLModel, table=True):
     id: int | None = Field(default=None, primary_key=True)
     run_id: str = Field(foreign_key="run.id", ondelete="CASCADE")
     attempt: int
-    time: float
+    time: Time
     kind: str = Field(max_length=20)
     level: str = Field(default="info", max_length=10, description="info, warning or error")
     step: int | None = None
@@ -63,5 +66,5 @@ class LogLine(SQLModel, table=True):
     id: int | None = Field(default=None, primary_key=True)
     run_id: str = Field(foreign_key="run.id", ondelete="CASCADE")
     attempt: int
-    time: float
+    time: Time
     text: str = Field(sa_column=Column(Text, nullable=False))

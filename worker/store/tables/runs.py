@@ -1,15 +1,34 @@
 """Runs, their attempts and parts on further machines, and sweeps of runs."""
 
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
+from annotated_types import Ge, MaxLen
 from sqlalchemy import JSON, BigInteger, Column, Index, String
-from sqlmodel import Field, SQLModel
+from sqlmodel import Field
 
 from training.config.choices import EngineName
+from training.config.fields import ConfigError, parse
+from training.config.run_config import RunConfig
+from training.run_folder.events import OutOfMemory
 from worker.settings import get_settings
 from worker.store.tables.columns import as_text, flag, json_list, json_object, json_or_null, json_value, text
 from worker.store.tables.held import Held
+from worker.store.tables.row import Row, Shape
+from worker.store.tables.shapes import (
+    LONGEST_NOTES,
+    Changes,
+    Config,
+    Count,
+    RunFailure,
+    RunForecast,
+    RunJob,
+    RunPlan,
+    RunSummary,
+    Tag,
+    Time,
+)
+from worker.store.tables.sweep_values import NO_PLAN, SweepPlan, SweepSpec
 
 LOCAL = "local"
 """The owner that represents the user who runs the server, and users of the command line there."""
@@ -56,15 +75,15 @@ class Run(Held, table=True):
     id: str = Field(primary_key=True, max_length=32)
     name: str = Field(max_length=200)
     status: Status = Field(default=Status.QUEUED, sa_column=Column(as_text(Status), nullable=False, index=True))
-    config: dict[str, Any] = json_value()
+    config: Annotated[dict[str, Any], Shape(Config)] = json_value()
     dataset_id: str | None = Field(default=None, foreign_key="dataset.id", index=True)
     fingerprints: dict[str, str] = json_object(
         "SHA-256 of the files of data and validation_data, also when those are deleted", added=True
     )
     parent_id: str | None = Field(default=None, max_length=32, description="the run this one was cloned from")
     owner: str = Field(default=LOCAL, max_length=120, description="who queued it: an account, or the server's own user")
-    created_at: float = Field(index=True)
-    queued_at: float = Field(index=True)
+    created_at: Time = Field(index=True)
+    queued_at: Time = Field(index=True)
     position: float = Field(
         default=0.0,
         sa_column_kwargs={"server_default": "0"},
@@ -73,7 +92,7 @@ class Run(Held, table=True):
     priority: int = Field(default=0, sa_column_kwargs={"server_default": "0"}, description="higher starts first")
     held: bool = flag("does not start while it is queued")
     pinned: bool = flag("listed first")
-    archived_at: float | None = Field(default=None, description="listed only on request")
+    archived_at: Time | None = Field(default=None, description="listed only on request")
     sweep_id: str | None = Field(default=None, max_length=32, index=True, description="the sweep that it belongs to")
     trial: int | None = Field(
         default=None, description="number of its configuration in the sweep, from 1; runs with other seeds share it"
@@ -81,12 +100,12 @@ class Run(Held, table=True):
     pause_at: int | None = Field(
         default=None, description="step at which it saves, evaluates and waits for the decision of its sweep"
     )
-    tags: list[str] = json_list("in lower case", added=True)
-    notes: str = text(added=True)
-    started_at: float | None = None
-    finished_at: float | None = None
+    tags: list[Tag] = json_list("in lower case", added=True)
+    notes: Annotated[str, MaxLen(LONGEST_NOTES)] = text(added=True)
+    started_at: Time | None = None
+    finished_at: Time | None = None
 
-    attempt: int = Field(default=0, description="counts claims; reports of an older attempt are refused")
+    attempt: Count = Field(default=0, description="counts claims; reports of an older attempt are refused")
     request: Request | None = Field(default=None, sa_column=Column(as_text(Request)))
     devices: list[str] = json_list()
     job_id: str | None = Field(
@@ -95,7 +114,7 @@ class Run(Held, table=True):
         index=True,
         description="the engine's job that was submitted for the run, if it has jobs",
     )
-    job: dict[str, Any] | None = json_or_null(
+    job: Annotated[dict[str, Any] | None, Shape(RunJob)] = json_or_null(
         "of that job: state, reason, partition, nodes, starts_at, as worker/engines/slurm/jobs.py reads them"
     )
     event_offset: int = Field(
@@ -109,29 +128,33 @@ class Run(Held, table=True):
     )
 
     phase: str = Field(default="", max_length=40)
-    step: int = 0
-    total_steps: int | None = None
-    phase_done: int | None = Field(default=None, description="progress of a phase that is not counted in steps")
-    phase_total: int | None = None
-    seconds_per_step: float | None = Field(default=None, description="smoothed; the ETA uses it")
+    step: Count = 0
+    total_steps: Count | None = None
+    phase_done: Count | None = Field(default=None, description="progress of a phase that is not counted in steps")
+    phase_total: Count | None = None
+    seconds_per_step: Annotated[float, Ge(0)] | None = Field(default=None, description="smoothed; the ETA uses it")
     final_loss: float | None = None
     best_loss: float | None = Field(default=None, description="lowest evaluation loss")
     diverged: bool = Field(default=False, description="a loss was NaN or infinite")
-    peak_bytes: int | None = Field(
+    peak_bytes: Count | None = Field(
         default=None, sa_column=Column(BigInteger), description="highest device (CPU: host) memory of any rank"
     )
-    plan: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON), description="events.Planned, as reported")
-    summary: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON))
-    forecast: dict[str, Any] | None = json_or_null("of the latest attempt, by worker/forecasts/run_forecast.py")
-    error: dict[str, Any] | None = Field(
+    plan: Annotated[dict[str, Any] | None, Shape(RunPlan)] = Field(
+        default=None, sa_column=Column(JSON), description="events.Planned, as reported"
+    )
+    summary: Annotated[dict[str, Any] | None, Shape(RunSummary)] = Field(default=None, sa_column=Column(JSON))
+    forecast: Annotated[dict[str, Any] | None, Shape(RunForecast)] = json_or_null(
+        "of the latest attempt, by worker/forecasts/run_forecast.py"
+    )
+    error: Annotated[dict[str, Any] | None, Shape(RunFailure)] = Field(
         default=None,
         sa_column=Column(JSON),
         description="message, fix, phase, rank, traceback, log tail; step_down: settings that need less memory",
     )
-    stepped_down: dict[str, Any] = json_object(
+    stepped_down: Annotated[dict[str, Any], Shape(Changes)] = json_object(
         "settings that replace those in config after out-of-memory errors", added=True
     )
-    placed: dict[str, Any] = json_object(
+    placed: Annotated[dict[str, Any], Shape(Changes)] = json_object(
         "settings that the latest attempt has instead, because machines were missing", added=True
     )
 
@@ -139,6 +162,38 @@ class Run(Held, table=True):
     def settings(self) -> dict[str, Any]:
         """Those in its configuration, with those that replace them."""
         return self.config | self.stepped_down
+
+    @property
+    def asked(self) -> RunConfig:
+        """Its configuration.
+
+        Raises:
+            DamagedRow, ConfigError: it is no valid one.
+        """
+        return self._configuration(self.config)
+
+    @property
+    def used(self) -> RunConfig:
+        """Its `settings` as a configuration.
+
+        Raises:
+            DamagedRow, ConfigError: they are no valid one.
+        """
+        return self._configuration(self.settings)
+
+    def obstacle(self) -> str:
+        """Why no worker can start it; empty if one can."""
+        if obstacle := super().obstacle():
+            return obstacle
+        try:
+            self.used  # noqa: B018
+        except ConfigError as error:
+            return str(error)
+        return ""
+
+    def _configuration(self, settings: dict[str, Any]) -> RunConfig:
+        self.require("config", "stepped_down")
+        return parse(settings)
 
     @property
     def num_machines(self) -> int:
@@ -169,22 +224,26 @@ class Run(Held, table=True):
         return self.pause_at is not None and self.step >= self.pause_at
 
 
-class Attempt(SQLModel, table=True):
+class Attempt(Row, table=True):
     """One start of a run, with how it ended."""
 
     run_id: str = Field(primary_key=True, foreign_key="run.id", ondelete="CASCADE")
     number: int = Field(primary_key=True)
     host: str = Field(max_length=200)
     devices: list[str] = json_list()
-    started_at: float
-    ended_at: float | None = None
+    started_at: Time
+    ended_at: Time | None = None
     outcome: str = Field(
         default="", max_length=40, description="finished, failed, stopped, diverged, requeued, paused, starved, lost"
     )
     exit_code: int | None = None
     reason: str = text()
-    stepped_down: dict[str, Any] = json_object("the run's, when the attempt began", added=True)
-    out_of_memory: dict[str, Any] | None = json_or_null("events.OutOfMemory of the first rank to report one")
+    stepped_down: Annotated[dict[str, Any], Shape(Changes)] = json_object(
+        "the run's, when the attempt began", added=True
+    )
+    out_of_memory: Annotated[dict[str, Any] | None, Shape(OutOfMemory)] = json_or_null(
+        "events.OutOfMemory of the first rank to report one"
+    )
 
 
 class RunNode(Held, table=True):
@@ -200,21 +259,23 @@ class RunNode(Held, table=True):
     request: str = Field(default="", max_length=16, description="what the holder should do: stop or kill")
     exit_code: int | None = None
     problem: str = text("why its ranks could not be started")
-    ended_at: float | None = None
+    ended_at: Time | None = None
 
     @property
     def key(self) -> tuple[Any, Any, Any]:
         return self.run_id, self.attempt, self.rank
 
 
-class Sweep(SQLModel, table=True):
+class Sweep(Row, table=True):
     """A sweep as it was requested. Its progress and results are those of its runs, which name it in `sweep_id`."""
 
     id: str = Field(primary_key=True, max_length=32)
     name: str = Field(max_length=200)
     owner: str = Field(default=LOCAL, sa_column=Column(String(120), nullable=False))
-    created_at: float = Field(index=True)
-    spec: dict[str, Any] = json_value("as worker.sweeps.spec.SweepSpec")
-    plan: dict[str, Any] = json_value("what was shown before the start")
-    stopped_at: float | None = Field(default=None, description="a user stopped it; no further run is promoted")
-    deleted_at: float | None = Field(default=None, description="a user deleted it; its runs are being deleted")
+    created_at: Time = Field(index=True)
+    spec: Annotated[dict[str, Any], Shape(SweepSpec, {"config": {}, "space": {}})] = json_value("as it was requested")
+    plan: Annotated[dict[str, Any], Shape(SweepPlan, NO_PLAN.model_dump())] = json_value(
+        "what was shown before the start"
+    )
+    stopped_at: Time | None = Field(default=None, description="a user stopped it; no further run is promoted")
+    deleted_at: Time | None = Field(default=None, description="a user deleted it; its runs are being deleted")

@@ -1,14 +1,16 @@
 """What the playground keeps: models that are served, and sets of prompts."""
 
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 from sqlalchemy import Column
-from sqlmodel import Field, SQLModel
+from sqlmodel import Field
 
 from worker.store.tables.columns import as_text, flag, json_list, json_object, text
 from worker.store.tables.held import Held
+from worker.store.tables.row import Row, Shape
 from worker.store.tables.runs import LOCAL
+from worker.store.tables.shapes import Prompt, Time
 
 
 class ServedState(StrEnum):
@@ -33,16 +35,16 @@ class ServedModel(Held, table=True):
     )
     reason: str = text("why it waits, why vLLM does not answer, or why it ended; else empty")
     end_request: str = text("why its worker should end it, or empty")
-    created_at: float
-    ready_at: float | None = None
-    ended_at: float | None = None
+    created_at: Time
+    ready_at: Time | None = None
+    ended_at: Time | None = None
     pid: int | None = Field(default=None, description="of the serving process")
     device: str | None = Field(default=None, max_length=200, description="the leased device; null on a CPU")
     address: str = Field(default="", max_length=250, description="host:port of the process")
     secret: str = Field(default="", max_length=64, description="the token of its port; never shown")
 
 
-class PromptSet(SQLModel, table=True):
+class PromptSet(Row, table=True):
     """Prompts that a user keeps, to ask several models the same."""
 
     __tablename__ = "prompt_set"
@@ -50,9 +52,9 @@ class PromptSet(SQLModel, table=True):
     id: str = Field(primary_key=True, max_length=32)
     owner: str = Field(default=LOCAL, max_length=120, index=True, description="who keeps it")
     name: str = Field(max_length=120)
-    prompts: list[dict[str, Any]] = json_list("each with `system` and `user`")
+    prompts: Annotated[list[dict[str, Any]], Shape(list[Prompt])] = json_list("each with `system` and `user`")
     answers: dict[str, list[dict[str, Any]]] = json_object(
         "the latest answers of each model, in the order of the prompts"
     )
     every_result: bool = flag("whether every new result is asked")
-    created_at: float = Field(index=True)
+    created_at: Time = Field(index=True)
