@@ -10,9 +10,11 @@ from starlette.datastructures import QueryParams
 
 from app.documents.comparison.document import MOST_RUNS, Comparison, compare, split_ids
 from app.documents.comparison.result_lines import Line, same_data
+from app.documents.run import RunGroup
 from app.format import numbers
 from app.format.evaluation_text import label
 from app.format.run_text import method, short_names, status_shown
+from app.pages.common import grouping
 from app.pages.common.run_plots import plotted, strokes
 from app.pages.common.view import Context, View
 from app.texts import _, gettext_noop
@@ -27,7 +29,8 @@ _FIRST = {"name": gettext_noop("Name"), "status": gettext_noop("Status"), "metho
 
 @dataclass(frozen=True)
 class Selection:
-    """What an address asks for: runs (ids, or what was typed), the column that sorts the table, and which settings are shown.
+    """What an address asks for: runs (ids, or what was typed), the column that sorts the table, what groups the runs, and which
+    settings are shown.
 
     `dropped` counts runs beyond the most that one page shows.
     """
@@ -35,6 +38,7 @@ class Selection:
     runs: tuple[str, ...] = ()
     order: str = ""
     descending: bool = False
+    group: str = ""
     all_settings: bool = False
     dropped: int = 0
 
@@ -45,6 +49,7 @@ class Selection:
         return cls(
             order=query.get("order", "")[:_LONGEST_KEY],
             descending=query.get("descending") == "1",
+            group=grouping.known(query.get("group", "")),
             all_settings=query.get("all") == "1",
         ).showing(typed)
 
@@ -73,6 +78,7 @@ class Selection:
             "runs": ",".join(self.runs),
             "order": self.order,
             "descending": "1" if self.descending else "",
+            "group": self.group,
             "all": "1" if self.all_settings else "",
         }
         return {name: value for name, value in values.items() if value}
@@ -87,7 +93,7 @@ def comparison(query: QueryParams) -> Context:
     """The comparison that an address asks for."""
     asked = Selection.of(query)
     with database.read() as session:
-        compared = compare(session, asked.runs, all_settings=asked.all_settings)
+        compared = compare(session, asked.runs, all_settings=asked.all_settings, group=asked.group)
     missing = [str(error.problem.value) for error in compared.missing]
     scores = dict.fromkeys(score for other in compared.against for score in other.scores)
     selection = replace(asked.showing([*(run.id for run in compared.runs), *missing]), dropped=asked.dropped)
@@ -99,9 +105,11 @@ def comparison(query: QueryParams) -> Context:
         "methods": [method(run.settings) for run in compared.runs],
         "status": status_shown,
         "strokes": strokes(run.id for run in compared.runs),
-        "places": _places(selection, compared, lines),
+        "groups": _groups(compared, _places(selection, compared, lines)),
+        "columns": [place for part in _groups(compared, range(len(compared.runs))) for place in part[1]],
+        "groupings": grouping.choices([line.key for line in compared.settings if line.differs], asked.group),
         "first_columns": _FIRST,
-        "groups": [(group, list(members)) for group, members in groupby(lines, key=lambda line: line.group)],
+        "results": [(heading, list(part)) for heading, part in groupby(lines, key=lambda line: line.group)],
         "scores": list(scores),
         "score_labels": list(map(label, scores)),
         "verdict_classes": _CLASSES,
@@ -139,6 +147,13 @@ def _places(selection: Selection, compared: Comparison, lines: Sequence[Line]) -
     valued = sorted((place for place in places if values[place] is not None), key=lambda place: values[place])
     without = [place for place in places if values[place] is None]
     return (valued[::-1] if selection.descending else valued) + without
+
+
+def _groups(compared: Comparison, places: Sequence[int]) -> list[tuple[RunGroup | None, list[int]]]:
+    """The places of the runs in each group, in the same order; all of them without a group."""
+    if not compared.groups:
+        return [(None, list(places))]
+    return [(group, [place for place in places if compared.runs[place].id in group.runs]) for group in compared.groups]
 
 
 view = View("/compare", "compare.html", comparison)

@@ -11,6 +11,7 @@ from app.documents import Document
 from app.documents.comparison.paired import Against, against_first, held_out, marked
 from app.documents.comparison.result_lines import Devices, Line, device_kind, results, texts
 from app.documents.results.evaluations import of_results
+from app.documents.run import RunGroup, grouped
 from app.format.dataset_text import data_words, digest_label
 from app.format.numbers import count
 from app.format.run_text import method
@@ -22,6 +23,7 @@ from training.errors import UserError
 from training.units import NONE
 from worker.datasets import datasets
 from worker.store import runs
+from worker.store.run_list import Query
 from worker.store.runs import RunNotFound
 from worker.store.tables import Run, Status
 
@@ -124,6 +126,7 @@ class Comparison:
     circumstances: list[Line] = field(default_factory=list)
     against: list[Against] = field(default_factory=list)
     """The runs after the first one, by their answers to the same held-out rows."""
+    groups: list[RunGroup] = field(default_factory=list)
 
     def complete(self) -> "Comparison":
         """The comparison itself.
@@ -137,10 +140,11 @@ class Comparison:
         return self
 
 
-def compare(session: Session, ids: Sequence[str], *, all_settings: bool = False) -> Comparison:
-    """The comparison of the runs with these ids or unique beginnings of ids, each run once.
+def compare(session: Session, ids: Sequence[str], *, all_settings: bool = False, group: str = "") -> Comparison:
+    """The comparison of the runs with these ids or unique beginnings of ids, each run once; with `group` also its groups.
 
     Raises:
+        FilterError: runs cannot be grouped so.
         TooManyRuns: there are more than 50 ids.
     """
     check_number(ids)
@@ -160,7 +164,8 @@ def compare(session: Session, ids: Sequence[str], *, all_settings: bool = False)
     evaluated = of_results(session, list(found))
     answered = {run.id: [rows for rows in (held_out(run), *evaluated[run.id]) if rows] for run in listed}
     measures = marked(results(listed, used), listed, answered)
-    return Comparison(listed, missing, measures, differing, others, against_first(listed, answered))
+    groups = grouped(session, group, Query(ids=list(found), limit=MOST_RUNS))[1] if group and found else []
+    return Comparison(listed, missing, measures, differing, others, against_first(listed, answered), groups)
 
 
 def check_number(ids: Sequence[str]) -> None:
@@ -200,6 +205,7 @@ class ComparisonAnswer(Document):
         description="what answers to the same held-out rows show against the first run"
     )
     labels: dict[str, str] = Field(description="each key in words")
+    groups: list[RunGroup] = Field(description="with `group`, the groups of the runs")
 
 
 def as_answer(comparison: Comparison) -> ComparisonAnswer:
@@ -216,4 +222,5 @@ def as_answer(comparison: Comparison) -> ComparisonAnswer:
         circumstances={line.key: line.values for line in comparison.circumstances},
         against_first=[against.document() for against in comparison.against],
         labels={line.key: line.label for line in lines},
+        groups=comparison.groups,
     )

@@ -35,16 +35,6 @@ DEFAULT = (
     "status", "name", "model", "data", "method", "progress", "final_loss", "best_loss", "duration", "peak_bytes",
     "owner", "queued_at",
 )  # fmt: skip
-GROUPINGS = {
-    "": gettext_noop("None"),
-    "model": gettext_noop("Model"),
-    "data": gettext_noop("Data set"),
-    "method": gettext_noop("Method"),
-    "sweep": gettext_noop("Sweep"),
-    "tag": gettext_noop("Tags"),
-    "owner": gettext_noop("Owner"),
-    "status": gettext_noop("Status"),
-}
 SORTED_UPWARDS = ("name", "model", "data", "method", "status", "owner")
 
 

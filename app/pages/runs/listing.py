@@ -6,9 +6,9 @@ from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
 
+from app.pages.common import grouping
 from app.pages.runs.columns import DEFAULT, SORTED_UPWARDS, columns
-from training.config.fields import settings
-from worker.store.run_list import GROUPS, orders
+from worker.store.run_list import orders
 from worker.store.tables import Status
 
 PAGE = 50
@@ -30,13 +30,13 @@ class Listing:
     @classmethod
     def of(cls, query: QueryParams) -> "Listing":
         """The list of an address; invalid values get their default."""
-        status, order, group = query.get("status", ""), query.get("order", cls.order), query.get("group", "")
+        status, order = query.get("status", ""), query.get("order", cls.order)
         return cls(
             search=query.get("search", "").strip()[:500],
             status=status if status in list(Status) else "",
             order=order if order in orders() else cls.order,
             descending=query.get("ascending") != "1",
-            group=group if group in GROUPS or group in settings() else "",
+            group=grouping.known(query.get("group", "")),
             columns=chosen(",".join(query.getlist("columns"))),
             page=_page(query.get("page", "1")),
         )

@@ -10,8 +10,9 @@ from app.documents.run import grouped
 from app.format import run_text as queue_words
 from app.format import run_text as words
 from app.format.numbers import capitalized
+from app.pages.common import grouping
 from app.pages.common.view import Context, View
-from app.pages.runs.columns import DEFAULT, GROUPINGS, columns
+from app.pages.runs.columns import DEFAULT, columns
 from app.pages.runs.listing import PAGE, Listing
 from app.texts import _
 from training.config.fields import settings
@@ -19,7 +20,7 @@ from worker.datasets import datasets
 from worker.settings import get_settings
 from worker.store import database, filters, run_list, waiting
 from worker.store.filters import FilterError
-from worker.store.tables import Run, Status
+from worker.store.tables import Status
 
 _REFRESH_SECONDS = 3.0
 _MOST_WAITING = 100
@@ -32,7 +33,12 @@ def listed(query: QueryParams) -> Context:
         try:
             shown = _runs(session, listing)
         except FilterError as error:
-            shown = {"problems": error.problems, "total": 0, "runs": {}, "differing": _differing([], listing.group)}
+            shown = {
+                "problems": error.problems,
+                "total": 0,
+                "runs": {},
+                "groupings": grouping.choices([], listing.group),
+            }
         return shown | {
             "queue": queue.document(session).model_dump(mode="json"),
             "queue_words": queue_words,
@@ -47,7 +53,6 @@ def listed(query: QueryParams) -> Context:
             "page_size": PAGE,
             "columns": columns(),
             "offered": _offered(listing),
-            "groupings": GROUPINGS,
             "statuses": [(status.value, capitalized(_(status.value))) for status in Status],
             "examples": filters.fields().values(),
         }
@@ -71,16 +76,10 @@ def _runs(session: Session, listing: Listing) -> Context:
         "total": run_list.count(session=session, query=query),
         "runs": {run.id: run for run in runs},
         "groups": groups,
-        "differing": _differing(runs, listing.group),
+        "groupings": grouping.choices([line.key for line in configured(runs, {}, everything=False)], listing.group),
         "names": {item.id: item.name for item in datasets.listing(session=session)} if runs else {},
         "repeated": run_list.repeated_names(session=session, names={run.name for run in runs}),
     }
-
-
-def _differing(runs: list[Run], chosen: str) -> list[str]:
-    """The settings in which the runs differ, and the chosen one: by these they can be grouped."""
-    differing = {line.key for line in configured(runs, {}, everything=False)} | {chosen}
-    return [name for name in settings() if name in differing and name not in run_list.GROUPS]
 
 
 def _offered(listing: Listing) -> list[str]:

@@ -7,7 +7,7 @@ from fastapi import Depends, Query, Response
 from app.documents.comparison import texts
 from app.documents.comparison.document import Comparison, ComparisonAnswer, as_answer, compare, split_ids
 from app.documents.comparison.plotted import Axis, Lines, View, plotted
-from app.web.rest.routing import Finite, JsonRouter, Reading, sends
+from app.web.rest.routing import Finite, Group, JsonRouter, Reading, sends
 
 router = JsonRouter()
 
@@ -28,9 +28,15 @@ Compared = Annotated[Comparison, Depends(compared)]
 
 
 @router.get("/api/compare")
-def compare_runs(comparison: Compared) -> ComparisonAnswer:
-    """Results, settings that differ (with `all_settings` all of them) and other differences of runs."""
-    return as_answer(comparison)
+def compare_runs(session: Reading, runs: Ids, all_settings: bool = False, group: Group = "") -> ComparisonAnswer:
+    """Results, settings that differ (with `all_settings` all of them) and other differences of runs; with `group`, their groups.
+
+    Raises:
+        RunNotFound: an id is of no run; answered with 404.
+        TooManyRuns: there are more than 50; answered with 422.
+        FilterError: runs cannot be grouped so; answered with 422.
+    """
+    return as_answer(compare(session, split_ids(runs), all_settings=all_settings, group=group).complete())
 
 
 @router.get("/api/compare.csv", **sends("text/csv", "A row for each run."))

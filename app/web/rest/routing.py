@@ -28,6 +28,7 @@ Offset = Annotated[int, Query(ge=0, le=MOST)]
 After = Annotated[int, Query(ge=0, le=MOST)]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Step = Annotated[int | None, Query(ge=-MOST, le=MOST)]
+Group = Annotated[str, Query(description="model, data, method, sweep, tag, owner, status or a setting")]
 Finite = Annotated[float | None, Query(allow_inf_nan=False)]
 MicroBatch = Annotated[int | None, Query(ge=1, le=2**20)]
 

@@ -11,7 +11,7 @@ from app.documents.queue import Priority, QueueAnswer
 from app.documents.results import export
 from app.documents.run import RunAnswer, RunList, SeriesList, brief, document, grouped
 from app.web.rest.openapi import RUN_BODY
-from app.web.rest.routing import BodyForm, JsonRouter, Key, Limit, Offset, Reading, Step, sends, settings_object
+from app.web.rest.routing import BodyForm, Group, JsonRouter, Key, Limit, Offset, Reading, Step, sends, settings_object
 from training.config.choices import Strategy
 from training.config.fields import parse
 from training.errors import UserError
@@ -70,7 +70,7 @@ def list_runs(
     session: Reading,
     status: Status | None = None,
     search: str = "",
-    group: Annotated[str, Query(description="model, data, method, sweep, tag, owner, status or a setting")] = "",
+    group: Group = "",
     limit: Limit = 200,
     offset: Offset = 0,
 ) -> RunList:

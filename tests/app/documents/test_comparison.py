@@ -53,6 +53,21 @@ def line(lines, key):
     return next(line for line in lines if line.key == key)
 
 
+def test_runs_are_compared_in_groups_of_what_they_share_archived_ones_too(home):
+    low, high, other = finished("low", lora_r=8), finished("high", lora_r=64), PlayedRun("other", lora_r=8)
+    change(other, archived_at=1.0, best_loss=1.25)
+    runs = {"runs": f"{high.id},{low.id},{other.id}", "group": "lora_r"}
+    found = client().get("/api/compare", params=runs).json()
+    assert [run["id"] for run in found["runs"]] == [high.id, low.id, other.id]
+    assert [(group["value"], sorted(group["runs"]), group["best_loss"]) for group in found["groups"]] == [
+        ("8", sorted([low.id, other.id]), 1.25),
+        ("64", [high.id], None),
+    ]
+    assert client().get("/api/compare", params=runs | {"group": ""}).json()["groups"] == []
+    refused = client().get("/api/compare", params=runs | {"group": "rank"})
+    assert (refused.status_code, refused.json()["error"]["field"]) == (422, "group")
+
+
 def test_results_have_units_and_memory_is_the_maximum_over_ranks(two):
     lines = {line.split("  ")[0]: line for line in told(*two).splitlines()}
     assert lines["Peak memory"].split()[-3:] == ["3.5", "GiB", "-"]

@@ -24,6 +24,7 @@ PAGES = {
     "Run, failed": ("/run?id={failed}", ".failure"),
     "Run, unknown": ("/run?id=nothing", ".empty"),
     "Compare": ("/compare?runs={training},{finished}", "table"),
+    "Compare, grouped": ("/compare?runs={training},{finished}&group=method", "tr.runs-group"),
     "New run": ("/new", "#start"),
     "Sweeps, none": ("/sweeps", ".empty"),
     "New sweep": ("/new-sweep?clone={finished}", "#start-sweep"),
@@ -42,6 +43,7 @@ PAGES = {
 RARE = (
     "Runs, none",
     "Runs, grouped",
+    "Compare, grouped",
     "Run, unknown",
     "Sweeps, none",
     "New sweep",

@@ -127,6 +127,21 @@ def test_the_table_is_sorted_by_a_click_on_a_heading(page):
     assert plotted(page) == ["b", "c", "a"]  # in the order of the address
 
 
+def test_the_runs_of_a_group_stand_together_in_both_tables_and_the_address_says_so(page):
+    ids = [trained(name, lora_r=rank).id for name, rank in (("a", 64), ("b", 8), ("c", 64))]
+    page.goto(f"/compare?runs={','.join(ids)}&order=name&descending=1")
+    page.get_by_label("Group by").select_option(label="LoRA r")
+    says(page, "tr.runs-group", "8", "64", "2 runs")
+    page.wait_for_url("**&group=lora_r")
+    assert page.locator(".run-name bdi").all_inner_texts() == ["b", "c", "a"]
+    headings = page.locator("table.settings thead th").all_inner_texts()
+    assert [" ".join(heading.split()) for heading in headings] == ["8 1 run", "64 2 runs", "Setting", "b", "a", "c"]
+    assert page.locator("table.settings tbody td").all_inner_texts() == ["8", "64", "64"]
+    assert plotted(page) == ["a", "b", "c"]  # lines keep their order and colors
+    page.locator("#all-settings").check()
+    page.wait_for_url("**&group=lora_r&all=1")
+
+
 def test_unknown_and_deleted_runs_are_named_and_the_others_shown(page):
     kept, deleted = trained("kept"), trained("deleted")
     with database.write() as session:
