@@ -9,6 +9,7 @@ from kombu.exceptions import OperationalError
 from redis import Redis, RedisError
 from sqlalchemy import Connection
 
+from training.redaction import one_line, redact
 from worker import celery_app
 from worker.settings import get_settings
 from worker.store import database
@@ -17,6 +18,13 @@ _MISSING = "Start it with `lathe up`, or set LATHE_BROKER_URL to a running Redis
 _CONFIGURED = (
     "Start that server, or correct LATHE_BROKER_URL. Runs stay queued; workers look for them every few seconds."
 )
+
+
+_SERVER_FIX = (
+    "Start that server, or correct LATHE_DATABASE_URL. Training continues until the leases of the runs could expire; then it ends, "
+    "and the runs are resumed when the database answers."
+)
+_FILE_FIX = "Check that its disk has space, and that Lathe's user may read and write the file and its folder."
 
 
 @dataclass(frozen=True)
@@ -37,17 +45,47 @@ def database_facts() -> DatabaseFacts:
     Raises:
         OperationalError: it is unreachable.
     """
-    engine = database.engine()
-    sqlite = engine.dialect.name == "sqlite"
-    with engine.connect() as connection:
+    sqlite = _is_sqlite()
+    with database.engine().connect() as connection:
         version = connection.execute(sqlalchemy.text("SELECT sqlite_version()" if sqlite else "SHOW server_version"))
         version_text = str(version.scalar_one()).split(" ")[0]
         began = time.perf_counter()
         connection.execute(sqlalchemy.text("SELECT 1")).scalar_one()
         latency = (time.perf_counter() - began) * 1000
         size = _files() if sqlite else _server_size(connection)
-    address = str(engine.url.database) if sqlite else engine.url.set(username=None, password=None).render_as_string()
-    return DatabaseFacts("SQLite" if sqlite else "PostgreSQL", version_text, address, size, latency)
+    return DatabaseFacts(_kind(), version_text, _address(), size, latency)
+
+
+@dataclass(frozen=True)
+class DatabaseTrouble:
+    """Why the database is unreachable; `since` is when this process noticed it, in seconds since the epoch."""
+
+    kind: str
+    address: str
+    since: float | None
+    problem: str
+    fix: str
+
+
+def database_trouble(error: Exception) -> DatabaseTrouble:
+    """What is known of the configured database without reaching it; `error` is one of UNREACHABLE."""
+    problem = one_line(redact(str(getattr(error, "orig", None) or error)))
+    fix = _FILE_FIX if _is_sqlite() else _SERVER_FIX
+    return DatabaseTrouble(_kind(), _address(), database.failing_since(), problem, fix)
+
+
+def _is_sqlite() -> bool:
+    return database.engine().dialect.name == "sqlite"
+
+
+def _kind() -> str:
+    return "SQLite" if _is_sqlite() else "PostgreSQL"
+
+
+def _address() -> str:
+    """The file of the database, or the server's address without user and password."""
+    url = database.engine().url
+    return str(url.database) if _is_sqlite() else url.set(username=None, password=None).render_as_string()
 
 
 def _files() -> int:

@@ -10,7 +10,10 @@ from app.documents.system import MachineAnswer, Services
 from app.format import system_text as words
 from app.pages.common.cache import TimedCache
 from app.pages.common.view import Context, View
+from app.web.templating import TEMPLATES
+from worker import services
 from worker.disk.freeing import Freeable
+from worker.machine.measurement import version_of
 from worker.store.machines import SERVING
 
 _SECONDS, _WORKING_SECONDS = 5.0, 1.0
@@ -38,4 +41,5 @@ def _services_of(machines: Sequence[MachineAnswer]) -> Services:
     return _services.get(None, lambda: system.services(machines))
 
 
-view = View("/system", "system.html", installation)
+TEMPLATES.globals |= {"database_trouble": services.database_trouble, "version_of": version_of}
+view = View("/system", "system.html", installation, without_database="system_unreachable.html")

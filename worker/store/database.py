@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -43,6 +44,7 @@ _POOL = {"pool_size": 10, "max_overflow": 50}
 _MIGRATION_LOCK = 0x1A7E  # an arbitrary key for PostgreSQL's advisory lock during migrations
 
 _engines: dict[str, Engine] = {}
+_failing: dict[str, float] = {}
 _inherited: list[Pool] = []
 
 
@@ -62,7 +64,7 @@ def dispose() -> None:
 @contextmanager
 def read() -> Iterator[Session]:
     """A session for reading what the user sees (worker/store/sight.py); what it loaded stays usable afterwards."""
-    with Session(engine(), expire_on_commit=False, info={"user": sight.user()}) as session:
+    with _noticing(), Session(engine(), expire_on_commit=False, info={"user": sight.user()}) as session:
         yield session
 
 
@@ -77,8 +79,24 @@ def read_everything() -> Iterator[Session]:
 def write() -> Iterator[Session]:
     """A session whose changes are committed at the end, or rolled back on an error; what it loaded stays usable."""
     immediate = engine().execution_options(sqlite_begin="IMMEDIATE")
-    with Session(immediate, expire_on_commit=False) as session, session.begin():
+    with _noticing(), Session(immediate, expire_on_commit=False) as session, session.begin():
         yield session
+
+
+def failing_since() -> float | None:
+    """When this process first failed to reach the database, in seconds since the epoch; None if the latest session worked."""
+    return _failing.get(get_settings().sqlalchemy_url)
+
+
+@contextmanager
+def _noticing() -> Iterator[None]:
+    url = get_settings().sqlalchemy_url
+    try:
+        yield
+    except UNREACHABLE:
+        _failing.setdefault(url, time.time())
+        raise
+    _failing.pop(url, None)
 
 
 def has_tables() -> bool:

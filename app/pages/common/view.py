@@ -119,7 +119,8 @@ class MissingError(Exception):
 class View:
     """The page at `path`: `context` returns what its template shows for a query. It is called every `seconds` while a page is open.
 
-    If `context` raises one of UNREACHABLE, the page says so, and shows its parts when the database answers. If it raises
+    If `context` raises one of UNREACHABLE, the page says so, shows the template `without_database`, and its parts when the database
+    answers. If it raises
     MissingError, the page says that, with status 404. A key `seconds` of the context sets when the next call comes.
 
     Values of the query that are in `remembered` are taken from the cookie `lathe_NAME`, where the address has none.
@@ -130,6 +131,7 @@ class View:
     context: Callable[[QueryParams], Context]
     seconds: float = 5.0
     remembered: tuple[str, ...] = ()
+    without_database: str = "page.html"
     _latest: TimedCache[tuple[Caller, str], Now] = field(default_factory=lambda: TimedCache(seconds=1.0))
 
     def router(self) -> APIRouter:
@@ -149,8 +151,8 @@ class View:
         frame = _frame(request, self.path, name) | {"live": f"{LIVE}{self.path}"}
         try:
             text, _parts = _rendered(self.template, frame | {"query": self._query(request), **context()})
-        except UNREACHABLE:
-            text, _parts = _rendered("page.html", frame | {"unreachable": True})
+        except UNREACHABLE as error:
+            text, _parts = _rendered(self.without_database, frame | {"unreachable": True, "error": error})
         except MissingError as missing:
             return _missing(missing, frame)
         return HTMLResponse(text, headers={"Content-Security-Policy": _POLICY})

@@ -1,17 +1,22 @@
 """The page System: its HTML, and who sees which buttons."""
 
 import os
+import re
+from importlib.metadata import version
 
 import pytest
 from commands import lathe
+from environment import use
 from machines import GIB, gpu, machine, seen_ago
 from played_run import PlayedRun
+from sqlalchemy.exc import OperationalError
 from sqlmodel import update
 from starlette.datastructures import QueryParams
 from web import account, client
 
 from app.format.system_text import account_cells, device_names, used_of
 from app.pages import system as system_page
+from worker import services
 from worker.disk import background, usage
 from worker.settings import get_settings
 from worker.store import accounts, database, machines
@@ -45,6 +50,39 @@ def test_without_a_worker_the_page_says_how_to_start_one(shown):
     text = shown()
     assert "No worker has reported" in text and "lathe worker" in text and "lathe up" in text
     assert "The broker is unreachable." in text and "Start it with" in text
+
+
+def test_without_a_database_the_page_says_which_since_when_and_what_to_do(home):
+    file, away = home / "lathe.db", home / "away.db"
+    database.dispose()
+    file.rename(away)
+    file.mkdir()
+    text = client().get("/system").text
+    since = re.search(r'<th scope="row">Unreachable since</th><td><time data-ago="([\d.]+)"', text)
+    assert since and abs(float(since[1]) - database.failing_since()) < 1
+    for told in (
+        str(file),
+        "SQLite",
+        "unable to open database file",
+        "Check that its disk has space",
+        version("lathe-workbench"),
+    ):
+        assert told in text, told
+    file.rmdir()
+    away.rename(file)
+    assert "No worker has reported" in client().get("/system").text
+    assert database.failing_since() is None
+
+
+def test_an_unreachable_database_server_is_named_without_its_password(home, monkeypatch):
+    use(monkeypatch, DATABASE_URL="postgresql://lathe:geheim@127.0.0.1:1/runs")
+    with pytest.raises(OperationalError) as failed, database.read() as session:
+        database.now(session=session)
+    trouble = services.database_trouble(failed.value)
+    assert (
+        trouble.address.endswith("127.0.0.1:1/runs") and "refused" in trouble.problem and "geheim" not in str(trouble)
+    )
+    assert trouble.since == database.failing_since() is not None
 
 
 def test_only_changed_parts_are_sent(shown):
