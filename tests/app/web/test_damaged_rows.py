@@ -216,7 +216,8 @@ def test_lists_have_every_row_and_name_what_cannot_be_read(api, prepared, whole,
                 assert listed[row.id]["damaged"] or row.shape not in ALWAYS
                 assert (row.column in listed[row.id]["damage"]) == bool(listed[row.id]["damaged"])
         assert all(not listed[key]["damaged"] for key in known & listed.keys()), table
-    assert "Cannot be read: config (it is not JSON)" in api.get("/").text
+    run = next(row.id for row in rows if row.where == "run.config: not JSON")
+    assert "Cannot be read: config (it is not JSON)" in api.get(f"/?search={run}").text
 
 
 @pytest.mark.slow
