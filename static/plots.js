@@ -27,29 +27,16 @@
   "use strict";
   const { AXES, add, nearest, span } = window.lathe.plotData;
   const { PlotPanel, make } = window.lathe;
+  const { SMOOTHINGS, keep, read } = window.lathe.plotOptions;
   const { gettext: _ } = window.lathe;
   const POINTS = 400;
   const RELOAD = 5000; // milliseconds between reloads that new points cause
   const AROUND = "200px 0px"; // of the window, where plots are drawn
-  const SMOOTHINGS = { Off: [0, _("Off")], Light: [0.005, _("Light")], Medium: [0.02, _("Medium")], Strong: [0.06, _("Strong")] }; // shares of the visible range
-  const KEPT = "lathe-plots"; // in localStorage: the options of the last visit
   const scheme = window.matchMedia("(prefers-color-scheme: dark)");
-
-  function options(axes) {
-    let kept = {};
-    try {
-      kept = JSON.parse(localStorage.getItem(KEPT)) ?? {};
-    } catch { /* not readable: the defaults */ }
-    const chosen = { axis: "step", smoothing: "Off", log: false, clip: false, order: [], without: [], ...kept };
-    if (!axes.includes(chosen.axis)) chosen.axis = axes[0];
-    if (!(chosen.smoothing in SMOOTHINGS)) chosen.smoothing = "Off";
-    for (const name of ["order", "without"]) if (!Array.isArray(chosen[name])) chosen[name] = [];
-    return chosen;
-  }
 
   class Plots {
     constructor(element, { panels = [], load, axes = ["step"], empty = _("No metrics yet. The plots start with the first step.") }) {
-      Object.assign(this, { element, load, axes, empty, ...options(axes) });
+      Object.assign(this, { element, load, axes, empty, ...read(element, axes) });
       this.range = null; // the zoom, or null for everything
       this.loaded = {};
       this.width = 1;
@@ -113,8 +100,13 @@
       if (!other) return;
       const order = this.arranged.filter((one) => one !== panel);
       order.splice(order.indexOf(other) + (by > 0 ? 1 : 0), 0, panel);
-      this.choose({ order: order.map(({ spec }) => spec.key) });
+      this.choose({ order: [...order.map(({ spec }) => spec.key), ...this.elsewhere(this.order)] });
       panel.element.scrollIntoView({ block: "nearest" });
+    }
+
+    // Plots of other pages, whose arrangement stays.
+    elsewhere(keys) {
+      return keys.filter((key) => !this.panels.some(({ spec }) => spec.key === key));
     }
 
     include(key, included) {
@@ -228,10 +220,7 @@
       if (values.axis && values.axis !== this.axis) this.range = this.extent = null;
       const reload = values.axis || values.ranks;
       Object.assign(this, values);
-      const { axis, smoothing, log, clip, order, without } = this;
-      try {
-        localStorage.setItem(KEPT, JSON.stringify({ axis, smoothing, log, clip, order, without }));
-      } catch { /* not writable: they last until the page is closed */ }
+      keep(this.element, this);
       if (values.order || values.without) this.arrange();
       if (reload) this.reload();
       else this.draw();
@@ -332,8 +321,8 @@
       }
       const usual = grid.appendChild(make("button", "button small", _("Usual arrangement")));
       usual.type = "button";
-      usual.disabled = !this.order.length && !this.without.length;
-      usual.addEventListener("click", () => this.choose({ order: [], without: [] }));
+      usual.disabled = this.panels.every(({ spec }) => ![...this.order, ...this.without].includes(spec.key));
+      usual.addEventListener("click", () => this.choose({ order: this.elsewhere(this.order), without: this.elsewhere(this.without) }));
       return details;
     }
 

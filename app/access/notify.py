@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 from app.access import callers
 from app.access.permissions import check_admin, check_change
@@ -159,10 +160,11 @@ def current_preferences() -> Preferences:
         return accounts.preferences_of(session=session, owner=callers.current().name)
 
 
-def change_preferences(**values: str) -> Preferences:
-    """Stores the model that the caller's forms on New run begin with, or what they pay for a GPU hour and a kWh.
+def change_preferences(**values: Any) -> Preferences:
+    """Stores the model that the caller's forms on New run begin with, how they arranged plots, or what they pay for a GPU hour
+    and a kWh.
 
-    `values` are some of `model`, `price_gpu_hour` and `price_kwh`.
+    `values` are some of `model`, `plots`, `price_gpu_hour` and `price_kwh`.
 
     Raises:
         BadPreference: the model is too long.

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -30,6 +30,9 @@ class Preferences(Stored):
     model: str = Field(description="that of a new form on New run; empty for none")
     price_gpu_hour: str = Field(description="such as 2.50, or h100=2.50, l4=0.60; empty if costs are not estimated")
     price_kwh: str
+    plots: dict[str, Any] | None = Field(
+        None, description="of all pages, as PUT takes them; null if nothing was chosen"
+    )
 
 
 class InstallationEntry(Document):

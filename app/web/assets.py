@@ -45,7 +45,8 @@ def _folder(package: str) -> Path:
 _COMMON = Files(("lathe.css", "data.css"), ("lathe.js", "share.js", "notify.js"))
 # uPlot draws the plots; the package uplot-python includes it.
 _PLOTS = Files(
-    ("uPlot.min.css", "plots.css"), ("uPlot.iife.js", "plot-data.js", "plot-menu.js", "plot-panel.js", "plots.js")
+    ("uPlot.min.css", "plots.css"),
+    ("uPlot.iife.js", "plot-data.js", "plot-options.js", "plot-menu.js", "plot-panel.js", "plots.js"),
 )
 _RUN_PLOTS = _PLOTS + Files(("compare.css",), ("compare-relations.js", "compare-plots.js"))
 _BY_PAGE = {

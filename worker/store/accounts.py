@@ -6,6 +6,7 @@ Every function takes a session, which the caller commits, as in worker/store/run
 import hashlib
 import re
 import secrets
+from typing import Any
 
 from sqlmodel import Session, col, select
 
@@ -138,15 +139,15 @@ def preferences_of(*, session: Session, owner: str) -> Preferences:
     return session.get(Preferences, owner) or Preferences(owner=owner)
 
 
-def change_preferences(*, session: Session, owner: str, **values: str) -> Preferences:
-    """Stores some of `model`, `price_gpu_hour` and `price_kwh`, prices as typed; worker/forecasts/prices.py reads them.
+def change_preferences(*, session: Session, owner: str, **values: Any) -> Preferences:
+    """Stores some of `model`, `plots`, `price_gpu_hour` and `price_kwh`, prices as typed; worker/forecasts/prices.py reads them.
 
     Raises:
         BadPreference: the model is too long.
     """
     kept = preferences_of(session=session, owner=owner)
-    for name, text in values.items():
-        setattr(kept, name, text.strip())
+    for name, value in values.items():
+        setattr(kept, name, value.strip() if isinstance(value, str) else value)
     if len(kept.model) > LONGEST_MODEL:
         message = f"has {len(kept.model):,} characters."
         raise BadPreference("model", f"{kept.model[:40]}...", message, f"Use at most {LONGEST_MODEL}.")

@@ -1,10 +1,11 @@
-"""The plots of several runs (static/compare-plots.js)."""
+"""The plots of several runs (static/compare-plots.js), and what the caller chose for all plots."""
 
 import json
 from collections.abc import Iterable, Sequence
 from itertools import product
 from zlib import crc32
 
+from app.access import callers, notify
 from app.format.run_text import short_names
 from app.web.assets import plotly_url
 from app.web.templating import TEMPLATES
@@ -42,4 +43,9 @@ def plotted(runs: Sequence[Run]) -> str:
     )
 
 
-TEMPLATES.globals["plotly_url"] = plotly_url
+def plot_options() -> str:
+    """What the caller chose for plots, as JSON; empty for the user who runs the server, whose browsers keep it."""
+    return "" if callers.current().is_local else json.dumps(notify.current_preferences().plots or {})
+
+
+TEMPLATES.globals |= {"plotly_url": plotly_url, "plot_options": plot_options}

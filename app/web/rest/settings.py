@@ -27,12 +27,27 @@ from worker.store.tables import Event, WebhookFormat
 router = JsonRouter(prefix="/api")
 
 
+PlotKeys = Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=200)]
+
+
+class PlotOptions(BodyForm):
+    """What the caller chose for the plots of all pages; `order` and `without` are keys of plots."""
+
+    axis: str = Field(max_length=20)
+    smoothing: str = Field(max_length=20)
+    log: bool
+    clip: bool
+    order: PlotKeys
+    without: PlotKeys = Field(description="the hidden ones")
+
+
 class NewPreferences(BodyForm):
     """What the caller prefers; what is left out stays."""
 
     model: str | None = None
     price_gpu_hour: str | None = None
     price_kwh: str | None = None
+    plots: PlotOptions | None = None
 
 
 class NewChannel(BodyForm):
@@ -65,7 +80,7 @@ def show_settings() -> SettingsAnswer:
 @router.put("/settings")
 def change_settings(wanted: Annotated[NewPreferences, Body()]) -> SettingsAnswer:
     """Changes the caller's preferences."""
-    notify.change_preferences(**{name: value for name, value in wanted if value is not None})
+    notify.change_preferences(**wanted.model_dump(exclude_none=True))
     return show_settings()
 
 

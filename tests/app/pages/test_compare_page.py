@@ -3,7 +3,7 @@
 import pytest
 from browser import IN_BROWSER, opened, says
 from played_run import SUMMARY, PlayedRun
-from web import client
+from web import account, client
 
 from training.run_folder.events import Metrics
 from worker.store import database, runs
@@ -140,6 +140,25 @@ def test_the_runs_of_a_group_stand_together_in_both_tables_and_the_address_says_
     assert plotted(page) == ["a", "b", "c"]  # lines keep their order and colors
     page.locator("#all-settings").check()
     page.wait_for_url("**&group=lora_r&all=1")
+
+
+def test_plots_are_arranged_for_each_account_in_all_browsers(page):
+    compared = f"/compare?runs={trained('sums').id}"
+
+    def titles(name):
+        page.set_extra_http_headers(accounts[name])
+        page.goto(compared)
+        page.locator(".compare-plots canvas").first.wait_for()
+        return page.locator(".plot h3:visible").all_inner_texts()
+
+    accounts = {name: account(name) for name in ("mover", "reader")}
+    assert titles("mover") == ["Training loss", "Learning rate"]
+    page.get_by_label("Menu of the plot Training loss").click()
+    with page.expect_response(lambda answer: answer.request.method == "PUT") as kept:
+        page.get_by_role("button", name="Later").first.click()
+    assert kept.value.ok and page.evaluate("localStorage.getItem('lathe-plots')") is None
+    assert titles("mover") == ["Learning rate", "Training loss"]
+    assert titles("reader") == ["Training loss", "Learning rate"]
 
 
 def test_unknown_and_deleted_runs_are_named_and_the_others_shown(page):

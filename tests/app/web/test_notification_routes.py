@@ -131,11 +131,22 @@ def test_settings_show_folders_with_their_variables_and_keep_the_default_model(a
     assert api.put("/api/settings", json={"model": " org/model "}).json()["preferences"]["model"] == "org/model"
     assert told(api.put("/api/settings", json={"model": "m" * 501}), 422)["field"] == "model"
     prices = api.put("/api/settings", json={"price_gpu_hour": "h100=2.50", "price_kwh": "0.30"}).json()["preferences"]
-    assert prices == {"model": "org/model", "price_gpu_hour": "h100=2.50", "price_kwh": "0.30"}
+    assert prices | {"model": "org/model", "price_gpu_hour": "h100=2.50", "price_kwh": "0.30", "plots": None} == prices
     assert told(api.put("/api/settings", json={"price_kwh": "cheap"}), 422)["field"] == "price_kwh"
     alice = api.get("/api/settings", headers=account("alice")).json()
     assert not any(alice["preferences"].values()) and str(home) not in str(alice)
     assert alice["account"]["role"] == "user"
+
+
+def test_the_arrangement_of_plots_is_kept_and_nothing_else_is(api):
+    plots = {"axis": "time", "smoothing": "Light", "log": True, "clip": False, "order": ["loss"], "without": ["memory"]}
+    alice = account("alice")
+    assert api.put("/api/settings", json={"plots": plots}, headers=alice).json()["preferences"]["plots"] == plots
+    api.put("/api/settings", json={"model": "org/model"}, headers=alice)
+    assert api.get("/api/settings", headers=alice).json()["preferences"]["plots"] == plots
+    assert api.get("/api/settings").json()["preferences"]["plots"] is None
+    for wrong in ({"colors": 1}, {"order": ["x"] * 201}, {"without": ["x" * 201]}, {"log": None}):
+        assert api.put("/api/settings", json={"plots": plots | wrong}, headers=alice).status_code == 422, wrong
 
 
 def test_users_replace_their_own_token(api):

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from sqlalchemy import Column, Index, Text, UniqueConstraint
 from sqlmodel import Field
 
-from worker.store.tables.columns import as_text, flag, json_list, json_value, text
+from worker.store.tables.columns import as_text, flag, json_list, json_or_null, json_value, text
 from worker.store.tables.row import Row, Shape
 from worker.store.tables.shapes import Time, Told
 
@@ -88,6 +88,9 @@ class Preferences(Row, table=True):
 
     owner: str = Field(primary_key=True, max_length=120)
     model: str = text("of a new form on New run")
+    plots: dict[str, Any] | None = json_or_null(
+        "axis, smoothing, order and so on, as static/plot-options.js keeps them"
+    )
     tour: list[str] = json_list("steps of the tour that leave no other trace")
     price_gpu_hour: str = text("one price, or name=price of GPUs", added=True)
     price_kwh: str = Field(default="", max_length=40, sa_column_kwargs={"server_default": ""})
