@@ -109,6 +109,7 @@ def test_base_and_adapter_answer_side_by_side_while_a_run_trains_and_a_killed_pr
     page.goto(f"/playground?run={run.id}")
     says(page, ".served", "No model is loaded.")
     page.fill("#playground-user", "Write this order as JSON: two mugs to Oslo.")
+    page.click(".sampling summary")
     page.fill("input[name=max_tokens]", "8")
     page.click("#playground-ask")
     says(page, ".served", "on the CPU, process")
