@@ -17,6 +17,7 @@ from app import texts
 from app.access import uploads
 from app.documents.comparison.result_lines import LAST, RESULTS
 from app.documents.live.panels import PANELS
+from app.format.forecast_text import PEAKS
 from app.pages import build
 from app.server import within_event_loop
 from app.texts import PLOTS
@@ -24,6 +25,8 @@ from app.web.gradio_texts import texts_of
 from training.config.applies import APPLIES
 from training.config.fields import BOUNDS, settings
 from training.config.peft_methods import OR, TYPES, methods
+from training.forecast.forecast import HOST_MOMENTS
+from training.foreign.entries import Outcome
 from training.run_folder.gguf_types import GgufType
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -65,11 +68,13 @@ def _of_settings() -> Iterator[tuple[str, str]]:
 
 
 def _of_tables() -> Iterator[tuple[str, str]]:
-    """The words of the results of a comparison, of the plots of a run, and of the types of GGUF."""
+    """The words of the results of a comparison, of the plots of a run, of a forecast, of an import, and of the types of GGUF."""
     for result in (*RESULTS, *LAST):
         yield from (("app/documents", text) for text in (result.label, result.group, result.short))
     for panel in PANELS:
         yield from ((PLOTS, text) for text in (panel.title, *(line.label for line in panel.lines)))
+    yield from (("training/forecast", moment) for moment in (*PEAKS.values(), *HOST_MOMENTS.values()))
+    yield from (("training/foreign", outcome.value) for outcome in Outcome)
     yield from (("training/run_folder", kind.meaning) for kind in GgufType)
 
 

@@ -18,6 +18,7 @@ from app.access import callers
 from app.access.permissions import check_change
 from app.errors import storage_problem
 from app.format.dataset_text import problems_of
+from app.texts import gettext_noop
 from training.errors import DataError, NotFound
 from worker.allowed_paths import STARTER
 from worker.datasets import datasets, folders, hub
@@ -83,13 +84,13 @@ def folder_reason() -> str:
     """Why no file of the server can be imported; empty if files can be."""
     if get_settings().data_folders:
         return ""
-    return "This server has no data folders. Set LATHE_DATA_FOLDERS and restart Lathe."
+    return gettext_noop("This server has no data folders. Set LATHE_DATA_FOLDERS and restart Lathe.")
 
 
 def hub_reason() -> str:
     """Why the hub cannot be used; empty if it can be."""
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
-        return "This server works offline (HF_HUB_OFFLINE is set). Upload the file instead."
+        return gettext_noop("This server works offline (HF_HUB_OFFLINE is set). Upload the file instead.")
     return ""
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from app.format import numbers
+from app.texts import _, gettext_noop
 from training.config.fields import in_words
 from training.config.run_config import RunConfig
 from training.forecast.forecast import DOUBT, Forecast
@@ -14,14 +15,15 @@ from worker.forecasts.forecast import Estimate
 from worker.forecasts.requested import Response
 from worker.forecasts.speed import Range, Speed
 
-CLOSE = f"The limit is within {DOUBT:.0%} of the forecast, the error of the formula: a simulated step decides."
+PEAKS = {name: f"The peak is at {moment}." for name, moment in MOMENTS.items()}
+"""The sentence on the moment of the peak, whole: languages put a moment into a sentence in ways of their own."""
 
 QUESTIONS = {
-    Wanted.MAX_LENGTH: "Maximum length",
-    Wanted.MICRO_BATCH_SIZE: "Micro batch size",
-    Wanted.LORA_R: "LoRA rank",
-    Wanted.GPUS: "Fewest GPUs",
-    Wanted.GPU: "Cheapest GPU",
+    Wanted.MAX_LENGTH: gettext_noop("Maximum length"),
+    Wanted.MICRO_BATCH_SIZE: gettext_noop("Micro batch size"),
+    Wanted.LORA_R: gettext_noop("LoRA rank"),
+    Wanted.GPUS: gettext_noop("Fewest GPUs"),
+    Wanted.GPU: gettext_noop("Cheapest GPU"),
 }
 
 
@@ -36,25 +38,42 @@ def response_page(response: Response) -> str:
 def verdict(forecast: Forecast) -> str:
     """Whether a run fits, in a few words."""
     if forecast.close:
-        return f"{'Fits' if forecast.fits else 'Does not fit'}, but is close to the limit"
-    return "Fits" if forecast.fits else "Cannot say without a simulation" if forecast.unknown else "Does not fit"
+        return _("Fits, but is close to the limit") if forecast.fits else _("Does not fit, but is close to the limit")
+    if forecast.unknown and not forecast.fits:
+        return _("Cannot say without a simulation")
+    return _("Fits") if forecast.fits else _("Does not fit")
+
+
+def close_to_the_limit() -> str:
+    """What to do about a forecast that is within its own error of the limit."""
+    sentence = _("The limit is within {share} of the forecast, the error of the formula: a simulated step decides.")
+    return sentence.format(share=f"{DOUBT:.0%}")
+
+
+def of_limit(size: int | None, limit: int | None) -> str:
+    """An amount of memory with its limit, if it has one: "3.0 GiB of 8.0 GiB"."""
+    return _("{size} of {limit}").format(size=byte_size(size), limit=byte_size(limit)) if limit else byte_size(size)
 
 
 def nothing_fits(card: Card | None) -> str:
     """What to do where no settings are proposed; on a CPU Lathe tries none."""
     if card is None:
-        return "Lower max_length or micro_batch_size, raise memory_limit, or choose a smaller model."
-    return "No setting that Lathe tried fits. Use more or larger GPUs, a shorter max_length or a smaller model."
+        return _("Lower max_length or micro_batch_size, raise memory_limit, or choose a smaller model.")
+    return _("No setting that Lathe tried fits. Use more or larger GPUs, a shorter max_length or a smaller model.")
 
 
 def misfit(forecast: Forecast | None, config: RunConfig) -> str:
     """Why a run is not expected to fit, as a sentence beside Start, after `lathe run` and in REST; empty if it is."""
     if forecast is None or forecast.fits:
         return ""
-    limit = f" of {byte_size(forecast.limit_bytes)}" if forecast.limit_bytes else ""
-    peak = f"{byte_size(forecast.peak_bytes)}{limit} on each process"
-    doubt = " A simulated step decides: the forecast is close to the limit." if forecast.close else ""
-    return f"{verdict(forecast)}: {peak}, with {config.micro_batch_size} x {forecast.batch.length:,} tokens.{doubt}"
+    sentence = _("{verdict}: {memory} on each process, with {rows} x {length} tokens.").format(
+        verdict=verdict(forecast),
+        memory=of_limit(forecast.peak_bytes, forecast.limit_bytes),
+        rows=config.micro_batch_size,
+        length=f"{forecast.batch.length:,}",
+    )
+    doubt = [_("A simulated step decides: the forecast is close to the limit.")] if forecast.close else []
+    return " ".join([sentence, *doubt])
 
 
 def forecast_page(estimate: Estimate) -> str:
@@ -66,12 +85,12 @@ def forecast_page(estimate: Estimate) -> str:
         f"{verdict(forecast)}: {hardware}, {config.method}, {config.strategy}, "
         f"{config.micro_batch_size} x {forecast.batch.length:,} tokens.",
         *forecast.reasons,
-        *([CLOSE] if forecast.close else []),
+        *([close_to_the_limit()] if forecast.close else []),
         "",
         numbers.table(_parts(estimate)),
         "",
         f"{forecast.trainable_parameters:,} of {forecast.total_parameters:,} parameters are trainable ({share}). "
-        f"The peak is at {MOMENTS[forecast.moment]}.",
+        f"{PEAKS[forecast.moment]}",
         *estimate.notes,
     ]
     if estimate.first_step:
@@ -125,22 +144,21 @@ def _advice(estimate: Estimate) -> list[list[str]]:
 def value_text(solution: Solution) -> str:
     """The answer in a few words."""
     if solution.value is None:
-        return "none"
+        return _("none")
     if solution.wanted is Wanted.GPU:
         return solution.card.label if solution.card else str(solution.value)
-    number = f"{solution.value:,}" if isinstance(solution.value, int) else solution.value
-    unit = {Wanted.MAX_LENGTH: " tokens", Wanted.MICRO_BATCH_SIZE: " rows"}.get(solution.wanted, "")
-    return f"{number}{unit}"
+    number = f"{solution.value:,}" if isinstance(solution.value, int) else str(solution.value)
+    with_unit = {Wanted.MAX_LENGTH: _("{number} tokens"), Wanted.MICRO_BATCH_SIZE: _("{number} rows")}
+    return with_unit.get(solution.wanted, "{number}").format(number=number)
 
 
 def memory_text(solution: Solution) -> str:
     """What the answer takes, or why there is none, and how it is known."""
     if solution.value is None or solution.forecast is None:
         return solution.reason
-    limit = f" of {byte_size(solution.forecast.limit_bytes)}" if solution.forecast.limit_bytes else ""
-    how = "Confirmed by a simulated step." if solution.confirmed else "By formula."
-    bounded = " More makes no difference." if solution.bounded else ""
-    return f"{byte_size(solution.peak_bytes)}{limit}. {how}{bounded}"
+    how = _("Confirmed by a simulated step.") if solution.confirmed else _("By formula.")
+    bounded = [_("More makes no difference.")] if solution.bounded else []
+    return " ".join([f"{of_limit(solution.peak_bytes, solution.forecast.limit_bytes)}.", how, *bounded])
 
 
 def solved_page(solutions: list[Solution]) -> str:
@@ -148,19 +166,19 @@ def solved_page(solutions: list[Solution]) -> str:
     rows = [["The most that fits", "", "Settings to change", ""]]
     for solution in solutions:
         changes = ", ".join(f"{name}={value}" for name, value in solution.changes.items()) or "none"
-        rows.append([QUESTIONS[solution.wanted], value_text(solution), changes, memory_text(solution)])
+        rows.append([_(QUESTIONS[solution.wanted]), value_text(solution), changes, memory_text(solution)])
     return numbers.table(rows)
 
 
 def speed_rows(speed: Speed) -> list[tuple[str, str]]:
     """The known ranges as pairs of a name and a text."""
     rows = [
-        ("Speed", _range(speed.tokens_per_second, "tokens/s", 0)),
-        ("Optimizer step", _range(speed.seconds_per_step, "s")),
-        ("Steps", f"{speed.steps:,}" if speed.steps else ""),
-        ("Time", _hours(speed.hours)),
-        ("Energy of the GPUs", _range(speed.kwh, "kWh")),
-        ("Cost", _range(speed.cost, "", 2)),
+        (_("Speed"), _range(speed.tokens_per_second, "tokens/s", 0)),
+        (_("Optimizer step"), _range(speed.seconds_per_step, "s")),
+        (_("Steps"), f"{speed.steps:,}" if speed.steps else ""),
+        (_("Time"), _hours(speed.hours)),
+        (_("Energy of the GPUs"), _range(speed.kwh, "kWh")),
+        (_("Cost"), _range(speed.cost, "", 2)),
     ]
     return [(name, text) for name, text in rows if text]
 
@@ -175,7 +193,7 @@ def _range(values: Range | None, unit: str, digits: int | None = None) -> str:
     if values is None:
         return ""
     low, high = (_number(value, digits) for value in values)
-    text = low if low == high else f"{low} to {high}"
+    text = _between(low, high)
     return f"{text} {unit}".strip()
 
 
@@ -189,4 +207,8 @@ def _hours(hours: Range | None) -> str:
     if hours is None:
         return ""
     low, high = (numbers.duration(value * 3600) for value in hours)
-    return low if low == high else f"{low} to {high}"
+    return _between(low, high)
+
+
+def _between(low: str, high: str) -> str:
+    return low if low == high else _("{low} to {high}").format(low=low, high=high)

@@ -1,10 +1,10 @@
 """The settings of a run as pages show them, in the language of the request: names, values and help."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from app.texts import _
+from app.texts import _, language
 from training.config.fields import Setting, settings
 
 
@@ -12,6 +12,12 @@ def label(name: str) -> str:
     """A setting's name on pages."""
     known = settings().get(name)
     return _(known.label) if known else name.replace("_", " ").capitalize()
+
+
+def listed(names: Iterable[str]) -> str:
+    """Settings inside a sentence: "model, data"; German nouns keep their capitals."""
+    words = ", ".join(map(label, names))
+    return words if language() else words.lower()
 
 
 def value_in_words(name: str, value: Any) -> str:

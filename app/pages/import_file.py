@@ -8,10 +8,13 @@ from urllib.parse import urlencode
 import gradio as gr
 from markupsafe import Markup
 
-from app.format.setting_text import in_words, label
+from app.format import numbers
+from app.format.setting_text import in_words, listed
 from app.pages.common import form
 from app.pages.common.html import UNQUEUED, each, html, note_html, panel, table, title, user_error_html
 from app.pages.common.upload_box import deleted_afterwards, uploads_only
+from app.texts import _, gettext_noop
+from app.web.gradio_texts import made
 from training.config.fields import settings
 from training.config.yaml_file import to_yaml
 from training.errors import UserError
@@ -24,19 +27,13 @@ finetuning_type: lora
 model_name_or_path: Qwen/Qwen3-0.6B
 cutoff_len: 2048
 per_device_train_batch_size: 2"""
-_EMPTY = Markup(
-    '<div class="empty"><h2>No file yet</h2><p>Paste or upload a YAML of LLaMA-Factory, axolotl, torchtune or Oumi, '
-    "arguments of trl, transformers or ms-swift, a configuration of accelerate, a DeepSpeed JSON, an adapter_config.json, a shell "
-    "script that trains, or a Python script or notebook of Unsloth or trl. You will see "
-    "what becomes of every key, and can open the result in New run.</p></div>"
-)
 _LONGEST = 2**20  # bytes; configurations are a few thousand
 _LONGEST_VALUE = 120
 _NOTES = {
-    Outcome.UNSUPPORTED: "Lathe does not apply these keys. The note says what to do instead.",
-    Outcome.TRANSLATED: "The setting has another name in Lathe, or becomes several.",
-    Outcome.TAKEN: "The same value.",
-    Outcome.NO_EFFECT: "Lathe needs no such setting, or it is off.",
+    Outcome.UNSUPPORTED: gettext_noop("Lathe does not apply these keys. The note says what to do instead."),
+    Outcome.TRANSLATED: gettext_noop("The setting has another name in Lathe, or becomes several."),
+    Outcome.TAKEN: gettext_noop("The same value."),
+    Outcome.NO_EFFECT: gettext_noop("Lathe needs no such setting, or it is off."),
 }
 
 
@@ -65,14 +62,14 @@ def build(demo: gr.Blocks) -> None:  # noqa: ARG001 every page takes it
             )
             ask = gr.Button("Import", variant="primary", elem_id="import")
         with gr.Column(scale=3):
-            result = html(_EMPTY)
+            result = html(made(_empty))
     ask.click(pasted, text, result, **UNQUEUED)
     upload.upload(dropped, upload, [upload, result], **UNQUEUED)
 
 
 def pasted(text: str | None) -> Markup:
     """The translation of a pasted file, or what is wrong with it."""
-    return _answer([("the pasted text", text)]) if text and text.strip() else _EMPTY
+    return _answer([(_("the pasted text"), text)]) if text and text.strip() else _empty()
 
 
 def dropped(files: list[str] | None) -> list[Any]:
@@ -81,6 +78,15 @@ def dropped(files: list[str] | None) -> list[Any]:
         return [gr.skip(), gr.skip()]
     with deleted_afterwards(files) as paths:
         return [None, _answer([(path.name, _read(path)) for path in paths])]
+
+
+def _empty() -> Markup:
+    sentence = _(
+        "Paste or upload a YAML of LLaMA-Factory, axolotl, torchtune or Oumi, arguments of trl, transformers or ms-swift, a "
+        "configuration of accelerate, a DeepSpeed JSON, an adapter_config.json, a shell script that trains, or a Python script "
+        "or notebook of Unsloth or trl. You will see what becomes of every key, and can open the result in New run."
+    )
+    return Markup('<div class="empty"><h2>{}</h2><p>{}</p></div>').format(_("No file yet"), sentence)
 
 
 def _read(path: Path) -> str:
@@ -109,27 +115,25 @@ def _checked(name: str, text: str) -> str:
 
 
 def _imported(imported: Imported) -> Markup:
-    missing = (
-        f" Choose in New run: {', '.join(label(name).lower() for name in imported.missing)}."
-        if imported.missing
-        else ""
+    sentences = [_("Recognized: {programs}.").format(programs=", ".join(imported.programs))]
+    if imported.missing:
+        sentences.append(_("Choose in New run: {settings}.").format(settings=listed(imported.missing)))
+    link = Markup('<a class="button primary" id="open-imported" href="/new?{}">{}</a>').format(
+        _query(imported), _("Open in New run")
     )
-    link = Markup('<a class="button primary" id="open-imported" href="/new?{}">Open in New run</a>').format(
-        _query(imported)
-    )
-    lead = Markup('<p class="note">Recognized: {}.{}</p>').format(", ".join(imported.programs), missing)
+    lead = note_html(" ".join(sentences))
     code = Markup("<pre><code>{}</code></pre>").format(to_yaml(imported.config()))
-    parts = [panel("Result", lead + code, aside=link)]
+    parts = [panel(_("Result"), lead + code, aside=link)]
     for outcome, note in _NOTES.items():
         some = [one for one in imported.entries if one.outcome is outcome]
         if some:
-            heading = f"{outcome.value.capitalize()} ({len(some)})"
-            parts.append(panel(heading, note_html(note) + _table(some)))
+            heading = f"{numbers.capitalized(_(outcome.value))} ({len(some)})"
+            parts.append(panel(heading, note_html(_(note)) + _table(some)))
     return Markup('<div class="imports">{}</div>').format(Markup("").join(parts))
 
 
 def _table(entries: Sequence[Entry]) -> Markup:
-    heads = Markup("<th>Key</th><th>Value</th><th>In Lathe</th><th>Note</th>")
+    heads = [_("Key"), _("Value"), _("In Lathe"), _("Note")]
     rows = [(one.key, _short(one.value), _here(one), one.note) for one in entries]
     return table(
         "imported",

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypedDict
 import gradio as gr
 from markupsafe import Markup, escape
 
+from app.texts import _
 from training.errors import UserError
 from training.units import NONE
 
@@ -77,10 +78,15 @@ def note_html(text: Any) -> Markup:
     return Markup('<p class="note">{}</p>').format(text)
 
 
+def looking_html(text: Any) -> Markup:
+    """What is done at the moment, until its result takes its place."""
+    return Markup('<p class="note looking">{}</p>').format(text)
+
+
 def database_unreachable() -> Markup:
     """The alert in the place of what cannot be read; a page with a timer retries."""
-    return Markup(
-        '<div class="alert" role="alert"><b>The database is unreachable.</b> No data is lost. Try again in a moment.</div>'
+    return Markup('<div class="alert" role="alert"><b>{}</b> {}</div>').format(
+        _("The database is unreachable."), _("No data is lost. Try again in a moment.")
     )
 
 

@@ -10,7 +10,9 @@ from app.access import callers
 from app.access.dataset_imports import samples
 from app.format import numbers
 from app.format.dataset_text import problems_of
+from app.pages.common.html import note_html
 from app.pages.new_run import data_cost, data_mix
+from app.texts import _
 from app.web.templating import filled, macros
 from training.config.data_sets import FIELDS, Source, entries, sources, written
 from training.config.run_config import RunConfig
@@ -28,7 +30,7 @@ def choices(*values: str) -> list[tuple[str, str]]:
     return (
         named
         + [(_label(item), item.id) for item in stored.values()]
-        + [(f"Starter sample: {path.name}", str(path)) for path in samples()]
+        + [(_("Starter sample: {name}").format(name=path.name), str(path)) for path in samples()]
     )
 
 
@@ -77,18 +79,18 @@ def describe(
     stored = _stored()
     found = entries(value)
     if found is None and value not in stored:
-        source = "Sample data that comes with Lathe" if value in map(str, samples()) else "File on the server"
-        return Markup(
-            '<p class="note">{}. Lathe checks it here up to 20 MiB, and a larger one when you press Start.</p>'
-        ).format(source), False
+        is_sample = value in map(str, samples())
+        source = _("Sample data that comes with Lathe.") if is_sample else _("File on the server.")
+        checked = _("Lathe checks it here up to 20 MiB, and a larger one when you press Start.")
+        return note_html(f"{source} {checked}"), False
     named = [(str(entry.get("path")), str(entry.get("columns") or columns)) for entry in found or [{"path": value}]]
     items = [(stored[path], mapping) for path, mapping in named if path in stored]
     costs = [data_cost.cost(item, model, max_length, mapping, named=found is not None) for item, mapping in items]
     held_out = [stored[path] for path in _paths(validation) if path in stored]
-    more = Markup("").join(text for text, _ in costs) + data_cost.repeated(
-        [item for item, _ in items], held_out, model, columns
+    more = Markup("").join(text for text, running in costs) + data_cost.repeated(
+        [item for item, mapping in items], held_out, model, columns
     )
-    waits = any(running for _, running in costs)
+    waits = any(running for text, running in costs)
     others = [item for item in stored.values() if item.id not in dict(named)]
     if found is None:
         return description_html(items[0][0], more + data_mix.add_html(others)), waits
@@ -108,7 +110,8 @@ def description_html(item: Dataset, cost: Markup | str = "") -> Markup:
 
 def error_html(error: DataError, name: str) -> Markup:
     """Why a file cannot be used: the row and field, the problem and the fix."""
-    place = ", ".join(f"{noun} {value}" for noun, value in (("row", error.line), ("field", error.field)) if value)
+    named = ((_("row"), error.line), (_("field"), error.field))
+    place = ", ".join(f"{noun} {value}" for noun, value in named if value)
     others = problems_of(error)[1:]
     return Markup('<div class="alert" role="alert"><b>{}</b>{} {} <em>{}</em></div>{}').format(
         name, f" ({place})" if place else "", error.message, error.fix, macros("parts.html").issues(others)

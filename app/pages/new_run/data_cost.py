@@ -11,6 +11,7 @@ from app.format import numbers
 from app.pages.common.cache import TimedCache
 from app.pages.common.form import local_model
 from app.pages.common.html import bar, each
+from app.texts import _, ngettext
 from training.data.row_formats import UNKNOWN
 from training.model_info.folder import has_tokenizer
 from training.tokens.duplicates import count_shared
@@ -52,30 +53,30 @@ def cost(item: Dataset, model: str, max_length: str, columns: str, *, named: boo
     name = Markup("<b>{}</b> ").format(item.name) if named else Markup("")
     if state.status == "running":
         share = state.done / state.total if state.total else None
-        done = f" {state.done:,} of {numbers.plural(state.total, 'row', 'rows')}" if state.total else ""
-        progress = Markup('<p class="note">{}Tokenizing for this model.{} {}</p>')
-        return progress.format(name, done, bar(share, label="Tokenized")), True
+        words = [_("Tokenizing for this model.")]
+        if state.total:
+            rows = numbers.plural(state.total, "row", "rows")
+            words.append(_("{count} of {total}").format(count=f"{state.done:,}", total=rows))
+        progress = Markup('<p class="note">{}{} {}</p>')
+        return progress.format(name, " ".join(words), bar(share, label=_("Tokenized"))), True
     if state.problem:
-        place = f"row {state.problem['line']} " if state.problem.get("line") else ""
+        line = state.problem.get("line")
+        place = _("row {number}").format(number=line) + " " if line else ""
         alert = Markup('<p class="alert">{}{}{} <em>{}</em></p>')
         return alert.format(name, place, state.problem["message"], state.problem["fix"]), False
     query = {"id": item.id, "tab": "lengths", "model": model, "max_length": max_length}
     link = Markup('<a href="/dataset?{}">{}</a>').format(
-        urlencode(query), "View lengths" if state.store else "Tokenize it"
+        urlencode(query), _("View lengths") if state.store else _("Tokenize it")
     )
     if state.store is None:
-        return Markup('<p class="note">{}Not tokenized for this model yet. {}</p>').format(name, link), False
+        waiting = _("Not tokenized for this model yet.")
+        return Markup('<p class="note">{}{} {}</p>').format(name, waiting, link), False
     store, limit = open_store(state.store), int(max_length)
     cut, without_loss = truncated(store.lengths, limit), untrained(store.first_trained, store.lengths, limit)
-    sentence = Markup('<p class="note">{}At {} tokens, {:,} of {} {} truncated; {}. {}</p>').format(
-        name,
-        numbers.count(limit),
-        cut,
-        numbers.plural(store.rows, "row", "rows"),
-        _is(cut),
-        _without_loss(without_loss),
-        link,
-    )
+    truncation = ngettext(
+        "At {limit} tokens, {count} of {rows} is truncated", "At {limit} tokens, {count} of {rows} are truncated", cut
+    ).format(limit=numbers.count(limit), count=f"{cut:,}", rows=numbers.plural(store.rows, "row", "rows"))
+    sentence = Markup('<p class="note">{}{}; {}. {}</p>').format(name, truncation, _without_loss(without_loss), link)
     return sentence, False
 
 
@@ -85,14 +86,19 @@ def repeated(training: Sequence[Dataset], held_out: Sequence[Dataset], model: st
     for number, second in enumerate(training):
         for first in training[:number]:
             if count := _shared(first, second, model, columns):
-                lines.append(
-                    f"{numbers.plural(count, 'row', 'rows')} of {second.name} {_is(count)} also in {first.name}."
+                shared = ngettext(
+                    "{count} row of {name} is also in {other}.", "{count} rows of {name} are also in {other}.", count
                 )
+                lines.append(shared.format(count=f"{count:,}", name=second.name, other=first.name))
     for evaluated in held_out:
         for first in training:
             if count := _shared(first, evaluated, model, columns):
-                rows = f"{numbers.plural(count, 'row', 'rows')} of the evaluation data {evaluated.name}"
-                lines.append(f"{rows} {_is(count)} also in {first.name}: evaluation looks better than it is.")
+                seen = ngettext(
+                    "{count} row of the evaluation data {name} is also in {other}: evaluation looks better than it is.",
+                    "{count} rows of the evaluation data {name} are also in {other}: evaluation looks better than it is.",
+                    count,
+                )
+                lines.append(seen.format(count=f"{count:,}", name=evaluated.name, other=first.name))
     items = each('<li class="warning">{}</li>', [(line,) for line in lines])
     return Markup('<ul class="issues">{}</ul>').format(items) if lines else Markup("")
 
@@ -109,13 +115,8 @@ def _count(first: str, second: str) -> int:
     return count_shared(open_store(Path(first)).hashes, open_store(Path(second)).hashes)
 
 
-def _is(rows: int) -> str:
-    return "is" if rows == 1 else "are"
-
-
 def _without_loss(rows: int) -> Markup | str:
     if not rows:
-        return "every row has tokens with loss"
-    return Markup('<b class="bad">{} no tokens with loss</b>').format(
-        "1 row has" if rows == 1 else f"{rows:,} rows have"
-    )
+        return _("every row has tokens with loss")
+    words = ngettext("{count} row has no tokens with loss", "{count} rows have no tokens with loss", rows)
+    return Markup('<b class="bad">{}</b>').format(words.format(count=f"{rows:,}"))

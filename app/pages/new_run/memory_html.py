@@ -5,16 +5,17 @@ and cost, and a simulated step as a chart. Pure.
 import json
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from app.format import forecast_text as words
-from app.format.forecast_text import QUESTIONS, memory_text, speed_rows, value_text
-from app.format.setting_text import in_words
+from app.format import numbers
+from app.format.forecast_text import PEAKS, QUESTIONS, memory_text, of_limit, speed_rows, value_text
+from app.format.setting_text import all_in_words
 from app.pages.common import form
-from app.pages.common.html import each
+from app.pages.common.html import each, looking_html, note_html
+from app.texts import _, gettext_noop, language
 from training.forecast.advice import Advice, Combination
 from training.forecast.forecast import HOST_MOMENTS, Forecast
-from training.forecast.formula.moments import MOMENTS
 from training.forecast.gpus import GIB, Card
 from training.forecast.solve import Solution, Wanted
 from training.units import byte_size
@@ -22,21 +23,29 @@ from worker.forecasts.forecast import Estimate
 from worker.forecasts.speed import Speed
 
 WIDTH, HEIGHT = 560, 150
-KINDS = ("weights", "optimizer", "gradients", "buffers", "activations", "logits", "other")
+KINDS = (
+    gettext_noop("weights"),
+    gettext_noop("optimizer"),
+    gettext_noop("gradients"),
+    gettext_noop("buffers"),
+    gettext_noop("activations"),
+    gettext_noop("logits"),
+    gettext_noop("other"),
+)
 """From the bottom up: memory that lasts for the whole step lies below memory that is freed within it."""
-_VERDICTS = {True: ("Fits", "good"), False: ("Does not fit", "bad"), None: ("", "")}
+_VERDICTS = {True: (gettext_noop("Fits"), "good"), False: (gettext_noop("Does not fit"), "bad"), None: ("", "")}
 
 
 def verdict_html(estimate: Estimate, place: Card | None) -> Markup:
     """Whether it fits, at which moment of a step it takes the most, and why."""
     forecast = estimate.forecast
-    limit = f" of {byte_size(forecast.limit_bytes)}" if forecast.limit_bytes else ""
-    peak = f"{byte_size(forecast.peak_bytes)}{limit} per {'GPU' if place else 'process'}"
+    memory = of_limit(forecast.peak_bytes, forecast.limit_bytes)
+    peak = (_("{memory} per GPU") if place else _("{memory} per process")).format(memory=memory)
     style = "warn" if forecast.unknown or forecast.close else "good" if forecast.fits else "bad"
-    lead = Markup('<p class="verdict"><b class="{}">{}</b>: {}. The peak is at {}.</p>').format(
-        style, words.verdict(forecast), peak, MOMENTS[forecast.moment]
+    lead = Markup('<p class="verdict"><b class="{}">{}</b>: {}. {}</p>').format(
+        style, words.verdict(forecast), peak, _(PEAKS[forecast.moment])
     )
-    close = [words.CLOSE] if forecast.close else []
+    close = [words.close_to_the_limit()] if forecast.close else []
     reasons = each('<p class="note">{}</p>', [(reason,) for reason in [*forecast.reasons, *close, *estimate.notes]])
     return lead + reasons
 
@@ -47,35 +56,36 @@ def parts_html(estimate: Estimate) -> Markup:
     whole = max(forecast.peak_bytes, forecast.limit_bytes or 0, 1)
     bars = each(
         '<i class="part part-{}" style="width:{}%" title="{}: {}"></i>',
-        [(name, f"{amount / whole * 100:.2f}", name, byte_size(amount)) for name, amount in forecast.parts.items()],
+        [(name, f"{amount / whole * 100:.2f}", _(name), byte_size(amount)) for name, amount in forecast.parts.items()],
     )
     mark = f"{(forecast.limit_bytes or whole) / whole * 100:.2f}"
-    bar = Markup(
-        '<div class="parts" role="img" aria-label="Parts of the memory">{}<b style="left:{}%"></b></div>'
-    ).format(bars, mark)
+    bar = Markup('<div class="parts" role="img" aria-label="{}">{}<b style="left:{}%"></b></div>').format(
+        _("Parts of the memory"), bars, mark
+    )
     rows = each(
         '<div><dt><i class="part part-{}"></i>{}</dt><dd>{}</dd></div>',
-        [(name, name.capitalize(), byte_size(amount)) for name, amount in forecast.parts.items()],
+        [(name, _capitalized(name), byte_size(amount)) for name, amount in forecast.parts.items()],
     )
-    at_host = f"Host RAM {HOST_MOMENTS[forecast.host_moment]}"
+    at_host = _("Host RAM {moment}").format(moment=_(HOST_MOMENTS[forecast.host_moment]))
     more = [(at_host, forecast.host_bytes, forecast.host_limit_bytes), ("NVMe", forecast.nvme_bytes, None)]
     rows += each(
-        '<div class="whole"><dt>{}</dt><dd>{}{}</dd></div>',
-        [(name, byte_size(size), f" of {byte_size(limit)}" if limit else "") for name, size, limit in more if size],
+        '<div class="whole"><dt>{}</dt><dd>{}</dd></div>',
+        [(name, of_limit(size, limit)) for name, size, limit in more if size],
     )
     return bar + Markup('<dl class="legend">{}</dl>').format(rows)
 
 
 def host_text(forecast: Forecast) -> str:
     """The host memory, and the moment that needs the most."""
-    return f"Host RAM: {byte_size(forecast.host_bytes)} {HOST_MOMENTS[forecast.host_moment]}."
+    memory = byte_size(forecast.host_bytes)
+    return _("Host RAM: {memory} {moment}.").format(memory=memory, moment=_(HOST_MOMENTS[forecast.host_moment]))
 
 
 def cell_html(rung: Combination) -> Markup:
     """A combination of strategy and method as a cell of a table, with a button."""
     if rung.forecast is None:
         return Markup('<td class="muted" title="{}">-</td>').format(rung.refused)
-    verdict = " ".join(rung.forecast.reasons) or f"Fits. {host_text(rung.forecast)}"
+    verdict = " ".join(rung.forecast.reasons or (_("Fits."), host_text(rung.forecast)))
     return Markup('<td class="{}"><button type="button" data-send="{}" title="{}">{}</button></td>').format(
         "good" if rung.forecast.fits else "bad",
         json.dumps({"changes": rung.changes}),
@@ -88,8 +98,10 @@ def option_html(advice: Advice, changes: dict[str, Any]) -> Markup:
     """A configuration that fits, with a button; empty for the form's own."""
     if not changes:
         return Markup("")
-    cost = f"{byte_size(advice.forecast.peak_bytes)} · {advice.relative_speed:.0%} of the fastest speed. {advice.cost}"
-    return Markup("<li>{}<span>{}</span></li>").format(form.fix_button(changes), cost)
+    speed = _("{share} of the fastest speed.").format(share=f"{advice.relative_speed:.0%}")
+    return Markup("<li>{}<span>{} · {} {}</span></li>").format(
+        form.fix_button(changes), byte_size(advice.forecast.peak_bytes), speed, advice.cost
+    )
 
 
 def most_html(solutions: list[Solution], *, confirming: bool = False) -> Markup:
@@ -97,22 +109,23 @@ def most_html(solutions: list[Solution], *, confirming: bool = False) -> Markup:
     rows = Markup("").join(
         _solution(solution) for solution in solutions if solution.value is not None or solution.reason
     )
-    note = Markup('<p class="note looking">Confirming with simulated steps.</p>') if confirming else Markup("")
+    note = looking_html(_("Confirming with simulated steps.")) if confirming else Markup("")
     return Markup('<ul class="ways most">{}</ul>{}').format(rows, note)
 
 
 def _solution(solution: Solution) -> Markup:
-    question = QUESTIONS[solution.wanted]
+    question = _(QUESTIONS[solution.wanted])
     if solution.value is None:
-        return Markup("<li><b>{}: none</b><span>{}</span></li>").format(question, solution.reason)
+        return Markup("<li><b>{}: {}</b><span>{}</span></li>").format(question, _("none"), solution.reason)
     sent = {"card": solution.value} if solution.wanted is Wanted.GPU else {"changes": solution.changes}
     text = f"{question}: {value_text(solution)}"
     if not solution.changes and solution.wanted is not Wanted.GPU:
         return Markup("<li><b>{}</b><span>{}</span></li>").format(text, memory_text(solution))
     others = {name: value for name, value in solution.changes.items() if name != solution.wanted.value}
-    more = f" Also sets {', '.join(in_words(name, value) for name, value in others.items())}." if others else ""
-    return Markup('<li><button type="button" class="fix" data-send="{}">Set {}</button><span>{}{}</span></li>').format(
-        json.dumps(sent), f"{text[:1].lower()}{text[1:]}", memory_text(solution), more
+    more = [_("Also sets {settings}.").format(settings=all_in_words(others))] if others else []
+    what = text if language() else f"{text[:1].lower()}{text[1:]}"  # a German noun keeps its capital
+    return Markup('<li><button type="button" class="fix" data-send="{}">{}</button><span>{}</span></li>').format(
+        json.dumps(sent), _("Set {settings}").format(settings=what), " ".join([memory_text(solution), *more])
     )
 
 
@@ -122,7 +135,7 @@ def speed_html(speed: Speed) -> Markup:
     notes = each('<p class="note">{}</p>', [(note,) for note in speed.notes])
     if not speed.tokens_per_second:
         return notes
-    return Markup('<h3>Time and cost</h3><dl class="legend speed">{}</dl>{}').format(rows, notes)
+    return Markup('<h3>{}</h3><dl class="legend speed">{}</dl>{}').format(_("Time and cost"), rows, notes)
 
 
 def simulation_html(done: dict[str, Any]) -> Markup:
@@ -135,13 +148,19 @@ def simulation_html(done: dict[str, Any]) -> Markup:
     overhead = done.get("besides_bytes", 0)
     verdict, style = _VERDICTS[done.get("fits")]
     total = byte_size(done["peak_bytes"] + overhead)
-    overhead_part = f", including {byte_size(overhead)} for the CUDA context and fragmentation" if overhead else ""
-    lead = Markup('<p class="verdict"><b class="{}">{}</b> {} in the {} pass{}.</p>').format(
-        style, verdict, total, done["phase"], overhead_part
+    sentence = _("{memory} in the {phase} pass.")
+    if overhead:
+        sentence = _("{memory} in the {phase} pass, including {overhead} for the CUDA context and fragmentation.")
+    lead = Markup('<p class="verdict"><b class="{}">{}</b> {}</p>').format(
+        style, _(verdict), sentence.format(memory=total, phase=done["phase"], overhead=byte_size(overhead))
     )
     where = done["module"] or done["operator"]
-    line = Markup(' <span class="muted">{} in {}</span>').format(done["line"], done["function"]) if done["line"] else ""
-    place = Markup('<p class="note">The peak is in <code>{}</code>{}.</p>').format(where, line)
+    if done["line"]:
+        at = _("{line} in {function}").format(line=done["line"], function=done["function"])
+        where = Markup('<code>{}</code> <span class="muted">{}</span>').format(where, at)
+    else:
+        where = Markup("<code>{}</code>").format(where)
+    place = note_html(escape(_("The peak is in {place}.")).format(place=where))
     return lead + place + _picture(done) + _parts_legend(done["parts"])
 
 
@@ -154,13 +173,13 @@ def _picture(done: dict[str, Any]) -> Markup:
     for kind in [*KINDS, *({kind for point in points for kind in point["bytes"]} - set(KINDS))]:
         above = [low + point["bytes"].get(kind, 0) for low, point in zip(below, points, strict=True)]
         if above != below:
-            areas.append((kind, _outline(below, above, across, top), kind))
+            areas.append((kind, _outline(below, above, across, top), _(kind)))
         below = above
     marks = each('<line x1="{0}" x2="{0}" y1="0" y2="{1}"/><text x="{2}" y="11">{3}</text>', _phases(points, across))
     shapes = each('<polygon class="part part-{}" points="{}"><title>{}</title></polygon>', areas)
-    return Markup(
-        '<svg class="timeline" viewBox="0 0 {} {}" role="img" aria-label="Live memory over a step">{}{}</svg>'
-    ).format(WIDTH, HEIGHT, shapes, marks)
+    return Markup('<svg class="timeline" viewBox="0 0 {} {}" role="img" aria-label="{}">{}{}</svg>').format(
+        WIDTH, HEIGHT, _("Live memory over a step"), shapes, marks
+    )
 
 
 def _phases(points: list[dict[str, Any]], across: float) -> list[tuple[str, int, str, str]]:
@@ -187,6 +206,10 @@ def _outline(below: list[float], above: list[float], across: float, top: float) 
 def _parts_legend(parts: dict[str, int]) -> Markup:
     rows = each(
         '<div><dt><i class="part part-{}"></i>{}</dt><dd>{}</dd></div>',
-        [(name, name.capitalize(), byte_size(amount)) for name, amount in parts.items() if amount],
+        [(name, _capitalized(name), byte_size(amount)) for name, amount in parts.items() if amount],
     )
     return Markup('<dl class="legend">{}</dl>').format(rows)
+
+
+def _capitalized(part: str) -> str:
+    return numbers.capitalized(_(part))

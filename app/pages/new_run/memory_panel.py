@@ -13,7 +13,7 @@ from app.access import callers
 from app.format.forecast_text import nothing_fits
 from app.pages.common import form
 from app.pages.common.cache import TimedCache
-from app.pages.common.html import HTML, UNQUEUED, each, html, note_html, table
+from app.pages.common.html import HTML, UNQUEUED, each, html, looking_html, note_html, table
 from app.pages.new_run import review
 from app.pages.new_run.memory_html import (
     cell_html,
@@ -43,11 +43,9 @@ from worker.store.database import UNREACHABLE
 
 HERE = "here"
 _COUNTS = ("1", "2", "4", "8")
-_SIMULATING = Markup('<p class="note looking">Simulating a step. A large model takes up to a minute.</p>')
 _steps: TimedCache[str, dict[str, Any]] = TimedCache(seconds=600, size=16)
 _solutions: TimedCache[str, list[Solution]] = TimedCache(seconds=120, size=32)
 _shapes: TimedCache[tuple[str, str | None, Task], ModelShape | ModelError] = TimedCache(seconds=30)
-_FETCHING = Markup('<p class="note looking">Fetching config.json from the hub.</p>')
 
 
 @dataclass(frozen=True)
@@ -106,9 +104,7 @@ def wire(panel: MemoryPanel, changed: Any, inputs: list[Any], names: tuple[str, 
     refresh_after(changed, panel, inputs, names)
     picked = [panel.card.change, panel.count.change]
     _settle(gr.on(picked, forecast, fields, panel.answer, trigger_mode="always_last", **UNQUEUED), panel, inputs, names)
-    panel.simulate.click(lambda: _SIMULATING, None, panel.step, **UNQUEUED).then(
-        simulated, fields, panel.step, **UNQUEUED
-    )
+    panel.simulate.click(_simulating, None, panel.step, **UNQUEUED).then(simulated, fields, panel.step, **UNQUEUED)
 
 
 def refresh_after(event: Any, panel: MemoryPanel, inputs: list[Any], names: tuple[str, ...]) -> None:
@@ -131,7 +127,7 @@ def _settle(event: Any, panel: MemoryPanel, inputs: list[Any], names: tuple[str,
             return [Markup(""), False]
         if _step_key(question, card) in _steps:
             return [_step(question, card), False]
-        return [_SIMULATING, True]
+        return [_simulating(), True]
 
     def simulated(decides: bool, card: str, count: str, *typed: Any) -> Any:
         return step(card, count, *typed) if decides else gr.skip()
@@ -139,6 +135,10 @@ def _settle(event: Any, panel: MemoryPanel, inputs: list[Any], names: tuple[str,
     step, fields, decides = _by_name(step_html, names), _fields(panel, inputs), gr.State(False)
     settled = event.then(_by_name(close, names), fields, [panel.step, decides], trigger_mode="always_last", **UNQUEUED)
     settled.then(simulated, [decides, *fields], panel.step, trigger_mode="always_last", **UNQUEUED)
+
+
+def _simulating() -> Markup:
+    return looking_html(_("Simulating a step. A large model takes up to a minute."))
 
 
 def _by_name(answer: Callable[[Values, str, str], Any], names: tuple[str, ...]) -> Callable[..., Any]:
@@ -207,10 +207,10 @@ class Question:
 def _question(values: Values, card: str, count: str) -> Question | Markup | str:
     """The run to forecast, or what the form still needs."""
     if not values.get("model"):
-        return "Choose a model to see the memory forecast."
+        return _("Choose a model to see the memory forecast.")
     typed = form.check({**values, "data": values.get("data") or "none"})
     if isinstance(typed, list):
-        return "Fix the problems above to see the memory forecast."
+        return _("Fix the problems above to see the memory forecast.")
     config = callers.settled(on_gpus(typed, int(count or 0))).readable
     model, revision, task = config.model, config.revision, config.task
     shape = _shapes.get((model, revision, task), lambda: _shape(model, revision, task))
@@ -243,14 +243,16 @@ def _unknown_shape(error: ModelError, revision: str | None) -> Markup:
     if not HUB_ID.fullmatch(str(error.problem.value)):
         return Markup("{} {}").format(sentence, error.fix)
     send = json.dumps({"fetch": error.problem.value, "revision": revision})
-    button = Markup('<button type="button" class="fix" data-send="{}">Fetch its config.json</button>').format(send)
-    return Markup("{} The forecast needs its config.json, a few kB. {}").format(sentence, button)
+    button = Markup('<button type="button" class="fix" data-send="{}">{}</button>').format(
+        send, _("Fetch its config.json")
+    )
+    return Markup("{} {} {}").format(sentence, _("The forecast needs its config.json, a few kB."), button)
 
 
 def _asked(event: gr.EventData) -> list[Any]:
     """The model whose config.json a button asks for, and a note while it is fetched."""
     asked = event._data if isinstance(event._data, dict) else {}
-    return [_FETCHING, asked] if asked.get("fetch") else [gr.skip(), {}]
+    return [looking_html(_("Fetching config.json from the hub.")), asked] if asked.get("fetch") else [gr.skip(), {}]
 
 
 def _fetch(asked: dict[str, Any]) -> Markup | None:
@@ -279,7 +281,7 @@ def _advice(estimate: Estimate, placement: dict[str, Any], card: Card | None) ->
     if not estimate.advice:  # the form's own settings may fit, and no others that were tried
         return first if estimate.forecast.fits else first + note_html(nothing_fits(card))
     items = Markup("").join(option_html(advice, placement | advice.changes) for advice in estimate.advice)
-    heading = "Also fits" if estimate.forecast.fits else "Settings that fit, fastest first"
+    heading = _("Also fits") if estimate.forecast.fits else _("Settings that fit, fastest first")
     return first + Markup('<h3>{}</h3><ul class="ways">{}</ul>').format(heading, items) if items else first
 
 
@@ -288,7 +290,7 @@ def _first_step(estimate: Estimate, placement: dict[str, Any]) -> Markup:
     if not estimate.first_step:
         return Markup("")
     button = form.fix_button(estimate.first_step, placement)
-    return Markup('<p class="first-step">First step: {}</p>').format(button)
+    return Markup('<p class="first-step">{} {}</p>').format(_("First step:"), button)
 
 
 def _ladder(question: Question) -> Markup:
@@ -304,6 +306,6 @@ def _ladder(question: Question) -> Markup:
         "<tr><th>{}</th>{}</tr>",
         [(name, Markup("").join(cells[name, method] for method in methods)) for name in strategies],
     )
-    return Markup("<details open><summary>Every strategy and method</summary>{}</details>").format(
-        table("figures ladder", ["GiB on each GPU", *methods], rows)
+    return Markup("<details open><summary>{}</summary>{}</details>").format(
+        _("Every strategy and method"), table("figures ladder", [_("GiB on each GPU"), *methods], rows)
     )

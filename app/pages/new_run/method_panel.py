@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from app.access import callers
 from app.format import numbers
@@ -13,8 +13,8 @@ from app.format.setting_text import label, value_in_words
 from app.pages.common import form
 from app.pages.common.cache import TimedCache
 from app.pages.common.form import local_model
-from app.pages.common.html import HTML, UNQUEUED, bar, each, html, table
-from app.texts import _
+from app.pages.common.html import HTML, UNQUEUED, bar, each, html, looking_html, note_html, table
+from app.texts import _, gettext_noop
 from app.web.gradio_texts import made
 from training.config.applies import Values
 from training.config.choices import Group
@@ -23,10 +23,11 @@ from training.config.peft_methods import Option, method
 from training.config.run_config import RunConfig
 from worker.forecasts import shapes
 
-_PARTS = {"matched": "With an adapter", "whole": "Fully trained", "others": "Linear, not trained"}
-_LOADING = Markup(
-    '<p class="note looking">Building the model without its weights: about 10 s, once for these settings. {}</p>'
-).format(bar(None, label="Building the model"))
+_PARTS = {
+    "matched": gettext_noop("With an adapter"),
+    "whole": gettext_noop("Fully trained"),
+    "others": gettext_noop("Linear, not trained"),
+}
 _DECIDING = {"model", "revision", "task", *(name for name, item in settings().items() if item.group is Group.METHOD)}
 _answers: TimedCache[str, shapes.Targets] = TimedCache(seconds=3600)
 
@@ -54,8 +55,13 @@ def wire(panel: MethodPanel, chosen: Any, inputs: list[Any], names: tuple[str, .
         return targets_html(dict(zip(names, typed, strict=True)))
 
     chosen.change(lambda name: [options_html(str(name)), ""], chosen, [panel.options, panel.targets], **UNQUEUED)
-    loading = panel.show_targets.click(lambda: _LOADING, None, panel.targets, **UNQUEUED)
+    loading = panel.show_targets.click(_loading, None, panel.targets, **UNQUEUED)
     loading.then(targets, inputs, panel.targets, **UNQUEUED)
+
+
+def _loading() -> Markup:
+    sentence = _("Building the model without its weights: about 10 s, once for these settings.")
+    return looking_html(Markup("{} {}").format(sentence, bar(None, label=_("Building the model"))))
 
 
 def options_html(name: str) -> Markup:
@@ -83,10 +89,13 @@ def targets_html(values: Values) -> Markup:
     except ConfigError as error:  # is not cached, since it may be gone at the next try
         return _problem(label(error.problem.field), error.message, error.fix)
     share = numbers.percent(answer["trainable"] / answer["total"], 4)
-    lead = Markup('<p class="note"><b>{}</b> of {} parameters are trainable ({}).</p>').format(
-        f"{answer['trainable']:,}", f"{answer['total']:,}", share
+    trainable = Markup("<b>{}</b>").format(f"{answer['trainable']:,}")
+    lead = escape(_("{count} of {total} parameters are trainable ({share}).")).format(
+        count=trainable, total=f"{answer['total']:,}", share=share
     )
-    return lead + Markup("").join(_group(heading, answer[part]) for part, heading in _PARTS.items() if answer[part])
+    return note_html(lead) + Markup("").join(
+        _group(heading, answer[part]) for part, heading in _PARTS.items() if answer[part]
+    )
 
 
 def _key(config: RunConfig) -> str:
@@ -101,7 +110,7 @@ def _group(heading: str, groups: list[dict[str, Any]]) -> Markup:
         "<tr><td><code>{}</code></td><td>x {}</td><td>{}</td></tr>",
         [(group["pattern"], f"{group['count']:,}", group["shape"]) for group in groups],
     )
-    return table("figures", each("<th>{}</th>", [(heading,), ("",), ("in → out",)]), rows)
+    return table("figures", each("<th>{}</th>", [(_(heading),), ("",), (_("in → out"),)]), rows)
 
 
 def _problem(label: str, message: str, fix: str) -> Markup:

@@ -2,13 +2,14 @@
 
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from app.access import notify
 from app.format.setting_text import label
 from app.pages.common import form
 from app.pages.common.form import Draft
 from app.pages.common.html import database_unreachable
+from app.texts import _
 from worker.store import database, runs
 from worker.store.database import UNREACHABLE
 from worker.store.runs import RunNotFound
@@ -38,13 +39,11 @@ def draft_or_clone(draft: Draft, clone: str) -> tuple[Draft, Markup | str]:
     except UNREACHABLE:
         return draft, database_unreachable()
     except RunNotFound as error:
-        return draft, Markup('<div class="alert" role="alert"><b>Could not clone the run.</b> {}</div>').format(
-            str(error)
-        )
-    banner = Markup(
-        '<div class="banner">Cloned from <a href="/run?id={}">{}</a>. Edit any setting, then press Start.</div>'
-    )
-    banner = banner.format(run.id, run.name)
+        alert = Markup('<div class="alert" role="alert"><b>{}</b> {}</div>')
+        return draft, alert.format(_("Could not clone the run."), str(error))
+    link = Markup('<a href="/run?id={}">{}</a>').format(run.id, run.name)
+    cloned = escape(_("Cloned from {run}. Edit any setting, then press Start.")).format(run=link)
+    banner = Markup('<div class="banner">{}</div>').format(cloned)
     return (draft if draft.parent == run.id else Draft(form.from_config(run.config), run.id)), banner
 
 
@@ -53,5 +52,6 @@ def from_link(given: dict[str, Any], draft: Draft) -> Markup:
     names = ", ".join(label(name) for name in given)
     back = Markup("")
     if draft.values != form.defaults():
-        back = Markup(' Your draft is kept: <a href="/new?earlier=1">open it again</a>.')
-    return Markup('<div class="banner">The link set {}; everything else is at its default.{}</div>').format(names, back)
+        back = Markup(' {} <a href="/new?earlier=1">{}</a>.').format(_("Your draft is kept:"), _("open it again"))
+    what = _("The link set {settings}; everything else is at its default.").format(settings=names)
+    return Markup('<div class="banner">{}{}</div>').format(what, back)

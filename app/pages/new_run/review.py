@@ -4,15 +4,16 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from app.access import callers
 from app.format import forecast_text as words
 from app.format import numbers
-from app.format.setting_text import label
+from app.format.setting_text import label, listed
 from app.pages.common import form
 from app.pages.common.cache import TimedCache
 from app.pages.common.html import each, facts
+from app.texts import _
 from training import rules
 from training.config.applies import Values
 from training.config.choices import EngineName
@@ -33,7 +34,7 @@ from worker.supervision import launcher
 NO_ZERO = "// Choose a ZeRO stage or FSDP2 as strategy to see its configuration."
 _STAND_INS = {"model": "MODEL", "data": "DATA"}
 
-_MISFIT = Markup('<li class="advice">{} <em>The card Memory lists settings that fit.</em></li>')
+_MISFIT = Markup('<li class="advice">{} <em>{}</em></li>')
 
 _machines: TimedCache[EngineName, Machine] = TimedCache(seconds=30)
 
@@ -108,25 +109,28 @@ def processes_here() -> int:
 def machine_label(here: Machine) -> str:
     """The machine in a line: "2 x NVIDIA A100, 80.0 GiB each", or "CPU (no GPU found)"."""
     if here == A_CLUSTER:
-        return "Any free worker"
+        return _("Any free worker")
     if here in (A_CLUSTER, A_CPU_CLUSTER):
-        return "Nodes of the Slurm cluster"
+        return _("Nodes of the Slurm cluster")
     if here.kind == "cpu":
-        return "CPU (no GPU found)"
+        return _("CPU (no GPU found)")
     name = here.names[0] if len(set(here.names)) == 1 else "GPU"
-    memory = f", {byte_size(min(here.memory_bytes))} each" if here.memory_bytes else ""
-    return f"{here.devices} x {name}{memory}"
+    devices = f"{here.devices} x {name}"
+    if not here.memory_bytes:
+        return devices
+    return _("{devices}, {memory} each").format(devices=devices, memory=byte_size(min(here.memory_bytes)))
 
 
 def summary_html(checked: Review) -> Markup:
     """Model, global batch size and hardware of the form's run."""
     pairs = [
-        ("Global batch size", _batch(checked)),
-        ("Hardware", machine_label(machine(checked.config.engine if checked.config else EngineName.AUTO))),
+        (_("Global batch size"), _batch(checked)),
+        (_("Hardware"), machine_label(machine(checked.config.engine if checked.config else EngineName.AUTO))),
     ]
     if checked.model and checked.model.is_local:
-        size = f", {numbers.count(checked.model.parameters)} parameters" if checked.model.parameters else ""
-        pairs.insert(0, ("Model", f"{checked.model.architecture}{size}"))
+        parameters = _("{number} parameters").format(number=numbers.count(checked.model.parameters))
+        known = [checked.model.architecture, *([parameters] if checked.model.parameters else [])]
+        pairs.insert(0, (_("Model"), ", ".join(known)))
     return facts(pairs)
 
 
@@ -135,21 +139,22 @@ def problems_html(checked: Review, refused: list[Problem] | None = None) -> Mark
     problems = [*checked.problems, *(problem for problem in refused or [] if problem not in checked.problems)]
     items = [_problem(problem) for problem in problems] + [_conflict(conflict) for conflict in checked.conflicts]
     if checked.misfit:
-        items.append(_MISFIT.format(checked.misfit))
+        items.append(_MISFIT.format(checked.misfit, _("The card Memory lists settings that fit.")))
     if not items:
-        return Markup('<p class="ready">Ready to start.</p>')
+        return Markup('<p class="ready">{}</p>').format(_("Ready to start."))
     lead = _lead(checked, problems)
     return Markup('{}<ul class="problems">{}</ul>').format(lead, Markup("").join(items))
 
 
 def _lead(checked: Review, problems: list[Problem]) -> Markup:
-    missing = [label(problem.field) for problem in problems if _is_missing(problem)]
+    missing = [problem.field for problem in problems if _is_missing(problem)]
     others = len(problems) - len(missing) + sum(conflict.blocking for conflict in checked.conflicts)
-    sentences = [f"To start, choose: {', '.join(missing).lower()}."] if missing else []
-    sentences += [f"Fix {numbers.plural(others, 'problem', 'problems')} to start."] if others else []
+    sentences = [_("To start, choose: {settings}.").format(settings=listed(missing))] if missing else []
+    if others:
+        sentences.append(_("Fix {problems} to start.").format(problems=numbers.plural(others, "problem", "problems")))
     if not sentences and checked.misfit:
-        sentences = ["Start is possible, but the run is not expected to fit in memory:"]
-    return Markup('<p class="lead">{}</p>').format(" ".join(sentences) or "Ready to start, with advice:")
+        sentences = [_("Start is possible, but the run is not expected to fit in memory:")]
+    return Markup('<p class="lead">{}</p>').format(" ".join(sentences) or _("Ready to start, with advice:"))
 
 
 def _problem(problem: Problem) -> Markup:
@@ -158,7 +163,8 @@ def _problem(problem: Problem) -> Markup:
         problem.field, label(problem.field)
     )
     if _is_missing(problem):
-        return Markup('<li class="missing">{} is missing. <em>{}</em></li>').format(goto, problem.fix)
+        sentence = escape(_("{setting} is missing.")).format(setting=goto)
+        return Markup('<li class="missing">{} <em>{}</em></li>').format(sentence, problem.fix)
     return Markup('<li class="blocking" data-field="{}">{}{} {} <em>{}</em>{}</li>').format(
         problem.field, goto, given, problem.message, problem.fix, form.fix_button(problem.changes)
     )
@@ -178,14 +184,14 @@ def _conflict(conflict: Conflict) -> Markup:
 def _batch(checked: Review) -> str:
     if checked.global_batch is None:
         return NONE
-    return f"{numbers.plural(checked.global_batch, 'row', 'rows')} per step"
+    return _("{rows} per step").format(rows=numbers.plural(checked.global_batch, "row", "rows"))
 
 
 def _deepspeed(config: RunConfig, model: ModelFacts | None, here: Machine) -> str:
     precision = here.precision_of(config.precision)
     if config.deepspeed_config and own_deepspeed(config) is None:
-        return "// Lathe reads and checks the file when you press Start."
+        return _("// Lathe reads and checks the file when you press Start.")
     resolved: dict[str, Any] | None = deepspeed_config(config, model.hidden_size if model else None, precision)
     if sharded := fsdp_config(config):
         return f"// fsdp_config of transformers\n{json.dumps(sharded, indent=2)}"
-    return NO_ZERO if resolved is None else json.dumps(resolved, indent=2)
+    return _(NO_ZERO) if resolved is None else json.dumps(resolved, indent=2)

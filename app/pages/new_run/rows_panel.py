@@ -10,14 +10,14 @@ from app.access import callers
 from app.format.rows import heading
 from app.format.setting_text import label
 from app.pages.common import form
-from app.pages.common.html import HTML, UNQUEUED, each, html, note_html
+from app.pages.common.html import HTML, UNQUEUED, each, html, looking_html, note_html
+from app.texts import _
 from app.web.templating import filled
 from training.config.applies import Values
 from training.config.fields import ConfigError
 from worker.runs.rows_check import check_rows
 from worker.store.database import UNREACHABLE
 
-_LOADING = Markup('<p class="note looking">Rendering the first rows. This takes a few seconds.</p>')
 _ABOUT = Markup(
     '<p class="note">Shows some rows as the run trains on them, and finds faults of the chat template. Start checks the same.</p>'
 )
@@ -46,21 +46,23 @@ def wire(panel: RowsPanel, inputs: list[Any], names: tuple[str, ...]) -> None:
     def rendered_rows(*typed: Any) -> Markup:
         return rows_html(dict(zip(names, typed, strict=True)))
 
-    panel.show.click(lambda: _LOADING, None, panel.rows, **UNQUEUED).then(rendered_rows, inputs, panel.rows, **UNQUEUED)
+    panel.show.click(
+        lambda: looking_html(_("Rendering the first rows. This takes a few seconds.")), None, panel.rows, **UNQUEUED
+    ).then(rendered_rows, inputs, panel.rows, **UNQUEUED)
 
 
 def rows_html(values: Values) -> Markup:
     """The rendered rows and faults of the form's run, or what it still needs."""
     if not values.get("model") or not values.get("data"):
-        return note_html("Choose a model and a data set to see rendered rows.")
+        return note_html(_("Choose a model and a data set to see rendered rows."))
     config = form.check(values)
     if isinstance(config, list):
-        return note_html("Fix the problems above to see rendered rows.")
+        return note_html(_("Fix the problems above to see rendered rows."))
     try:
         checked = check_rows(config, callers.current().allowed)
     except ConfigError as error:
         items = [(label(one.field), one.message, one.fix) for one in error.problems]
         return each('<p class="note"><b>{}</b> {} <em>{}</em></p>', items)
     except UNREACHABLE:
-        return note_html("The database is unreachable. Try again.")
+        return note_html(_("The database is unreachable. Try again."))
     return filled("new_run/rows.html", sets=checked, heading=heading, fix_button=form.fix_button)

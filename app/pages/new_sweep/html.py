@@ -9,6 +9,7 @@ from app.format import numbers
 from app.format import sweep_text as words
 from app.format.setting_text import label, value_in_words
 from app.pages.common.html import each, panel, table
+from app.texts import _
 from training.config import yaml_text
 from training.config.fields import ConfigError, settings
 from training.errors import Problem
@@ -16,16 +17,24 @@ from training.units import NONE
 from worker.store.tables.sweep_values import SweepSpec
 from worker.sweeps.spec import parse_sweep
 
-EMPTY = Markup(
-    '<div class="empty"><h2>No plan yet</h2><p>Choose a setting that varies and give its values. You will see every run, its '
-    "memory, and how long all of them take, before anything is queued.</p></div>"
-)
-
-NO_PLAN = Markup('<div class="empty"><h2>No plan</h2><p>The plan appears when the sweep has no error.</p></div>')
-
+_EMPTY = Markup('<div class="empty"><h2>{}</h2><p>{}</p></div>')
 _RANGE = re.compile(
     r"(?P<low>[-+.\deE]+)\s*(?:to|\.\.)\s*(?P<high>[-+.\deE]+)(?:[,\s]+(?P<how>log|step\s*(?P<step>[-+.\deE]+)))?"
 )
+
+
+def empty_html() -> Markup:
+    """What stands in the place of the plan before a setting varies."""
+    sentence = _(
+        "Choose a setting that varies and give its values. You will see every run, its memory, and how long all of them take, "
+        "before anything is queued."
+    )
+    return _EMPTY.format(_("No plan yet"), sentence)
+
+
+def no_plan_html() -> Markup:
+    """What stands in the place of the plan of a sweep with an error."""
+    return _EMPTY.format(_("No plan"), _("The plan appears when the sweep has no error."))
 
 
 def plan_html(plan: dict[str, Any]) -> Markup:
@@ -33,17 +42,17 @@ def plan_html(plan: dict[str, Any]) -> Markup:
     names = list(dict.fromkeys(name for run in plan["runs"] for name in run["changes"]))
     seeds = any(run["seed"] is not None for run in plan["runs"])
     heads = [
-        ("Trial", "number"),
+        (_("Trial"), "number"),
         *[(label(name), _kind(name)) for name in names],
-        *([("Seed", "number")] if seeds else []),
+        *([(_("Seed"), "number")] if seeds else []),
     ]
-    heads += [("Memory", "number"), ("Steps", "number"), ("Time", "number"), ("", ""), ("Reason", "")]
+    heads += [(_("Memory"), "number"), (_("Steps"), "number"), (_("Time"), "number"), ("", ""), (_("Reason"), "")]
     drawn = each('<th class="{}"><span>{}</span></th>', [(kind, head) for head, kind in heads])
     rows = Markup("").join(_row(run, names, seeds=seeds) for run in plan["runs"])
     summary = Markup('<p class="plan-words" role="status"><b>{}</b></p><p class="note">{}</p>').format(
         words.plan_words(plan), " ".join(words.plan_notes(plan))
     )
-    return panel("Plan", summary + table("figures trials", drawn, rows))
+    return panel(_("Plan"), summary + table("figures trials", drawn, rows))
 
 
 def _row(run: dict[str, Any], names: list[str], *, seeds: bool) -> Markup:

@@ -6,13 +6,15 @@ Its configuration is that of /new-sweep?clone=RUN_ID, or the draft of New run, w
 from typing import Any
 
 import gradio as gr
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from app.access import callers, changes
 from app.pages.common import form
 from app.pages.common.form import Draft
 from app.pages.common.html import UNQUEUED, database_unreachable, html, problem_html, title, user_error_html
-from app.pages.new_sweep.html import EMPTY, NO_PLAN, applies, plan_html, sweep_of
+from app.pages.new_sweep.html import applies, empty_html, no_plan_html, plan_html, sweep_of
+from app.texts import _
+from app.web.gradio_texts import made
 from training.config.fields import parse, settings
 from training.config.yaml_file import to_yaml
 from training.errors import UserError
@@ -61,7 +63,7 @@ def build(demo: gr.Blocks) -> None:
             with gr.Column(elem_classes="card start-card"):
                 problems = html()
                 start = gr.Button("Start", variant="primary", interactive=False, size="lg", elem_id="start-sweep")
-            shown = html(EMPTY)
+            shown = html(made(empty_html))
     by_method = [fields[name] for name in _BY_METHOD]
     typed = [configuration, method, *varied, *fields.values()]
     checked = [problems, shown, start]
@@ -89,9 +91,10 @@ def sweep_form_opened(stored: Any, request: gr.Request) -> list[Any]:
         return ["", user_error_html(error)]
     except UNREACHABLE:
         return [gr.skip(), database_unreachable()]
-    banner = Markup('<div class="banner">The configuration is that of <a href="/run?id={}">{}</a>.</div>')
+    link = Markup('<a href="/run?id={}">{}</a>').format(run.id, run.name)
+    origin = escape(_("The configuration is that of {run}.")).format(run=link)
     config = run.asked.model_copy(update={"name": ""})
-    return [to_yaml(config), banner.format(run.id, run.name)]
+    return [to_yaml(config), Markup('<div class="banner">{}</div>').format(origin)]
 
 
 def row_added(count: int) -> list[Any]:
@@ -107,33 +110,36 @@ def method_chosen(method: str) -> list[Any]:
 
 def sweep_checking() -> Markup:
     """The note that is shown until the plan is there."""
-    return Markup('<p class="note" role="status">Checking the runs …</p>')
+    return _status(_("Checking the runs …"))
 
 
 def sweep_planned(*typed: Any) -> list[Any]:
     """The plan of what is typed, or what is wrong with it."""
     if not any(str(text or "").strip() for text in typed[3 : 2 + 2 * _ROWS : 2]):
         return [
-            Markup('<p class="lead">To start, choose a setting that varies.</p>'),
-            EMPTY,
+            Markup('<p class="lead">{}</p>').format(_("To start, choose a setting that varies.")),
+            empty_html(),
             gr.update(interactive=False),
         ]
     try:
         found = plan.make_plan(_spec(typed), callers.current().allowed, callers.current().name)
     except UserError as error:
-        return [user_error_html(error), NO_PLAN, gr.update(interactive=False)]
+        return [user_error_html(error), no_plan_html(), gr.update(interactive=False)]
     except UNREACHABLE:
         return [database_unreachable(), gr.skip(), gr.skip()]
     starting = len(found.starting)
-    words = (
-        Markup('<p class="ready">Ready to start.</p>') if starting else Markup('<p class="lead">No run can start.</p>')
-    )
+    style, sentence = ("ready", _("Ready to start.")) if starting else ("lead", _("No run can start."))
+    words = Markup('<p class="{}">{}</p>').format(style, sentence)
     return [words, plan_html(plan.as_document(found).model_dump(mode="json")), gr.update(interactive=bool(starting))]
 
 
 def sweep_starting() -> list[Any]:
     """The note that is shown until the runs are queued."""
-    return [Markup('<p class="note" role="status">Queueing the runs …</p>'), gr.update(interactive=False)]
+    return [_status(_("Queueing the runs …")), gr.update(interactive=False)]
+
+
+def _status(sentence: str) -> Markup:
+    return Markup('<p class="note" role="status">{}</p>').format(sentence)
 
 
 def sweep_started(*typed: Any) -> list[Any]:

@@ -12,6 +12,8 @@ import web
 from subtest_table import table
 
 from app import texts
+from app.pages.common import form
+from app.pages.new_run import memory_panel, review
 from app.texts import _
 from app.web.gradio_texts import texts_of
 from tools.catalogue import KEYWORDS, ROOT
@@ -105,6 +107,31 @@ def test_the_search_knows_the_labels_that_the_fields_show():
             assert field["choices"] == [[label, value] for value, label, _sentence in known["choices"]]
     assert settings["epochs"]["help"].endswith("In Dateien: epochs.")
     assert settings["lora_r"]["applies"] == "method lora oder qlora"
+
+
+def test_what_handlers_answer_is_in_the_language_of_the_request(german):
+    missing = str(review.problems_html(review.review(form.defaults() | {"model": ""})))
+    assert "Zum Starten auswählen: Modell, Daten." in missing
+    assert re.search(r'data-goto="data">Daten</button> fehlt\.', missing)
+    texts.use("")
+    assert "To start, choose: model, data." in str(review.problems_html(review.review(form.defaults() | {"model": ""})))
+
+
+def test_the_memory_forecast_is_in_the_language_of_the_request(german, database, tmp_path):
+    empty = str(memory_panel.memory_html(form.defaults() | {"model": ""}, memory_panel.HERE, ""))
+    assert "Ein Modell auswählen, um die Speicherprognose zu sehen." in empty
+    small = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 512,
+        "intermediate_size": 1024,
+    }
+    small |= {"num_hidden_layers": 4, "num_attention_heads": 8, "vocab_size": 32000, "tie_word_embeddings": False}
+    (tmp_path / "config.json").write_text(json.dumps(small))
+    answer = str(memory_panel.memory_html(form.defaults() | {"model": str(tmp_path)}, "t4", "1"))
+    assert re.search(r'<b class="good">Passt</b>: [\d.]+ [GM]iB von [\d.]+ GiB je GPU\. Die Spitze liegt ', answer)
+    assert ">Gewichte</dt>" in answer
+    assert not re.search("Fits|The peak|Host RAM ", answer)
 
 
 def index(markup: str) -> str:
