@@ -8,5 +8,5 @@ STATES = (
     _("high"), _("normal"), _("low"),
     _("became right"), _("became wrong"), _("changed"), _("unchanged"), _("equal"), _("differs"), _("lossy"), _("not checked"),
     _("compiling DeepSpeed operators"), _("loading data"), _("loading model"), _("preparing"), _("probing"), _("evaluating"),
-    _("saving"), _("answering"), _("merging"), _("pushing"), _("scoring"), _("judging"),
+    _("saving"), _("answering"), _("merging"), _("pushing"), _("scoring"), _("judging"), _("verifying"), _("starting supervisor"),
 )  # fmt: skip
