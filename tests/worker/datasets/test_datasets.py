@@ -122,7 +122,9 @@ def test_unusual_characters_and_numbers_in_the_sample_can_be_stored(database, ro
     monkeypatch.setattr(datasets, "check_file", lambda *_: inspection)
     added = datasets.add_file(path=rows, name="rows.jsonl")
     with db.read() as session:
-        assert datasets.get(session=session, dataset_id=added.id).sample == [sample[0] | {"score": None}]
+        assert datasets.get(session=session, dataset_id=added.id).sample == [
+            {"text": "nul \0, half a \ufffd pair, \U0001f600", "score": None}
+        ]
 
 
 # Files that are refused

@@ -24,6 +24,7 @@ from training.errors import Conflict
 
 _CAUSES = "damaged"
 _NOT_FINITE = re.compile(r"NaN|Infinity|\d[eE]\+?\d{3}")
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # or of a pair, which makes a whole one
 _FIX = "Delete it, or correct the database: it still has what was stored."
 _reported: set[str] = set()
 
@@ -103,14 +104,18 @@ def whole(rows: Iterable[R]) -> Iterator[R]:
 
 
 def from_json(text: Any) -> Any:
-    """What a JSON column holds. NaN and numbers that are too large become null, as when they are written."""
+    """What a JSON column holds. NaN and numbers that are too large become null, as when they are written, and half a character, which
+    no page can send, U+FFFD."""
     if not isinstance(text, str | bytes):
         return text  # of a number, SQLite keeps no text
     text = text if isinstance(text, str) else text.decode(errors="replace")
     try:
         if _NOT_FINITE.search(text):
             text = json.dumps(json.loads(text, parse_float=_finite, parse_constant=lambda _: None))
-        return pydantic_core.from_json(text)  # half a character and endless nesting are errors to it
+        if _HALF.search(text):
+            written = json.dumps(json.loads(text), ensure_ascii=False)
+            text = written.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return pydantic_core.from_json(text)  # endless nesting is an error to it
     except (ValueError, RecursionError):
         return Unreadable()
 
