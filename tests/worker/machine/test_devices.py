@@ -84,7 +84,7 @@ def test_a_device_is_free_before_and_after_a_lease() -> None:
         return [device.rpartition(":")[2] for device in free_devices.free(session=session)]
 
     with db.write() as session:
-        session.add(Run(id="r", name="r", config={}, created_at=0, queued_at=0))
+        session.add(Run(id="r", name="r", config={"model": "m", "data": "d"}, created_at=0, queued_at=0))
         session.flush()
         taken = [f"{HOST}/cuda:0", f"{HOST}/cuda:2"]
         run = claims.claim(session=session, run_id="r", owner="h:1:1", devices=taken, lease_seconds=9)
