@@ -8,7 +8,8 @@ from played_run import PlayedRun
 from prepared import prepared_installation  # noqa: F401 a fixture
 from starlette.datastructures import QueryParams
 
-from app.pages import VIEWS, system
+from app.access.dataset_imports import Intakes
+from app.pages import VIEWS, datasets, system
 from app.pages.common.view import _changed, _event
 from app.pages.runs import page as runs
 from training.run_folder.events import Metrics, PhaseStarted
@@ -35,6 +36,7 @@ ENDLESS = """() => document.getAnimations().filter((one) => one.effect.getComput
 
 def test_the_parts_of_a_page_are_the_same_half_a_minute_later(prepared, monkeypatch):
     monkeypatch.setattr(system._services, "_seconds", 0.0)
+    monkeypatch.setattr(datasets, "intakes", Intakes())  # those of other tests leave the list after two minutes
     pages = [
         (view, QueryParams(query.format(**vars(prepared)))) for view in VIEWS for query in QUERIES.get(view.path, [""])
     ]
