@@ -39,7 +39,7 @@ def lose(page, pattern, times):
 def test_a_page_without_one_of_its_files_loads_again_by_itself(page, file):
     lose(page, file, times=1)
     page.goto("/new")
-    page.wait_for_function("performance.getEntriesByType('navigation')[0].type === 'reload'")
+    page.wait_for_function("performance.getEntriesByType('navigation')[0]?.type === 'reload'")
     becomes_live(page)
     assert len(page.loads) == 2
     assert page.evaluate("sessionStorage.getItem('lathe-reloads')") == "0"
@@ -50,7 +50,7 @@ def test_a_page_without_one_of_its_files_loads_again_by_itself(page, file):
 def test_without_its_first_script_it_loads_again_too(page):
     lose(page, "**/lathe.js?*", times=1)
     page.goto("/new-dataset")
-    page.wait_for_function("performance.getEntriesByType('navigation')[0].type === 'reload'")
+    page.wait_for_function("performance.getEntriesByType('navigation')[0]?.type === 'reload'")
     becomes_live(page)
 
 
@@ -92,7 +92,7 @@ def test_while_the_server_does_not_answer_the_page_stays_and_says_so(page):
     page.goto("/new")
     page.locator(NOTICE, has_text="The server does not answer.").wait_for()
     page.unroute("**/healthz")
-    page.wait_for_function("performance.getEntriesByType('navigation')[0].type === 'reload'")
+    page.wait_for_function("performance.getEntriesByType('navigation')[0]?.type === 'reload'")
     becomes_live(page)
 
 
