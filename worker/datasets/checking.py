@@ -28,9 +28,9 @@ def check_file(path: Path, name: str, columns: str | None = None, file_format: s
     reported as a problem of the file.
     """
     try:
-        limits = limits_for(path.stat().st_size)
-    except OSError as error:
-        return _failed(name, DataError(f"cannot be read: {error.strerror}.", "Check the path and its permissions."))
+        limits = limits_for(path)
+    except DataError as error:
+        return _failed(name, error)
     options = {"--name": name, "--columns": columns, "--file-format": file_format}
     arguments = [str(path.absolute()), *(f"{option}={value}" for option, value in options.items() if value)]
     result = programs.run_limited(READER, arguments, limits)
@@ -46,7 +46,7 @@ def joined(paths: Sequence[Path], names: Sequence[str]) -> Iterator[IO[bytes]]:
     Raises:
         DataError: at the end, if that process failed.
     """
-    limits = limits_for(sum(path.stat().st_size for path in paths))
+    limits = limits_for(*paths)
     pairs = [part for path, name in zip(paths, names, strict=True) for part in (str(path.absolute()), name)]
     with programs.running_limited(JOINER, pairs, limits) as process:
         assert process.stdout and process.stderr
@@ -60,8 +60,25 @@ def joined(paths: Sequence[Path], names: Sequence[str]) -> Iterator[IO[bytes]]:
         raise DataError(error.message, error.fix, file=" + ".join(names))
 
 
-def limits_for(length: int) -> Limits:
-    """The limits for a program that reads a file of `length` bytes."""
+def length_of(path: Path) -> int:
+    """The size of a file in bytes.
+
+    Raises:
+        DataError: it is not there, or may not be read.
+    """
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror}.", "Check the path and its permissions.") from None
+
+
+def limits_for(*paths: Path) -> Limits:
+    """The limits for a program that reads these files.
+
+    Raises:
+        DataError: one of them is not there, or may not be read.
+    """
+    length = sum(map(length_of, paths))
     return Limits(MEMORY_BYTES + length, SECONDS + length // BYTES_PER_SECOND)
 
 
@@ -86,12 +103,12 @@ def crash_error(limits: Limits, result: Result) -> DataError:
 
 def first_rows(path: Path, count: int, columns: str | None = None) -> list[dict[str, Any]]:
     """The first `count` rows as `training.data.inspection` prints them; if it fails, one row with the problem."""
-    limits = Limits(MEMORY_BYTES + path.stat().st_size, SECONDS)
     mapping = ["--columns", columns] if columns else []
     try:
+        limits = Limits(MEMORY_BYTES + length_of(path), SECONDS)
         arguments = [str(path.absolute()), "--first", str(count), *mapping]
         rows: list[dict[str, Any]] = programs.run_for_json(programs.INSPECTION, arguments, limits)
-    except ProgramError:
+    except (DataError, ProgramError):
         fix = "Check the file: lathe dataset check FILE"
         return [{"number": 1, "problem": "The first rows could not be read.", "fix": fix}]
     return rows

@@ -43,7 +43,7 @@ def page(path: Path, first: int, count: int) -> list[dict[str, Any]]:
     index = index_of(path)
     arguments = [f"--first={first}", f"--count={count}", f"--characters={characters}"]
     arguments += [f"--index={index}"] if index.is_file() else []
-    limits = checking.limits_for(path.stat().st_size)
+    limits = checking.limits_for(path)
     result = programs.run_limited(programs.BROWSE, [str(path), file_format, *arguments], limits)
     if result.code:
         raise checking.crash_error(limits, result)
@@ -61,10 +61,14 @@ def index_of(path: Path) -> Path:
 
 
 def prepare(path: Path) -> None:
-    """Starts to make the index of a large file in the background, unless it exists or is being made."""
+    """Starts to make the index of a large file in the background, unless it exists or is being made.
+
+    Raises:
+        DataError: the file is not there, or may not be read.
+    """
     with _lock:
         needed = _format(path) in INDEXED and path not in _making and not index_of(path).exists()
-        if not needed or path.stat().st_size < _INDEXED_BYTES:
+        if not needed or checking.length_of(path) < _INDEXED_BYTES:
             return
         _making.add(path)
     threading.Thread(target=_make, args=(path,), name=f"index of {path.name}", daemon=True).start()
@@ -82,7 +86,7 @@ def drop(path: Path) -> None:
 def _make(path: Path) -> None:
     """Without an index pages are read from the start of the file, so a failure only makes them slower."""
     try:
-        limits = checking.limits_for(path.stat().st_size)
+        limits = checking.limits_for(path)
         result = programs.run_limited(programs.BROWSE, [str(path), _format(path), "--write-index"], limits)
         if result.code:
             log.warning("the rows of %s have no index: %s", path.name, result.last_line)
@@ -92,7 +96,7 @@ def _make(path: Path) -> None:
         aside.replace(index_of(path))
         if not path.exists():  # deleted meanwhile
             drop(path)
-    except OSError as error:
+    except (OSError, DataError) as error:
         log.warning("the rows of %s have no index: %s", path.name, error)
     finally:
         with _lock:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from training.errors import DataError
 from worker.datasets import checking
 from worker.machine import programs
 from worker.machine.programs import Result
@@ -54,7 +55,7 @@ class Search:
         file_format = self.path.name.partition(".")[2]
         arguments = [str(self.path), file_format, f"--search={self.text}"]
         try:
-            limits = checking.limits_for(self.path.stat().st_size)
+            limits = checking.limits_for(self.path)
             with programs.running_limited(programs.BROWSE, arguments, limits, stderr=subprocess.DEVNULL) as process:
                 assert process.stdout
                 for line in process.stdout:
@@ -64,6 +65,8 @@ class Search:
             if self.state == "running" and process.returncode:
                 error = checking.crash_error(limits, Result(process.returncode))
                 self._end("failed", f"The file {error.message} {error.fix}")
+        except DataError as error:
+            self._end("failed", f"The file {error.message} {error.fix}")
         except (OSError, ValueError) as error:
             self._end("failed", f"The file cannot be read: {error}.")
         self._end("done")

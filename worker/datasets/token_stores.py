@@ -22,6 +22,7 @@ from training.errors import DataError
 from training.tokens import store as token_store
 from training.tokens.make_store import failure_file, read_progress
 from training.units import byte_size
+from worker.datasets.checking import length_of
 from worker.machine import programs
 from worker.machine.programs import Limits
 from worker.machine.sizes import size_of
@@ -80,16 +81,24 @@ def measure(
     if count.status in ("done", "running") or (count.status == "failed" and not retry):
         return count
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return _start(path, folder, *program(path, folder, model, columns, rows=rows, name=name or path.name))
+    try:
+        started = program(path, folder, model, columns, rows=rows, name=name or path.name)
+    except DataError as error:
+        return TokenCount("failed", problem=_problem(error.message, error.fix))
+    return _start(path, folder, *started)
 
 
 def program(
     path: Path, folder: Path, model: str, columns: str | None, *, rows: int, name: str
 ) -> tuple[list[str], Limits]:
-    """The arguments and the limits of the program that tokenizes a file into `folder`."""
+    """The arguments and the limits of the program that tokenizes a file into `folder`.
+
+    Raises:
+        DataError: the file is not there, or may not be read.
+    """
     arguments = [str(path.absolute()), "--model", model, "--into", str(folder.absolute()), "--rows", str(rows)]
     arguments += ["--name", name, *(["--columns", columns] if columns else [])]
-    length = path.stat().st_size
+    length = length_of(path)
     written = SPARE_BYTES + 4 * (SPARE_BYTES + STORE_FACTOR * length)
     return arguments, Limits(MEMORY_BYTES, SECONDS + length // BYTES_PER_SECOND, file_bytes=written)
 

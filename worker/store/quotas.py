@@ -17,7 +17,7 @@ from training.errors import Problem
 from worker.store import sight
 from worker.store.tables import LOCAL, Account, Evaluation, Machine, Run, ServedModel, ServedState, Status
 
-_AS_STORED = {"populate_existing": True}
+_AS_STORED = {"populate_existing": True}  # a session keeps the rows that it has loaded, and others change them
 _HOLDING = (ServedState.STARTING, ServedState.READY)
 
 

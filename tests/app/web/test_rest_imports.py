@@ -7,7 +7,9 @@ import pytest
 from stand_in_hub import serve
 from web import account, client
 
+from worker.datasets import datasets
 from worker.settings import get_settings
+from worker.store import database
 
 ROWS = "".join(json.dumps({"prompt": f"{n}", "completion": f"{n + 1}"}) + "\n" for n in range(20))
 
@@ -97,3 +99,16 @@ def test_an_offline_server_says_so(api, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     problem = told(api.post("/api/datasets/imports", json={"hub": {"name": "owner/set"}}), 422)
     assert "HF_HUB_OFFLINE" in problem["message"] and "Upload" in problem["fix"]
+
+
+def test_a_data_set_whose_file_is_gone_says_so_wherever_it_is_read(api):
+    item = ended(api, {"file": "shared/rows.jsonl"})["datasets"][0]["id"]
+    with database.read() as session:
+        datasets.path_of(datasets.get(session=session, dataset_id=item)).unlink()
+    words = "cannot be read: No such file or directory."
+    for rows in (f"/api/datasets/{item}/rows", f"/api/datasets/{item}/rows?search=7"):
+        assert words in told(api.get(rows), 422)["message"]
+    for tab in ("rows", "rows&search=8", "columns", "tokens", "lengths", "batches"):
+        page = api.get(f"/dataset?id={item}&tab={tab}&model=static/starter", headers={"accept": "text/html"})
+        assert page.status_code == 200, tab
+        assert tab in ("columns", "rows&search=8") or words in page.text, tab
