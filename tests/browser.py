@@ -14,7 +14,13 @@ from patience import LOOK_SECONDS, QUIET_SECONDS, Progress
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--renderer-process-limit=1"]
-SHOWN = "document.body.innerText + '\\nhidden: ' + document.body.textContent.slice(0, 3000)"
+SHOWN = """new Promise((done) => {
+  const shown = document.body.innerText + "\\nhidden: " + document.body.textContent.slice(0, 3000);
+  const marks = performance.getEntriesByType("mark").map(({ name, startTime }) => `${name} at ${startTime.toFixed()} ms`);
+  const tell = (frames) => done(`it is ${document.visibilityState}, ${frames}; marks: ${marks}\\n${shown}`);
+  requestAnimationFrame(() => tell("frames are drawn"));
+  setTimeout(() => tell("no frame is drawn"), 2000);
+})"""
 ROUND_MS, MOST_REQUESTS = 1000, 300  # a page that repeats its requests sends the next before
 MOST_LOOKS = 80  # without a request, 1.5 s each; a page that waits for an animation is not idle
 GUARD_MS = 15 * 60_000  # pages that stand still fail sooner, by _watch

@@ -31,17 +31,17 @@ class PageLog:
         return None if any("/heartbeat/" not in request.url for request in self._waiting) else self._sent
 
     def lines(self) -> list[str]:
-        """Messages, failed requests, and answers with an error, with their times."""
-        return list(self._lines)
-
-    def text(self) -> str:
-        """The log, the requests without an answer, and what the page shows now."""
+        """Messages, failed requests, and answers with an error, with their times; then the requests without an answer."""
         waiting = [
             f"no answer for {time.monotonic() - since:.1f} s: {request.method} {request.url}"
             for request, since in self._waiting.items()
             if "/heartbeat/" not in request.url  # Gradio's stream, which ends with the page
         ]
-        return "\n".join([*self.lines(), *waiting, f"the page {self._page.url} shows:", self._shown()])
+        return [*self._lines, *waiting]
+
+    def text(self) -> str:
+        """The log and what the page shows now."""
+        return "\n".join([*self.lines(), f"the page {self._page.url} shows:", self._shown()])
 
     def _add(self, line: str) -> None:
         self._lines.append(f"{time.monotonic() - self._start:6.1f} s  {line}")
