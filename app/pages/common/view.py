@@ -119,7 +119,7 @@ class MissingError(Exception):
 class View:
     """The page at `path`: `context` returns what its template shows for a query. It is called every `seconds` while a page is open.
 
-    If `context` raises one of UNREACHABLE, the page is the template `without_database`, and shows its parts when the database answers.
+    If `context` raises one of UNREACHABLE, the page is the template `without_database` until the database answers.
     If it raises MissingError, the page says that, with status 404. A key `seconds` of the context sets when the next call comes.
 
     Values of the query that are in `remembered` are taken from the cookie `lathe_NAME`, where the address has none.
