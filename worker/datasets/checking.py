@@ -11,8 +11,9 @@ from training.data.files.readers import REFUSED
 from training.data.inspection import Inspection
 from training.data.survey import Issue
 from training.errors import DataError
+from training.limited import Limits
 from worker.machine import programs
-from worker.machine.programs import Limits, ProgramError, Result
+from worker.machine.programs import ProgramError, Result
 
 MEMORY_BYTES = 2 * 2**30  # of the reader, plus the file's size
 SECONDS = 10  # of CPU time, plus one for each BYTES_PER_SECOND of the file

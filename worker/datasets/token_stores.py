@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from training import limited
 from training.errors import DataError
+from training.limited import Limits
 from training.tokens import store as token_store
 from training.tokens.make_store import failure_file, read_progress
 from training.units import byte_size
 from worker.datasets.checking import length_of
 from worker.machine import programs
-from worker.machine.programs import Limits
 from worker.machine.sizes import size_of
 from worker.settings import get_settings
 
@@ -160,7 +161,7 @@ def _start(path: Path, folder: Path, arguments: list[str], limits: Limits) -> To
             fix = "Free disk space, or set LATHE_DATA_DIR to a larger disk."
             return TokenCount("failed", problem=_problem(message, fix))
         with Path(f"{folder}.log").open("wb") as output:
-            child = programs.start_limited(
+            child = limited.start_limited(
                 programs.MAKE_STORE,
                 [*arguments, "--locked", str(lock)],
                 limits,

@@ -15,10 +15,11 @@ from urllib.parse import urlsplit
 
 from training.errors import Problem, UserError
 from training.files import write_whole
+from training.limited import Limits
 from training.scoring.intervals import mean_interval
 from training.scoring.request import JUDGE, RECORDS_FILE, EvaluationRequest, Judge
 from worker.machine import programs
-from worker.machine.programs import Limits, ProgramError
+from worker.machine.programs import ProgramError
 from worker.settings import get_settings
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from training import redaction
 from training.config.data_sets import sources
 from training.config.run_config import RunConfig
 from training.errors import UserError
+from training.limited import Limits
 from training.run_folder.paths import CONFIG_FILE
 from training.scoring.request import (
     OUTPUT_FILE,
@@ -24,7 +25,7 @@ from training.scoring.request import (
 from worker.evaluations.scoring import add_scores, read_records, summarize
 from worker.evaluations.submit import folder_of
 from worker.machine import devices, processes, programs
-from worker.machine.programs import Limits, ProgramError
+from worker.machine.programs import ProgramError
 from worker.runs.settle import resolve
 from worker.settings import ROOT, get_settings
 from worker.store import database, prompt_sets

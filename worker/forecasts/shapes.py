@@ -17,12 +17,13 @@ from typing import Any
 from training.config.choices import Task
 from training.config.fields import ConfigError
 from training.errors import Problem
+from training.limited import Limits
 from training.model_info.config_json import ModelError, read_config
 from training.model_info.families import UnknownLayers, read_shape, with_limits
 from training.model_info.shape import ModelShape, from_document
 from worker.allowed_paths import HUB_ID
 from worker.machine import programs
-from worker.machine.programs import Limits, ProgramError
+from worker.machine.programs import ProgramError
 from worker.runs.settle import Settled
 from worker.settings import get_settings
 

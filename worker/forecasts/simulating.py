@@ -6,9 +6,10 @@ from typing import Any
 
 from training.config.choices import Task
 from training.forecast.formula.sizes import resolved
+from training.limited import Limits
 from worker.forecasts.forecast import Estimate, Setup
 from worker.machine import programs
-from worker.machine.programs import Limits, ProgramError
+from worker.machine.programs import ProgramError
 
 # A 7B model takes about 60 s. The files are what a hub sends of a model besides its weights.
 LIMITS = Limits(12 * 2**30, seconds=300, file_bytes=64 * 2**20)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from training import limited
 from worker.machine import devices, programs
 from worker.machine.gpus import used_by_others
 from worker.settings import ROOT, SettingsError
@@ -42,7 +43,7 @@ def tried(leased: Sequence[str], *, links: bool = False) -> dict[str, Any]:
     Raises:
         OSError, ValueError, SubprocessError: it did not end well.
     """
-    environment = programs.environment() | devices.variables(leased)
+    environment = limited.environment() | devices.variables(leased)
     several = (
         sum("/cuda:" in device for device in leased) if links and not any(_is_instance(one) for one in leased) else 1
     )

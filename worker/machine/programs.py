@@ -1,16 +1,14 @@
 """Programs that run in a process of their own, with limits on memory, CPU time and the files they write."""
 
 import json
-import os
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
-from worker.settings import ROOT
+from training.limited import Limits, start_limited
 
 # Every program that is started by the name of its module, besides the training itself.
 INSPECTION = "training.data.inspection"
@@ -35,25 +33,6 @@ VLLM = "training.vllm.child"
 
 HUB = ("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE")
 HUB_WITH_TOKEN = (*HUB, "HF_TOKEN")
-_ALWAYS = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """`seconds` of CPU time; `file_bytes`: the longest file that may be written, None if none may be.
-
-    `memory_bytes` is the address space, or, with `file_bytes`, what the program allocates.
-    """
-
-    memory_bytes: int
-    seconds: int
-    file_bytes: int | None = None
-
-    @property
-    def arguments(self) -> list[str]:
-        """As `worker.machine.limits` reads them."""
-        both = [str(self.memory_bytes), str(self.seconds)]
-        return both if self.file_bytes is None else ["--writing", *both, str(self.file_bytes)]
 
 
 @dataclass(frozen=True)
@@ -122,27 +101,6 @@ def run_for_json(
         raise ProgramError(result.last_line or "it printed no answer") from None
 
 
-def start_limited(
-    module: str,
-    arguments: Sequence[str],
-    limits: Limits,
-    *,
-    variables: Sequence[str] = (),
-    env: Mapping[str, str] | None = None,
-    stdin: int = subprocess.DEVNULL,
-    stdout: int | IO[Any] = subprocess.PIPE,
-    stderr: int | IO[Any] = subprocess.PIPE,
-    **options: Any,
-) -> subprocess.Popen[bytes]:
-    """Starts a program in the installation's folder: paths in `arguments` must be absolute.
-
-    `env` is added to its environment; `options` go to `subprocess.Popen`.
-    """
-    command = [sys.executable, "-m", "worker.machine.limits", *limits.arguments, module, *arguments]
-    variables_seen = environment(*variables) | dict(env or {})
-    return subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=stderr, env=variables_seen, cwd=ROOT, **options)
-
-
 @contextmanager
 def running_limited(
     module: str, arguments: Sequence[str], limits: Limits, **options: Any
@@ -154,10 +112,3 @@ def running_limited(
         except BaseException:  # also Ctrl-C
             process.kill()
             raise
-
-
-def environment(*variables: str) -> dict[str, str]:
-    """What Python needs of the environment, and `variables`: no token and no address unless they are named."""
-    inherited = {name: os.environ[name] for name in (*_ALWAYS, *variables) if name in os.environ}
-    python = {"PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    return inherited | python | {"OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}

@@ -14,6 +14,7 @@ from training.config.fields import ConfigError
 from training.config.machine import A_CLUSTER
 from training.config.run_config import RunConfig
 from training.errors import Problem
+from training.limited import Limits
 from training.model_info.folder import has_tokenizer
 from training.template_check.findings import ERROR, Fault, Finding, Report
 from training.tokens.store import tokenizer_fingerprint
@@ -21,7 +22,7 @@ from worker.allowed_paths import AllowedPaths
 from worker.datasets import datasets
 from worker.datasets.run_data import RunData
 from worker.machine import programs
-from worker.machine.programs import Limits, Result
+from worker.machine.programs import Result
 from worker.runs.settle import settle
 from worker.settings import get_settings
 from worker.store.tables import Dataset

@@ -16,9 +16,10 @@ from subtest_table import table
 from app.format.dataset_text import problems_of
 from training.data.row_formats import UNKNOWN
 from training.errors import DataError
+from training.limited import Limits
 from worker.datasets import checking, datasets
 from worker.machine import programs
-from worker.machine.programs import Limits, Result
+from worker.machine.programs import Result
 from worker.settings import get_settings
 from worker.store import database as db
 from worker.store.tables import Dataset

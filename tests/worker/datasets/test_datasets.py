@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlmodel import select
 
+from training import limited
 from training.data.inspection import Inspection
 from training.errors import DataError
 from worker.datasets import checking, datasets, incoming
 from worker.datasets.datasets import DatasetInUse, DatasetNotFound
-from worker.machine import programs
 from worker.settings import get_settings
 from worker.store import database as db
 from worker.store import runs
@@ -217,7 +217,7 @@ def test_a_file_that_crashes_its_reader_is_refused(home, tmp_path, monkeypatch, 
 def test_the_reader_process_gets_no_secrets(home, rows, monkeypatch, tmp_path):
     monkeypatch.setenv("LATHE_HUB_TOKEN", "hf_secret")
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    assert not {"LATHE_HUB_TOKEN", "HF_TOKEN"} & programs.environment().keys()
+    assert not {"LATHE_HUB_TOKEN", "HF_TOKEN"} & limited.environment().keys()
 
 
 def test_a_module_in_the_current_folder_does_not_replace_the_reader(home, rows, monkeypatch, tmp_path):

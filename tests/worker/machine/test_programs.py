@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from training import limited
+from training.limited import Limits
 from worker.machine import programs
-from worker.machine.programs import Limits, ProgramError, run_for_json, run_limited
+from worker.machine.programs import ProgramError, run_for_json, run_limited
 
 READER = "tests.programs.hostile_reader"
 LIMITS = Limits(2 * 2**30, seconds=300)
@@ -57,5 +59,5 @@ def test_a_program_writes_files_only_up_to_its_limit(order: Any) -> None:
 def test_a_program_gets_only_the_named_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("LATHE_HUB_TOKEN", "hf_secret")
-    assert not {"LATHE_HUB_TOKEN", "HF_TOKEN"} & programs.environment(*programs.HUB).keys()
-    assert programs.environment(*programs.HUB_WITH_TOKEN)["HF_TOKEN"] == "hf_secret"
+    assert not {"LATHE_HUB_TOKEN", "HF_TOKEN"} & limited.environment(*programs.HUB).keys()
+    assert limited.environment(*programs.HUB_WITH_TOKEN)["HF_TOKEN"] == "hf_secret"

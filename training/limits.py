@@ -1,4 +1,4 @@
-"""`python -m worker.machine.limits BYTES SECONDS MODULE ...` runs a module with limits on memory and CPU time.
+"""`python -m training.limits BYTES SECONDS MODULE ...` runs a module with limits on memory and CPU time.
 
 The module cannot write files. With `--writing BYTES SECONDS FILE_BYTES MODULE ...` it can, up to FILE_BYTES each; then only
 allocated memory counts, not mapped libraries and files.

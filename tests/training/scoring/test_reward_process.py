@@ -1,0 +1,214 @@
+"""Tests of the process that computes rewards: what users write in their files, and what must not harm the run or the machine."""
+
+import os
+import sys
+
+import psutil
+import pytest
+from subtest_table import table
+
+from training.scoring.reward_process import DEATHS, RewardProcess
+from training.scoring.rewards import Sample, parse_rewards
+
+LINUX = sys.platform == "linux"
+SAMPLES = [Sample("p", "a" * index, "aa", {"n": index, "prompt": "p"}, number=index + 4) for index in range(4)]
+GOOD = "def good(prompt, answer, expected):\n    return len(answer) / len(expected)\n"
+
+WRITE_EVERYWHERE = """
+import contextlib, os, time
+def write_everywhere(text):
+    for handle in range(3, 10):
+        with contextlib.suppress(OSError):
+            os.write(handle, text)
+    time.sleep(10_000)
+"""
+
+
+def process(tmp_path, code, names="own.py:score, own.py:good, exact_match", **limits):
+    return RewardProcess(parse_rewards(names), {"own.py": GOOD + code}, tmp_path / "rewards", **limits)
+
+
+def check_others(scores):
+    assert scores.values["own.py:good"] == [0, 0.5, 1, 1.5]
+    assert scores.values["exact_match"] == [0, 0, 1, 0]
+    assert not scores.troubles.keys() - {"own.py:score"}
+
+
+@table(
+    ("code", "expected"),
+    [
+        ("def score(prompt, answer, expected): return len(prompt + answer)", [1, 2, 3, 4]),
+        ("def score(question, reply, reference): return reference == reply", [0, 0, 1, 0]),
+        ("def score(prompt, answer, expected, row): return row['n']", [0, 1, 2, 3]),
+        ("def score(answer): return len(answer)", [0, 1, 2, 3]),
+        ("def score(answer, row=None): return row['n'] + len(answer)", [0, 2, 4, 6]),
+        ("def score(prompt, answer, expected): return None if answer == 'a' else 1", [1, None, 1, 1]),
+        ("def score(completions, **columns): return [n + len(c) for n, c in zip(columns['n'], completions)]", [0, 2, 4, 6]),
+        ("def score(prompts, completions, n, trainer_state): return [x * len(p) for x, p in zip(n, prompts)]", [0, 1, 2, 3]),
+        ("import numpy\ndef score(prompts, completions, **kw): return numpy.array([.5] * len(prompts))", [0.5] * 4),
+    ],
+)  # fmt: skip
+def test_a_function_is_called_as_its_signature_says(tmp_path, code, expected):
+    with process(tmp_path, code) as rewards:
+        scores = rewards.score(SAMPLES)
+    assert scores.values["own.py:score"] == expected
+    check_others(scores)
+    assert not scores.troubles
+
+
+def test_chat_rows_give_a_batch_function_messages_as_trl_does(tmp_path):
+    code = "def score(prompts, completions): return [len(p) + (c[0]['content'] == 'x') for p, c in zip(prompts, completions)]"
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    with process(tmp_path, code, "own.py:score") as rewards:
+        scores = rewards.score([Sample("u", answer, "e", {"prompt": messages}) for answer in ("x", "y")])
+    assert scores.values["own.py:score"] == [3, 2]
+
+
+def test_options_reach_the_function(tmp_path):
+    text = '[{"reward": "own.py:score", "factor": 3}]'
+    with process(tmp_path, "def score(prompt, answer, expected, *, factor=1): return factor * len(answer)", text) as it:
+        assert it.score(SAMPLES).values["own.py:score"] == [0, 3, 6, 9]
+    with process(tmp_path, "def score(prompt, answer, expected): return 1", text) as it:
+        assert "with the options factor" in it.score(SAMPLES).troubles["own.py:score"].sentence
+
+
+def test_files_of_a_user_can_import_each_other(tmp_path):
+    code = {"own.py": "from helper import two\ndef score(answer): return two()", "helper.py": "def two(): return 2"}
+    with RewardProcess(parse_rewards("own.py:score"), code, tmp_path) as rewards:
+        assert rewards.score(SAMPLES).values["own.py:score"] == [2, 2, 2, 2]
+
+
+@table(
+    ("body", "kind", "message"),
+    [
+        ("return row['total']", "exception", "row 5, own.py, line 5: KeyError: 'total'"),
+        ("raise SystemExit(2)", "exception", "row 5, own.py, line 5: SystemExit: 2"),
+        ("return score(prompt, answer, expected, row)", "exception", "RecursionError"),
+        ("return float('nan')", "not a number", "row 5: own.py: score returned 'nan' (float), not a finite number or None"),
+        ("return 'text'", "not a number", "row 5: own.py: score returned 'text' (str)"),
+        ("return len(bytearray(10 * 2**30))", "memory", "row 5, own.py, line 5: MemoryError"),
+        ("import socket; socket.create_connection(('127.0.0.1', 9))", "refused", "line 5: PermissionError"),
+        ("import urllib.request; urllib.request.urlopen('http://127.0.0.1:9')", "refused", "no network"),
+        ("open('FOLDER/written', 'w').write('x')", "refused", "may not write files"),
+        ("import os; os.remove('FOLDER/kept')", "refused", "may not use os.remove"),
+        ("import shutil; shutil.rmtree('FOLDER')", "refused", "may not use shutil.rmtree"),
+        ("import os; os.fork()", "refused", "may not use os.fork"),
+        ("import multiprocessing as m; m.Process(target=print).start()", "refused", "line 5: PermissionError"),
+        ("import subprocess; subprocess.run(['true'])", "refused", "may not use subprocess.Popen"),
+        ("import os; os.kill(os.getppid(), 9)", "refused", "may not use os.kill"),
+    ],
+)  # fmt: skip
+def test_what_a_function_may_not_do_gives_its_samples_no_score_and_is_named(tmp_path, body, kind, message):
+    kept = tmp_path / "kept"
+    kept.touch()
+    code = f"def score(prompt, answer, expected, row):\n    # a comment\n    {body}\n"
+    with process(tmp_path, code.replace("FOLDER", str(tmp_path))) as it:
+        for _ in range(2):  # the process goes on
+            scores = it.score(SAMPLES)
+            assert scores.values["own.py:score"] == [None] * 4
+            trouble = scores.troubles["own.py:score"]
+            assert (trouble.failed, trouble.kind) == (4, kind)
+            assert message in trouble.sentence
+            check_others(scores)
+    assert kept.exists()
+    assert not (tmp_path / "written").exists()
+
+
+@pytest.mark.slow
+@table(
+    ("body", "kind", "message"),
+    [
+        ("while True: pass", "time", "row 6, own.py:score: took more than 2 s (processor time: "),
+        ("import time; time.sleep(10_000)", "time", "row 6, own.py:score: took more than 2 s (processor time: 0."),
+        ("import os; os._exit(3)", "ended", "row 6, own.py:score: ended its process (exit code 3)"),
+        ("import ctypes; ctypes.string_at(0)", "ended", "row 6, own.py:score: ended its process (SIGSEGV)"),
+        ("write_everywhere(b'x\\n')", "ended", "wrote into the answers"),
+        ("write_everywhere(b'[\"value\", 99, 1]\\n')", "ended", "wrote into the answers"),
+    ],
+)
+def test_a_function_that_ends_its_process_costs_its_own_scores_and_is_given_up_after_three_batches(
+    tmp_path, body, kind, message
+):
+    code = (
+        WRITE_EVERYWHERE
+        + f"def score(prompt, answer, expected):\n    if answer == 'a':\n        {body}\n    return 1\n"
+    )
+    with process(tmp_path, code, seconds_per_batch=2) as rewards:
+        for _ in range(DEATHS):
+            scores = rewards.score(SAMPLES)
+            assert scores.values["own.py:score"] == [1, None, None, None]
+            trouble = scores.troubles["own.py:score"]
+            assert (trouble.failed, trouble.kind) == (3, kind)
+            assert message in trouble.sentence
+            check_others(scores)
+        scores = rewards.score(SAMPLES)
+        assert scores.values["own.py:score"] == [None] * 4
+        trouble = scores.troubles["own.py:score"]
+        assert (trouble.failed, trouble.kind) == (4, "given up")
+        assert "own.py:score is not computed any more: in 3 batches in a row it " in trouble.sentence
+        check_others(scores)
+
+
+def test_a_reward_that_works_again_is_not_given_up(tmp_path):
+    code = "import os\ndef score(prompt, answer, expected): return os._exit(1) if expected == 'die' else 1"
+    deadly = [Sample("p", "a", "die")]
+    with process(tmp_path, code, "own.py:score") as rewards:
+        for _ in range(DEATHS):
+            assert rewards.score(deadly).troubles["own.py:score"].kind == "ended"
+            assert rewards.score(SAMPLES).values["own.py:score"] == [1] * 4
+
+
+def test_a_function_that_prints_megabytes_has_its_scores_and_is_named(tmp_path):
+    code = "import os\ndef score(answer):\n    os.write(2, b'y' * 300_000)\n    print('x' * 1_000_000)\n    return 1\n"
+    with process(tmp_path, code) as rewards:
+        scores = rewards.score(SAMPLES)
+    assert scores.values["own.py:score"] == [1] * 4
+    assert scores.troubles["own.py:score"].sentence.startswith("printed 4.0 million characters")
+
+
+def test_a_function_that_always_gives_none_is_named(tmp_path):
+    with process(tmp_path, "def score(answer): len(answer)") as rewards:
+        scores = rewards.score(SAMPLES)
+    assert scores.troubles["own.py:score"].kind == "none"
+
+
+@table(
+    ("code", "message"),
+    [
+        ("def other(answer): return 1", "own.py has no function score; its functions are: good, other"),
+        ("x =", "own.py, line 3: SyntaxError"),
+        ("import nothing_of_this_name", "own.py, line 3: ModuleNotFoundError"),
+        ("def score(a, b): return 1", "own.py: score(a, b) is not a reward; write f(prompt, answer, expected)"),
+        ("async def score(answer): return 1", "is async"),
+        ("def score(completions, ids): return 1", "score needs ids; the columns of the rows are: n, prompt"),
+        ("def score(completions): return [1]", "score returned 1 scores for 4 answers"),
+        ("import os; os._exit(5)", "while its file was read: ended its process (exit code 5)"),
+    ],
+)
+def test_a_file_that_cannot_be_used_says_why(tmp_path, code, message):
+    with RewardProcess(parse_rewards("own.py:score, exact_match"), {"own.py": GOOD + code}, tmp_path) as rewards:
+        scores = rewards.score(SAMPLES)
+    assert scores.values == {"own.py:score": [None] * 4, "exact_match": [0, 0, 1, 0]}
+    assert message in scores.troubles["own.py:score"].sentence
+
+
+@pytest.mark.skipif(not LINUX, reason="only Linux filters system calls")
+def test_the_kernel_refuses_what_python_does_not_see(tmp_path):
+    calls = ["socket(2, 1, 0)", "fork()", f"open(b'{tmp_path}/written', 0o102, 0o644)", "kill(parent, 0)"]
+    calls += [f"unlink(b'{tmp_path}/kept')", "syscall(ctypes.c_long(435), 0, 0)", "prlimit(parent, 7, limit, None)"]
+    code = "import ctypes, os\nlibc, parent, limit = ctypes.CDLL(None), os.getppid(), (ctypes.c_ulong * 2)(9, 9)\n"
+    code += "".join(f"def call{i}(answer): return libc.{call}\n" for i, call in enumerate(calls))
+    (tmp_path / "kept").touch()
+    names = [f"own.py:call{index}" for index in range(len(calls))]
+    with process(tmp_path, code, ", ".join(names)) as rewards:
+        scores = rewards.score(SAMPLES[:1])
+    assert {name: scores.values[name] for name in names} == {name: [-1] for name in names}
+    assert (tmp_path / "kept").exists()
+
+
+@pytest.mark.skipif(not LINUX, reason="the kernel of Linux ends the process with its parent")
+def test_no_process_is_left(tmp_path):
+    with process(tmp_path, "def score(answer): return 1") as rewards:
+        rewards.score(SAMPLES)
+        (child,) = psutil.Process(os.getpid()).children()
+    assert not child.is_running()

@@ -1,0 +1,60 @@
+"""Starts modules in processes with limits on memory, CPU time and the files they write (training/limits.py sets them). No torch."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+_ROOT = Path(__file__).resolve().parent.parent  # the checkout, or site-packages
+_ALWAYS = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """`seconds` of CPU time; `file_bytes`: the longest file that may be written, None if none may be.
+
+    `memory_bytes` is the address space, or, with `file_bytes`, what the program allocates.
+    """
+
+    memory_bytes: int
+    seconds: int
+    file_bytes: int | None = None
+
+    @property
+    def arguments(self) -> list[str]:
+        """As `training.limits` reads them."""
+        both = [str(self.memory_bytes), str(self.seconds)]
+        return both if self.file_bytes is None else ["--writing", *both, str(self.file_bytes)]
+
+
+def start_limited(
+    module: str,
+    arguments: Sequence[str],
+    limits: Limits,
+    *,
+    variables: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    stdin: int = subprocess.DEVNULL,
+    stdout: int | IO[Any] = subprocess.PIPE,
+    stderr: int | IO[Any] = subprocess.PIPE,
+    **options: Any,
+) -> subprocess.Popen[bytes]:
+    """Starts a program in the installation's folder: paths in `arguments` must be absolute.
+
+    `env` is added to its environment; `options` go to `subprocess.Popen`.
+    """
+    command = [sys.executable, "-m", "training.limits", *limits.arguments, module, *arguments]
+    variables_seen = environment(*variables) | dict(env or {})
+    return subprocess.Popen(
+        command, stdin=stdin, stdout=stdout, stderr=stderr, env=variables_seen, cwd=_ROOT, **options
+    )
+
+
+def environment(*variables: str) -> dict[str, str]:
+    """What Python needs of the environment, and `variables`: no token and no address unless they are named."""
+    inherited = {name: os.environ[name] for name in (*_ALWAYS, *variables) if name in os.environ}
+    python = {"PYTHONPATH": str(_ROOT), "PYTHONSAFEPATH": "1", "PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return inherited | python | {"OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}

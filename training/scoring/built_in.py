@@ -1,0 +1,248 @@
+"""Built-in rewards: functions of a sample, with options as keyword-only parameters. They return a score or None: does not apply."""
+
+import functools
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from training.scoring.rewards import Sample
+
+PACKAGES = {"regex": ("re2", "google-re2"), "language": ("py3langid", "py3langid")}
+"""Module and package that a reward cannot do without."""
+
+_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+|(?<=\d)\.?)(?:[eE][-+]?\d+)?")
+_BRACES = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
+_TOOL_CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+_ABSENT = object()
+
+
+def exact_match(sample: "Sample") -> float:
+    """1 if the answer is exactly the expected text, apart from white space at both ends."""
+    return float(sample.answer.strip() == sample.expected.strip())
+
+
+def contains(sample: "Sample", *, text: str = "", ignore_case: bool = False) -> float | None:
+    """1 if the answer contains `text`, or else the expected text."""
+    wanted, answer = (text or sample.expected).strip(), sample.answer
+    if not wanted:
+        return None
+    return float(wanted.casefold() in answer.casefold() if ignore_case else wanted in answer)
+
+
+def number_equal(sample: "Sample", *, tolerance: float = 1e-9) -> float | None:
+    """1 if the last number of the answer is the last number of the expected text, up to `tolerance`."""
+    expected, found = _last_number(sample.expected), _last_number(sample.answer)
+    if expected is None:
+        return None
+    return float(found is not None and abs(found - expected) <= tolerance)
+
+
+def json_valid(sample: "Sample") -> float:
+    """1 if the answer is JSON."""
+    return float(_json(sample.answer) is not _ABSENT)
+
+
+def json_fields(
+    sample: "Sample", *, fields: list[str] | None = None, score: Literal["all", "share"] = "all"
+) -> float | None:
+    """1 if the answer is a JSON object with the expected object's values of `fields` (default: all of them); or their share."""
+    expected, found = _json(sample.expected), _json(sample.answer)
+    if not isinstance(expected, dict):
+        return None
+    names = list(expected) if fields is None else [name for name in fields if name in expected]
+    if not names:
+        return None
+    equal = [isinstance(found, dict) and _equal(found.get(name, _ABSENT), expected[name]) for name in names]
+    return float(all(equal)) if score == "all" else sum(equal) / len(equal)
+
+
+def regex(sample: "Sample", *, pattern: str, match: Literal["anywhere", "whole"] = "anywhere") -> float:
+    """1 if the pattern matches the answer. RE2 matches in time that is linear in the answer's length, whatever the pattern."""
+    compiled = _compiled(pattern)
+    return float((compiled.fullmatch if match == "whole" else compiled.search)(sample.answer) is not None)
+
+
+def length(
+    sample: "Sample",
+    *,
+    least: int = 0,
+    most: int | None = None,
+    unit: Literal["characters", "words"] = "characters",
+    falloff: int = 0,
+) -> float:
+    """1 if the answer is `least` to `most` characters or words long; outside it falls to 0, linearly within `falloff`."""
+    size = len(sample.answer) if unit == "characters" else len(sample.answer.split())
+    beyond = max(least - size, size - (math.inf if most is None else most), 0)
+    return max(0.0, 1 - beyond / falloff) if falloff else float(not beyond)
+
+
+def boxed(sample: "Sample") -> float | None:
+    r"""1 if the last \boxed{} of the answer equals the expected text, as text or number; with math-verify, as mathematics."""
+    expected = _in_box(sample.expected) or sample.expected.rpartition("####")[2].strip()
+    if not expected:
+        return None
+    found = _in_box(sample.answer)
+    if found is None:
+        return 0.0
+    return float(
+        _plain(found) == _plain(expected) or _same_number(found, expected) or _same_mathematics(found, expected)
+    )
+
+
+def tool_call(sample: "Sample") -> float | None:
+    """1 if the answer has the same tool calls as the expected text: names and arguments, in any order."""
+    expected = _calls(sample.expected)
+    if not expected:
+        return None
+    found = _calls(sample.answer)
+    for call in expected:
+        match = next((index for index, other in enumerate(found) if _equal(other, call)), None)
+        if match is None:
+            return 0.0
+        found.pop(match)
+    return float(not found)
+
+
+def language(sample: "Sample", *, code: str) -> float | None:
+    """The probability that the answer is in the language `code`, such as de, among 97 languages."""
+    if not any(character.isalpha() for character in sample.answer):
+        return None
+    return float(dict(_identifier().rank(sample.answer)).get(code, 0.0))
+
+
+REWARDS: dict[str, Callable[..., float | None]] = {
+    function.__name__: function
+    for function in (
+        exact_match,
+        contains,
+        number_equal,
+        json_valid,
+        json_fields,
+        regex,
+        length,
+        boxed,
+        tool_call,
+        language,
+    )
+}
+
+
+def problem(kind: str, options: dict[str, Any]) -> str | None:
+    """What is wrong with the values of options that have the right type."""
+    if kind == "regex":
+        try:
+            _compiled(options["pattern"])
+        except ValueError as error:
+            return f"{error}: the pattern is not one of RE2, which has no look-around and no backreferences."
+    if kind == "language" and options["code"] not in _identifier().labels:
+        return f"is not a language; languages are {', '.join(sorted(_identifier().labels))}."
+    if kind == "length" and options.get("most") is not None and options["most"] < options.get("least", 0):
+        return "is more than most: no answer has this length."
+    return None
+
+
+@functools.cache
+def _compiled(pattern: str) -> Any:
+    """Raises ValueError: the pattern is invalid."""
+    import re2
+
+    quiet = re2.Options()
+    quiet.log_errors = False
+    try:
+        return re2.compile(pattern, quiet)
+    except re2.error as error:
+        reason = error.args[0] if error.args else ""
+        raise ValueError(reason.decode() if isinstance(reason, bytes) else str(reason)) from None
+
+
+@functools.cache
+def _identifier() -> Any:
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
+def _json(text: str) -> Any:
+    """The value of a JSON text; `_ABSENT` if it is none."""
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return _ABSENT
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Equality of JSON values: true is not 1, which Python's == says."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    return bool(one == other)
+
+
+def _last_number(text: str) -> float | None:
+    numbers = [found for found in _NUMBER.findall(text) if found.strip("+-.")]
+    return float(numbers[-1].replace(",", "")) if numbers else None
+
+
+def _in_box(text: str) -> str | None:
+    """What the last box of a text has between its braces; None without a complete one."""
+    opened: list[int | None] = []  # where the contents of each open brace begin, if it is that of a box
+    last: tuple[int, str] | None = None
+    for brace in _BRACES.finditer(text):
+        if brace["close"]:
+            start = opened.pop() if opened else None
+            if start is not None and (last is None or start > last[0]):
+                last = start, text[start : brace.start()].strip()
+        elif brace["box"] or brace["open"]:
+            opened.append(brace.end() if brace["box"] else None)
+    return last and last[1]
+
+
+def _plain(text: str) -> str:
+    return "".join(text.strip().strip("$").split())
+
+
+def _same_number(one: str, other: str) -> bool:
+    numbers = [_NUMBER.fullmatch(_plain(text)) for text in (one, other)]
+    return all(numbers) and _last_number(_plain(one)) == _last_number(_plain(other))
+
+
+def _same_mathematics(found: str, expected: str) -> bool:
+    try:
+        from math_verify import parse, verify
+    except ImportError:
+        return False
+    one, other = (parse(f"\\boxed{{{text}}}") for text in (found, expected))
+    return bool(verify(other, one))
+
+
+def _calls(text: str) -> list[dict[str, Any]]:
+    """The tool calls in a text: JSON, alone or within <tool_call> tags. Empty if one of them cannot be read."""
+    parts = _TOOL_CALL.findall(text) or [text]
+    calls = [_call(value) for part in parts for value in _listed(_json(part))]
+    return [call for call in calls if call is not None] if all(calls) else []
+
+
+def _listed(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict) and isinstance(value.get("tool_calls"), list):
+        value = value["tool_calls"]
+    yield from value if isinstance(value, list) else [value]
+
+
+def _call(value: Any) -> dict[str, Any] | None:
+    """Name and arguments of a call in any of the usual forms; None if the value is none."""
+    if isinstance(value, dict) and isinstance(value.get("function"), dict):
+        value = value["function"]
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+        return None
+    arguments = value.get("arguments", value.get("parameters", {}))
+    return {"name": value["name"], "arguments": _json(arguments) if isinstance(arguments, str) else arguments}

@@ -1,0 +1,146 @@
+"""Rewards: functions that score an answer, the same as metrics of evaluations and in reinforcement learning. No torch."""
+
+import ast
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from training.errors import UserError
+
+OWN = re.compile(r"(?P<file>[\w.-]+\.py):(?P<function>[A-Za-z_]\w*)")
+JUDGE = "judge"
+_WEIGHTED = re.compile(r"(?P<name>[^*]+?)\s*(?:\*\s*(?P<weight>[^*]+))?")
+_FORMS = (
+    'Write names, such as "exact_match, own.py:score*0.5", or a JSON list, such as [{"reward": "length", "most": 50}].'
+)
+_RESERVED = ("name", "reward", "weight")
+MOST = 20
+"""Rewards of a run or an evaluation."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """An answer to score. `row` has all columns of the data row; `number` is the row's index in its file, None if unknown."""
+
+    prompt: str
+    answer: str
+    expected: str
+    row: dict[str, Any] = field(default_factory=dict)
+    number: int | None = None
+
+    def place(self, index: int) -> str:
+        """The sample in messages: its row, or else its place in the batch."""
+        return f"sample {index + 1:,}" if self.number is None else f"row {self.number + 1:,}"
+
+
+@dataclass(frozen=True)
+class Reward:
+    """A reward with its weight in the total. `name` is unique among those of a run.
+
+    `source` is a built-in name or FILE.py:FUNCTION; empty if it is the name.
+    """
+
+    name: str
+    weight: float = 1.0
+    options: dict[str, Any] = field(default_factory=dict)
+    source: str = ""
+
+    @property
+    def kind(self) -> str:
+        """A built-in name, or FILE.py:FUNCTION."""
+        return self.source or self.name
+
+    @property
+    def own(self) -> tuple[str, str] | None:
+        """File and function of a user's code; None for a built-in reward."""
+        found = OWN.fullmatch(self.kind)
+        return (found["file"], found["function"]) if found else None
+
+    def document(self) -> dict[str, Any]:
+        """The entry of a JSON list that `parse_rewards` reads."""
+        named = {"name": self.name} if self.source else {}
+        weight = {} if self.weight == 1 else {"weight": self.weight}
+        return named | {"reward": self.kind} | self.options | weight
+
+
+def parse_rewards(text: str) -> tuple[Reward, ...]:
+    """The rewards in a text: "exact_match, own.py:city*0.5" (a name and a weight each), or a JSON list with options.
+
+    Raises:
+        UserError: a name, weight or option is wrong; its field is rewards.
+    """
+    entries = _entries(text) if text.lstrip().startswith(("[", "{")) else [_named(part) for part in text.split(",")]
+    found = tuple(_checked(entry) for entry in entries)
+    if not found or len(found) > MOST:
+        raise UserError("rewards", text[:200], f"names {len(found)} rewards.", f"Give 1 to {MOST}. {_FORMS}")
+    names = [reward.name for reward in found]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        fix = 'Leave one out, or give each a name of its own: {"name": "city", "reward": "regex", ...}.'
+        raise UserError("rewards", twice, "is the name of two rewards.", fix)
+    return found
+
+
+def total(rewards: Sequence[Reward], values: Mapping[str, Sequence[float | None]]) -> list[float | None]:
+    """The weighted sum of each sample's rewards, over those that apply; None if none does."""
+    sums: list[float | None] = []
+    for row in zip(*(values[reward.name] for reward in rewards), strict=True):
+        terms = [reward.weight * value for reward, value in zip(rewards, row, strict=True) if value is not None]
+        sums.append(sum(terms) if terms else None)
+    return sums
+
+
+def functions_in(field_name: str, file: str, code: str) -> list[str]:
+    """The functions in the code of a user, apart from those with a leading underscore.
+
+    Raises:
+        UserError: the code is not valid Python, or has no such function.
+    """
+    try:
+        body = ast.parse(code).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
+        raise UserError(field_name, file, f"is not valid Python: {line}.", "Correct the line.") from None
+    names = [part.name for part in body if isinstance(part, ast.FunctionDef) and not part.name.startswith("_")]
+    if not names:
+        raise UserError(field_name, file, "has no function.", "Write def NAME(prompt, answer, expected).")
+    return names
+
+
+def _entries(text: str) -> list[Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError("rewards", text[:200], f"is not valid JSON: {error}.", _FORMS) from None
+    return found if isinstance(found, list) else [found]
+
+
+def _named(part: str) -> dict[str, Any]:
+    found = _WEIGHTED.fullmatch(part.strip())
+    if found is None:
+        raise UserError("rewards", part.strip()[:200], "is not NAME or NAME*WEIGHT.", _FORMS)
+    try:
+        return {"reward": found["name"], "weight": float(found["weight"] or 1)}
+    except ValueError:
+        fix = "Write a number after *, such as exact_match*0.5."
+        raise UserError("rewards", part.strip()[:200], "has a weight that is not a number.", fix) from None
+
+
+def _checked(entry: Any) -> Reward:
+    if isinstance(entry, str):
+        entry = _named(entry)
+    if not isinstance(entry, dict) or not isinstance(entry.get("reward"), str):
+        raise UserError("rewards", entry, 'has no "reward".', _FORMS)
+    kind, weight, name = entry["reward"], entry.get("weight", 1.0), entry.get("name", entry["reward"])
+    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight):
+        raise UserError("rewards", weight, f"is not the weight of {kind}.", "Give a finite number.")
+    if not isinstance(name, str) or not 0 < len(name) <= 80:
+        raise UserError("rewards", name, f"is not a name of {kind}.", "Give a text of 1 to 80 characters.")
+    options = {key: value for key, value in entry.items() if key not in _RESERVED}
+    if not OWN.fullmatch(kind):
+        from training.scoring import reward_options
+
+        reward_options.check(kind, options)
+    return Reward(name, float(weight), options, kind if name != kind else "")
