@@ -73,7 +73,8 @@ class Chromium:
 
     @contextmanager
     def page(self, *scripts: str) -> Iterator[Any]:
-        """A new page of a browser that has stored nothing, in which the scripts run first."""
+        """A new page of a browser that has stored nothing, in which the scripts run first. Its `clock` would be that of all later
+        pages too: a test that sets it needs a browser of its own."""
         asyncio._set_running_loop(self._loop)
         page = self._context.new_page()
         page.log = PageLog(page)

@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from browser import IN_BROWSER, becomes_quiet
+from browser import IN_BROWSER, Chromium, becomes_quiet
 from played_run import PlayedRun
 from prepared import prepared_installation  # noqa: F401 a fixture
 from starlette.datastructures import QueryParams
@@ -32,6 +32,20 @@ WATCH = """() => {
 }"""
 ENDLESS = """() => document.getAnimations().filter((one) => one.effect.getComputedTiming().endTime === Infinity)
   .map((one) => `${one.animationName} of ${one.effect.target.outerHTML}`)"""
+
+
+@pytest.fixture(scope="module")
+def browser(site):
+    """A browser of these tests alone: the clock of a page is that of every later page of its browser."""
+    chromium = Chromium(site[0])
+    yield chromium
+    chromium.close()
+
+
+@pytest.fixture
+def page(emptied, browser):
+    with browser.page() as page:
+        yield page
 
 
 def test_the_parts_of_a_page_are_the_same_half_a_minute_later(prepared, monkeypatch):
