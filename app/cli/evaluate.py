@@ -63,7 +63,7 @@ def request(options: dict[str, Any]) -> dict[str, Any]:
         CommandError: a metric's file cannot be read, or a judge is incomplete.
     """
     own: dict[str, str] = {}
-    metrics = [_metric(name, own) for name in options["metrics"]]
+    metrics = [with_code(name, own, "--metric") for name in options["metrics"]]
     values = {name: options[name] for name in ("source", "rows", "columns", "max_new_tokens")}
     judge = _judge(options)
     if judge and "judge" not in metrics:
@@ -71,8 +71,12 @@ def request(options: dict[str, Any]) -> dict[str, Any]:
     return values | {"metrics": metrics or None, "own": own, "judge": judge, "lm_eval": list(options["lm_eval"])}
 
 
-def _metric(name: str, own: dict[str, str]) -> str:
-    """The metric with the name of its file only, whose code goes into `own`."""
+def with_code(name: str, own: dict[str, str], option: str) -> str:
+    """The metric or reward with the name of its file only, whose code goes into `own`.
+
+    Raises:
+        CommandError: the file cannot be read.
+    """
     file, colon, function = name.rpartition(":")
     if not colon or not file.endswith(".py"):
         return name
@@ -81,7 +85,7 @@ def _metric(name: str, own: dict[str, str]) -> str:
         own[path.name] = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         fix = "Give FILE.py:FUNCTION with a file of this machine."
-        raise CommandError("--metric", name, f"cannot be read: {error}.", fix) from None
+        raise CommandError(option, name, f"cannot be read: {error}.", fix) from None
     return f"{path.name}:{function}"
 
 

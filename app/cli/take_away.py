@@ -130,7 +130,7 @@ def restore(file: Path, as_json: bool) -> None:
     "metrics",
     multiple=True,
     metavar="NAME",
-    help="exact_match, f1, rouge1, rouge2, rougeL, accuracy, judge, or FILE.py:FUNCTION. Repeatable.",
+    help="exact_match, f1, rougeL, json_valid, ..., judge, FILE.py:FUNCTION, or a reward as JSON. Repeatable.",
 )
 @click.option("--rows", type=count_type, metavar="N", help="Only the first N rows.")
 @click.option("--columns", metavar="TEXT", help="Column of each role, such as prompt=question, completion=answer.")
@@ -153,6 +153,30 @@ def evaluate(ctx: click.Context, /, run_id: str, as_json: bool, only_queue: bool
     from app.cli import evaluate as cli_evaluate
 
     ctx.exit(cli_evaluate.evaluate(run_id, options, only_queue=only_queue, as_json=as_json))
+
+
+@click.command(cls=Command)
+@click.argument("rewards", metavar="REWARD...", nargs=-1, required=True)
+@click.option("--data", required=True, metavar="FILE|ID", help="Data file or data set id.")
+@click.option(
+    "--answers",
+    metavar="FILE",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Answers to score: answers.jsonl of an evaluation, or a line each.  [default: the expected answers]",
+)
+@click.option("--columns", metavar="TEXT", help="Column of each role, such as prompt=question, completion=answer.")
+@click.option("--rows", type=count_type, default=20, show_default=True, metavar="N", help="Only the first N rows.")
+@json_option
+@click.pass_context
+def reward(ctx: click.Context, /, rewards: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Try rewards on rows: what each gives, their weighted sum, and what goes wrong.
+
+    REWARD is a built-in name (exact_match, json_fields, ...), FILE.py with functions, FILE.py:FUNCTION, each with *WEIGHT if you
+    like, or a JSON object such as '{"reward": "length", "most": 50}'. Exit code 1: one has no score for some rows, by a fault.
+    """
+    from app.cli import reward as cli_reward
+
+    ctx.exit(cli_reward.reward(rewards, options, as_json=as_json))
 
 
 @click.command(cls=Command)

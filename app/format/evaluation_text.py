@@ -141,6 +141,16 @@ def engine(summary: dict[str, Any]) -> str:
     )
 
 
+def troubles(summary: dict[str, Any]) -> list[str]:
+    """What went wrong with metrics that have no score for some rows, or were noticed otherwise."""
+    found = []
+    for name, trouble in (summary.get("troubles") or {}).items():
+        failed = numbers.plural(trouble["failed"], "row", "rows") if trouble["failed"] else ""
+        sentence = _("{metric} has no score for {rows}: {reason}.") if failed else _("{metric}: {reason}.")
+        found.append(sentence.format(metric=label(name), rows=failed, reason=trouble["sentence"]))
+    return found
+
+
 def lines(evaluation: dict[str, Any]) -> list[str]:
     """An ended evaluation as lines for a terminal."""
     head = f"Evaluation {evaluation['id']}: {evaluation['status']}, {source(evaluation)} on {data(evaluation)}"
@@ -162,6 +172,7 @@ def lines(evaluation: dict[str, Any]) -> list[str]:
         f"Rows: {summary['rows']:,}",
         *answered,
         *rows,
+        *troubles(summary),
         *against,
         *shown,
         f"Overlap: {overlap(evaluation['overlap'])}",

@@ -6,7 +6,7 @@ each row with its built-in scores. With tasks of lm-eval it writes their results
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +20,7 @@ from training.chat.tokenizer import prompt_ids, prompt_text
 from training.config.choices import LoraInit, Task
 from training.config.name_values import template_arguments
 from training.config.run_config import RunConfig
+from training.data.example import Example
 from training.data.rows import DataFile, read_files
 from training.errors import DataError, UserError
 from training.models.loading import DTYPES, check_files_finite, check_finite, load_model, load_tokenizer, model_class
@@ -33,6 +34,7 @@ from training.run_folder.paths import CONFIG_FILE, checkpoints_dir, saved_result
 from training.scoring.request import (
     ACCURACY,
     BASE,
+    COLUMNS,
     PROGRESS_FILE,
     RECORDS_FILE,
     REQUEST_FILE,
@@ -90,7 +92,9 @@ def evaluate(run_dir: Path, folder: Path) -> None:
         answers = by_vllm or answer_all(load(), prompts, tokenizer, longest, _counting(progress, len(prompts)))
     with (folder / RECORDS_FILE).open("w", encoding="utf-8") as stream:
         for question, answer in zip(prompts, answers, strict=True):
-            stream.write(json.dumps(_record(question, answer, request.built_in), ensure_ascii=False) + "\n")
+            stream.write(
+                json.dumps(_record(question, answer, request.built_in), ensure_ascii=False, default=str) + "\n"
+            )
 
 
 def check_installed(tasks: Sequence[str]) -> None:
@@ -191,18 +195,29 @@ def ask(config: RunConfig, request: EvaluationRequest, tokenizer: PreTrainedToke
         UserError: no row has a prompt and an answer.
     """
     files = [DataFile(Path(request.path), request.columns, request.name)]
-    examples = ((number, example) for number, _, _, _, example in read_files(files) if example)
+    columns: dict[int, dict[str, Any]] = {}
+
+    def examples() -> Iterator[tuple[int, Example]]:
+        for number, _, _, row, example in read_files(files):
+            if example:
+                if request.own:
+                    columns[number] = row
+                yield number, example
+
     # A class is predicted from the whole prompt, as an encoder-decoder reads it.
     task = Task.SEQ2SEQ if config.task is Task.CLASSIFICATION else config.task
     try:
-        found = questions(examples, config.model_copy(update={"task": task}), tokenizer, request.rows or _ALL_ROWS)
+        found = questions(examples(), config.model_copy(update={"task": task}), tokenizer, request.rows or _ALL_ROWS)
     except DataError as error:
         message = f"{f'row {error.line} ' if error.line else ''}{error.message}"
         raise UserError("data", request.name, message, error.fix) from error
     if not found:
         fix = "Choose rows with a prompt and an answer, or give --columns."
         raise UserError("data", request.name, "has no rows with a prompt.", fix)
-    return [replace(question, expected=question.expected.strip()) for question in found]
+    return [
+        replace(question, expected=question.expected.strip(), columns=columns.get(question.row, {}))
+        for question in found
+    ]
 
 
 def prompted(config: RunConfig, request: EvaluationRequest, tokenizer: PreTrainedTokenizerBase) -> list[Question]:
@@ -267,10 +282,11 @@ def _record(question: Question, answer: str, metrics: list[str]) -> dict[str, An
     known = {"exact_match": exact, ACCURACY: exact}
     if set(metrics) - known.keys():
         known |= score(answer, question.expected)
-    scores = {name: known[name] for name in metrics}
+    columns = {COLUMNS: question.columns} if question.columns else {}
     return {
-        "row": question.row, "prompt": question.prompt, "expected": question.expected, "answer": answer, "scores": scores,
-    }  # fmt: skip
+        "row": question.row, "prompt": question.prompt, "expected": question.expected, "answer": answer,
+        "scores": {name: known[name] for name in metrics},
+    } | columns  # fmt: skip
 
 
 def _reporter(path: Path) -> Callable[[str, int, int], None]:

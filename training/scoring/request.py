@@ -1,28 +1,32 @@
 """What an evaluation does, as its folder and its database row hold it."""
 
+import json
 import re
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from training.config.name_lists import METRICS
+from training.errors import UserError
+from training.scoring.built_in import REWARDS
+from training.scoring.rewards import JUDGE, Reward, reward_of
 
 BUILT_IN = METRICS
 ACCURACY = "accuracy"
-JUDGE = "judge"
 RESULT, BASE = "result", "base"
 DEFAULT_METRICS = ("exact_match", "f1", "rougeL")
 
 REQUEST_FILE = "request.json"
 RECORDS_FILE = "answers.jsonl"
+COLUMNS = "columns"
+"""Key of a record until it is scored: the columns of its row."""
 PROGRESS_FILE = "progress.jsonl"
 OUTPUT_FILE = "output.log"
 SUMMARY_FILE = "summary.json"
 EVALUATIONS_FOLDER = "evaluations"
 """In the run's folder, with a folder for each evaluation."""
 
-_OWN = re.compile(r"(?P<file>[\w.-]+\.py):(?P<function>[A-Za-z_]\w*)")
 _CHECKPOINT = re.compile(r"checkpoint-\d+")
 _PLACEHOLDERS = ("{prompt}", "{answer}", "{expected}")
 DEFAULT_PROMPT = (
@@ -71,9 +75,10 @@ class EvaluationRequest(BaseModel):
     """What an evaluation does.
 
     `source` is result, base (the model before training) or checkpoint-N. `path`, `columns` and `name` are those of the data set;
-    `rows` is the number of its first rows that are answered, None for all. `metrics` are built-in ones, judge, and functions as
-    FILE.py:FUNCTION, whose code `own` has by file name. With `lm_eval` its tasks are evaluated instead; with `prompts` those of
-    the prompt set `prompt_set` are answered, without scores. `compares`: the rows are searched for in the training rows.
+    `rows` is the number of its first rows that are answered, None for all. `metrics` are built-in ones, rewards (by name, as
+    FILE.py:FUNCTION whose code `own` has by file name, or as a JSON object with options, which go into `options`), and judge.
+    With `lm_eval` its tasks are evaluated instead; with `prompts` those of the prompt set `prompt_set` are answered, without
+    scores. `compares`: the rows are searched for in the training rows.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -86,6 +91,7 @@ class EvaluationRequest(BaseModel):
     compares: bool = True
     rows: int | None = Field(None, ge=1)
     metrics: tuple[str, ...] = Field(DEFAULT_METRICS, max_length=20)
+    options: dict[str, dict[str, Any]] = Field(default_factory=dict, max_length=20)
     max_new_tokens: int | None = Field(None, ge=1, le=32_768)
     own: dict[str, str] = Field(default_factory=dict, max_length=10)
     judge: Judge | None = None
@@ -100,29 +106,49 @@ class EvaluationRequest(BaseModel):
             raise ValueError("is not result, base or checkpoint-N")
         return value
 
+    @model_validator(mode="before")
+    @classmethod
+    def _named_metrics(cls, values: Any) -> Any:
+        """Metrics that are JSON objects become a name, with the object in `options`."""
+        if not isinstance(values, dict) or not isinstance(values.get("metrics"), (list, tuple)):
+            return values
+        given = [metric for metric in values["metrics"] if isinstance(metric, str) and metric.lstrip().startswith("{")]
+        options = {text: _reward(text) for text in given}
+        names = [options[metric].name if metric in options else metric for metric in values["metrics"]]
+        documents = {reward.name: reward.document() for reward in options.values()}
+        return values | {"metrics": names, "options": dict(values.get("options") or {}) | documents}
+
     @model_validator(mode="after")
     def _known_metrics(self) -> Self:
-        for metric in self.metrics:
-            own = _OWN.fullmatch(metric)
-            if own and own["file"] not in self.own:
-                raise ValueError(f"metric {metric}: the code of {own['file']} was not sent")
-            if not own and metric not in (*BUILT_IN, ACCURACY, JUDGE):
-                known = ", ".join((*BUILT_IN, ACCURACY, JUDGE))
-                raise ValueError(f"metric {metric!r} is unknown; metrics are {known}, and FILE.py:FUNCTION")
+        for reward in self.rewards:
+            if reward.own and reward.own[0] not in self.own:
+                raise ValueError(f"metric {reward.kind}: the code of {reward.own[0]} was not sent")
         if JUDGE in self.metrics and self.judge is None:
             raise ValueError("metric judge needs the judge's URL and model")
         return self
 
     @property
-    def own_metrics(self) -> list[tuple[str, str, str]]:
-        """(metric, file, function) of each metric in a user's file."""
-        found = ((metric, _OWN.fullmatch(metric)) for metric in self.metrics)
-        return [(metric, match["file"], match["function"]) for metric, match in found if match]
+    def rewards(self) -> tuple[Reward, ...]:
+        """The metrics that the reward process computes (training/scoring/reward_process.py)."""
+        others = [metric for metric in self.metrics if metric not in (*self.built_in, JUDGE)]
+        return tuple(_reward(self.options.get(metric, {"reward": metric})) for metric in others)
 
     @property
     def built_in(self) -> list[str]:
         """The metrics that the training packages compute."""
-        return [metric for metric in self.metrics if metric in (*BUILT_IN, ACCURACY)]
+        return [metric for metric in self.metrics if metric in (*BUILT_IN, ACCURACY) and metric not in self.options]
+
+
+def _reward(given: str | dict[str, Any]) -> Reward:
+    """Raises ValueError: the JSON text or object is not a reward."""
+    try:
+        return reward_of(json.loads(given) if isinstance(given, str) else given)
+    except UserError as error:
+        name = error.problem.value
+        if error.problem.message.startswith("is unknown"):
+            known = ", ".join(dict.fromkeys((*BUILT_IN, *REWARDS, ACCURACY, JUDGE)))
+            raise ValueError(f"metric {name!r} is unknown; metrics are {known}, and FILE.py:FUNCTION") from None
+        raise ValueError(f"metric: {error.problem}") from None
 
 
 def evaluation_dir(run_dir: Path, evaluation_id: str) -> Path:

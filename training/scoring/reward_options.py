@@ -18,16 +18,12 @@ _NAMES = {
 
 
 def check(kind: str, options: dict[str, Any]) -> None:
-    """Checks name and options of a built-in reward.
+    """Checks the options of a built-in reward.
 
     Raises:
-        UserError: there is no such reward or option, a value is wrong, or a package is missing.
+        UserError: there is no such option, a value is wrong, or a package is missing.
     """
-    function = built_in.REWARDS.get(kind)
-    if function is None:
-        fix = f"Rewards are {', '.join(built_in.REWARDS)}, and FILE.py:FUNCTION."
-        raise UserError("rewards", kind[:200], "is unknown.", fix)
-    known = declared(function)
+    known = declared(built_in.REWARDS[kind])
     for name, value in options.items():
         if name not in known:
             fix = f"Its options are: {', '.join(known) or 'none'}."

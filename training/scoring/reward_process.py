@@ -53,9 +53,7 @@ class _Batch:
     done: int = 0  # its samples that have an answer
 
     def fail(self, name: str, count: int, kind: str, message: str) -> None:
-        first = self.troubles.get(name)
-        known = first if first and first.failed else Trouble(0, message, kind)
-        self.troubles[name] = Trouble(known.failed + count, known.sentence, known.kind)
+        self.troubles = together(self.troubles, {name: Trouble(count, message, kind)})
 
     def take(self, word: str, *values: Any) -> None:
         """Notes an answer of the process.
@@ -78,6 +76,17 @@ class _Batch:
         elif word == "printed" and values[0] > _MUCH_PRINTED and self.reward not in self.troubles:
             message = f"printed {values[0] / 1e6:.1f} million characters, which are discarded"
             self.troubles[self.reward] = Trouble(0, message, "printed")
+
+
+def together(first: Mapping[str, Trouble], second: Mapping[str, Trouble]) -> dict[str, Trouble]:
+    """The troubles of two batches: their samples added, with the first message."""
+    found = dict(first)
+    for name, trouble in second.items():
+        known = found.get(name)
+        kept = known if known and (known.failed or not trouble.failed) else trouble
+        failed = trouble.failed + (known.failed if known else 0)
+        found[name] = Trouble(failed, kept.sentence, kept.kind)
+    return found
 
 
 class RewardProcess:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from training.errors import UserError
+from training.scoring.built_in import REWARDS
 
 OWN = re.compile(r"(?P<file>[\w.-]+\.py):(?P<function>[A-Za-z_]\w*)")
 JUDGE = "judge"
@@ -73,7 +74,9 @@ def parse_rewards(text: str) -> tuple[Reward, ...]:
         UserError: a name, weight or option is wrong; its field is rewards.
     """
     entries = _entries(text) if text.lstrip().startswith(("[", "{")) else [_named(part) for part in text.split(",")]
-    found = tuple(_checked(entry) for entry in entries)
+    found = tuple(reward_of(entry) for entry in entries)
+    for reward in found:
+        check_options(reward)
     if not found or len(found) > MOST:
         raise UserError("rewards", text[:200], f"names {len(found)} rewards.", f"Give 1 to {MOST}. {_FORMS}")
     names = [reward.name for reward in found]
@@ -90,6 +93,41 @@ def total(rewards: Sequence[Reward], values: Mapping[str, Sequence[float | None]
         terms = [reward.weight * value for reward, value in zip(rewards, row, strict=True) if value is not None]
         sums.append(sum(terms) if terms else None)
     return sums
+
+
+def reward_of(entry: Any) -> Reward:
+    """The reward of an entry of a JSON list; its options are not checked (see `check_options`).
+
+    Raises:
+        UserError: the entry has no known reward, or a wrong weight or name.
+    """
+    if isinstance(entry, str):
+        entry = _named(entry)
+    if not isinstance(entry, dict) or not isinstance(entry.get("reward"), str):
+        raise UserError("rewards", entry, 'has no "reward".', _FORMS)
+    kind, weight, name = entry["reward"], entry.get("weight", 1.0), entry.get("name", entry["reward"])
+    if kind not in REWARDS and not OWN.fullmatch(kind):
+        raise UserError(
+            "rewards", kind[:200], "is unknown.", f"Rewards are {', '.join(REWARDS)}, and FILE.py:FUNCTION."
+        )
+    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight):
+        raise UserError("rewards", weight, f"is not the weight of {kind}.", "Give a finite number.")
+    if not isinstance(name, str) or not 0 < len(name) <= 80:
+        raise UserError("rewards", name, f"is not a name of {kind}.", "Give a text of 1 to 80 characters.")
+    options = {key: value for key, value in entry.items() if key not in _RESERVED}
+    return Reward(name, float(weight), options, kind if name != kind else "")
+
+
+def check_options(reward: Reward) -> None:
+    """Checks the options of a built-in reward; those of a user's function reach it as they are.
+
+    Raises:
+        UserError: an option is unknown, missing or wrong, or a package is missing.
+    """
+    if not reward.own:
+        from training.scoring import reward_options
+
+        reward_options.check(reward.kind, reward.options)
 
 
 def functions_in(field_name: str, file: str, code: str) -> list[str]:
@@ -126,21 +164,3 @@ def _named(part: str) -> dict[str, Any]:
     except ValueError:
         fix = "Write a number after *, such as exact_match*0.5."
         raise UserError("rewards", part.strip()[:200], "has a weight that is not a number.", fix) from None
-
-
-def _checked(entry: Any) -> Reward:
-    if isinstance(entry, str):
-        entry = _named(entry)
-    if not isinstance(entry, dict) or not isinstance(entry.get("reward"), str):
-        raise UserError("rewards", entry, 'has no "reward".', _FORMS)
-    kind, weight, name = entry["reward"], entry.get("weight", 1.0), entry.get("name", entry["reward"])
-    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight):
-        raise UserError("rewards", weight, f"is not the weight of {kind}.", "Give a finite number.")
-    if not isinstance(name, str) or not 0 < len(name) <= 80:
-        raise UserError("rewards", name, f"is not a name of {kind}.", "Give a text of 1 to 80 characters.")
-    options = {key: value for key, value in entry.items() if key not in _RESERVED}
-    if not OWN.fullmatch(kind):
-        from training.scoring import reward_options
-
-        reward_options.check(kind, options)
-    return Reward(name, float(weight), options, kind if name != kind else "")

@@ -3,7 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -36,12 +36,13 @@ SCORES = ("f1", *_ROUGE)
 
 @dataclass(frozen=True)
 class Question:
-    """A held-out row: its index in the file, the prompt as text and tokens, and the expected answer."""
+    """A held-out row: its index in the file, the prompt as text and tokens, the expected answer, and columns that rewards need."""
 
     row: int
     prompt: str
     tokens: list[int]
     expected: str
+    columns: dict[str, Any] = field(default_factory=dict)
 
 
 def questions(

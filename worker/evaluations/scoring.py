@@ -1,10 +1,10 @@
-"""Scores of an evaluation's answers beyond the built-in ones: functions in a user's file, a judge; and the means of all."""
+"""Scores of an evaluation's answers by rewards and by a judge, and the means of all."""
 
 import json
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,18 +15,17 @@ from urllib.parse import urlsplit
 
 from training.errors import Problem, UserError
 from training.files import write_whole
-from training.limited import Limits
 from training.scoring.intervals import mean_interval
-from training.scoring.request import JUDGE, RECORDS_FILE, EvaluationRequest, Judge
-from worker.machine import programs
-from worker.machine.programs import ProgramError
+from training.scoring.request import COLUMNS, RECORDS_FILE, EvaluationRequest, Judge
+from training.scoring.reward_process import RewardProcess, Trouble, together
+from training.scoring.rewards import JUDGE, Sample
 from worker.settings import get_settings
 
 if TYPE_CHECKING:
     import httpx
 
-_MEMORY_BYTES = 2 * 2**30
-_SECONDS, _ROWS_PER_SECOND = 60, 20
+_BATCH = 256
+_ROWS_FIX = "Give rows to which it applies, or leave it out."
 
 Record = dict[str, Any]
 Progress = Callable[[str, int, int], None]
@@ -42,7 +41,7 @@ _FIX = "Check the judge's address and model, and LATHE_JUDGE_KEY."
 
 
 class MetricFailed(UserError):  # noqa: N818
-    """A metric of a user's file failed."""
+    """A metric has no score for any row."""
 
 
 def read_records(folder: Path) -> list[Record]:
@@ -51,24 +50,27 @@ def read_records(folder: Path) -> list[Record]:
         return [json.loads(line) for line in stream]
 
 
-def add_scores(folder: Path, request: EvaluationRequest, progress: Progress, stopped: Callable[[], bool]) -> None:
-    """Adds the scores of the user's functions and of the judge to answers.jsonl.
+def add_scores(
+    folder: Path, request: EvaluationRequest, progress: Progress, stopped: Callable[[], bool]
+) -> dict[str, Trouble]:
+    """Adds the scores of rewards and of the judge to answers.jsonl, and returns what went wrong with each reward.
 
     Raises:
-        MetricFailed: a function failed; names row and line.
+        MetricFailed: a reward has no score for any row; names the first row and line.
         JudgeError: the judge did not answer, or no reply had a score.
     """
-    if not request.own_metrics and JUDGE not in request.metrics:
-        return
+    rewards = request.rewards
+    if not rewards and JUDGE not in request.metrics:
+        return {}
     records = read_records(folder)
-    for metric, file, function in request.own_metrics:
-        progress(f"scoring by {metric}"[:60], 0, 0)
-        for record, score in zip(records, _own_scores(folder, metric, file, function, request, records), strict=True):
-            record["scores"][metric] = score
+    troubles = _compute(folder, request, records, progress, stopped) if rewards else {}
+    if not stopped():
+        _check(request, records, troubles)
     if JUDGE in request.metrics:
         _judge(request, records, progress, stopped)
     lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
     write_whole(folder / RECORDS_FILE, "".join(lines))
+    return troubles
 
 
 def summarize(records: Sequence[Record], metrics: Sequence[str]) -> dict[str, Any]:
@@ -82,22 +84,37 @@ def summarize(records: Sequence[Record], metrics: Sequence[str]) -> dict[str, An
     return {"rows": len(records), "metrics": found}
 
 
-def _own_scores(
-    folder: Path, metric: str, file: str, function: str, request: EvaluationRequest, records: Sequence[Record]
-) -> list[float]:
-    path = folder / file
-    path.write_text(request.own[file], encoding="utf-8")
-    limits = Limits(_MEMORY_BYTES, _SECONDS + len(records) // _ROWS_PER_SECOND)
-    asked = [{name: record[name] for name in ("row", "prompt", "answer", "expected")} for record in records]
-    text = "".join(json.dumps(record) + "\n" for record in asked)
-    fix = "Correct the function; it takes prompt, answer and expected and returns a number."
-    try:
-        found = programs.run_for_json(programs.OWN_METRIC, [str(path.absolute()), function, file], limits, text=text)
-    except ProgramError as error:
-        raise MetricFailed("metrics", metric, f"did not finish: {error}.", fix) from None
-    if not isinstance(found, dict) or "error" in found or len(found.get("scores", ())) != len(records):
-        raise MetricFailed("metrics", metric, str(found.get("error") if isinstance(found, dict) else found), fix)
-    return list(found["scores"])
+def _compute(
+    folder: Path, request: EvaluationRequest, records: Sequence[Record], progress: Progress, stopped: Callable[[], bool]
+) -> dict[str, Trouble]:
+    """Adds the scores of the rewards among the metrics, and returns what went wrong with each."""
+    troubles: dict[str, Trouble] = {}
+    samples = [
+        Sample(record["prompt"], record["answer"], record["expected"], record.pop(COLUMNS, {}), record["row"])
+        for record in records
+    ]
+    with RewardProcess(request.rewards, request.own, folder) as process:
+        for start in range(0, len(records), _BATCH):
+            if stopped():
+                return troubles
+            progress("scoring", start, len(records))
+            scores = process.score(samples[start : start + _BATCH])
+            for name, values in scores.values.items():
+                for record, value in zip(records[start:], values, strict=False):
+                    record["scores"][name] = value
+            troubles = together(troubles, scores.troubles)
+    return troubles
+
+
+def _check(request: EvaluationRequest, records: Sequence[Record], troubles: Mapping[str, Trouble]) -> None:
+    """Raises MetricFailed: a metric has no score for any row."""
+    for name, trouble in troubles.items():
+        if all(record["scores"].get(name) is None for record in records):
+            own = any(reward.own for reward in request.rewards if reward.name == name)
+            fix = (
+                "Correct the function; it takes prompt, answer and expected and returns a number." if own else _ROWS_FIX
+            )
+            raise MetricFailed("metrics", name, f"{trouble.sentence}.", fix)
 
 
 def _judge(

@@ -1,8 +1,8 @@
 """Checks what an evaluation asks for, then stores and queues it."""
 
-import ast
 import re
 import shutil
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,10 @@ from pydantic import ValidationError
 from training.config.choices import Task
 from training.config.fields import ConfigError
 from training.data.row_formats import UNKNOWN, UNKNOWN_FIX
-from training.errors import Problem
+from training.errors import Problem, UserError
 from training.run_folder.paths import saved_result
-from training.scoring.request import ACCURACY, DEFAULT_METRICS, JUDGE, RESULT, EvaluationRequest, evaluation_dir
+from training.scoring.request import ACCURACY, DEFAULT_METRICS, RESULT, EvaluationRequest, evaluation_dir
+from training.scoring.rewards import JUDGE, check_options, functions_in
 from worker import celery_app, disk_quota
 from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.datasets import datasets, run_data
@@ -96,20 +97,15 @@ def _with_defaults(run: Run, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _functions(file: str, code: str) -> list[str]:
-    """The functions in the code of a user, apart from those with a leading underscore.
+    """The functions in the code of a user.
 
     Raises:
-        ConfigError: the code is not valid Python, or has no such function.
+        ConfigError: as `functions_in`.
     """
     try:
-        body = ast.parse(code).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
-        raise ConfigError([Problem("metrics", file, f"is not valid Python: {line}.", "Correct the line.")]) from None
-    names = [part.name for part in body if isinstance(part, ast.FunctionDef) and not part.name.startswith("_")]
-    if not names:
-        raise ConfigError([Problem("metrics", file, "has no function.", "Write def NAME(prompt, answer, expected).")])
-    return names
+        return functions_in("metrics", file, code)
+    except UserError as error:
+        raise ConfigError([error.problem]) from None
 
 
 def _parsed(values: dict[str, Any]) -> tuple[EvaluationRequest, list[Problem]]:
@@ -146,10 +142,13 @@ def _metric_problems(run: Run, request: EvaluationRequest, allowed: AllowedPaths
     if ACCURACY in request.metrics and run.config.get("task") != Task.CLASSIFICATION:
         fix = "Use exact_match, which is the share of answers that are exactly right."
         problems.append(Problem("metrics", ACCURACY, "is for runs of the task classification.", fix))
-    if request.own_metrics and allowed.data is not None:
-        names = ", ".join(metric for metric, _, _ in request.own_metrics)
-        message = "is code, which only the user who runs the server may run."
-        problems.append(Problem("metrics", names, message, _WHO_FIX))
+    for reward in request.rewards:
+        try:
+            check_options(reward)
+        except UserError as error:
+            problems.append(replace(error.problem, field="metrics"))
+    code = allowed.code([reward.kind for reward in request.rewards if reward.own], "metrics", _WHO_FIX)
+    problems += [code] if code else []
     if JUDGE in request.metrics and request.judge:
         refused = scoring.judge_problem(request.judge.url, trusted=allowed.data is None)
         problems += [refused] if refused else []

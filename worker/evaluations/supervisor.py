@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +77,9 @@ def _scored(run_id: str, folder: Path, request: EvaluationRequest, state: State)
         return told
     if request.prompt_set:
         _keep_answers(run_id, folder, request)
-    add_scores(folder, request, state.progress, state.stopping.is_set)
-    return summarize(read_records(folder), request.metrics) | told
+    troubles = add_scores(folder, request, state.progress, state.stopping.is_set)
+    found = summarize(read_records(folder), request.metrics) | told
+    return found | ({"troubles": {name: asdict(one) for name, one in troubles.items()}} if troubles else {})
 
 
 def launched(run: Run, item: Evaluation) -> Launch:

@@ -5,14 +5,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from pydantic import Field
 from sqlmodel import Session
 
 from app.documents import Document, Stored, columns
 from training.config.name_lists import MINOR_METRICS
 from training.scoring.paired import Paired, compare
 from training.scoring.request import BASE, RECORDS_FILE, RESULT
+from worker.evaluations.reward_trial import Trial
 from worker.evaluations.submit import folder_of
 from worker.store import evaluations, runs
 from worker.store.tables import Evaluation, Status
@@ -105,6 +108,44 @@ class EvaluationList(Document):
     evaluations: list[EvaluationAnswer]
 
 
+class RewardEntry(Document):
+    """A reward: its name, what computes it (a built-in name or FILE.py:FUNCTION), its weight in the total, and its mean."""
+
+    name: str
+    kind: str
+    weight: float
+    options: dict[str, Any]
+    mean: float | None = Field(description="over the rows to which it applies")
+
+
+class ScoredRow(Document):
+    """A row with its rewards by name: null where one does not apply or failed. `total` is their weighted sum."""
+
+    row: int
+    prompt: str
+    expected: str
+    answer: str
+    scores: dict[str, float | None]
+    total: float | None
+
+
+class RewardTrouble(Document):
+    """What went wrong with a reward: the number of rows without a score for it, why the first has none, and the kind of fault."""
+
+    failed: int
+    sentence: str
+    kind: str
+
+
+class RewardTrial(Document):
+    """Rows scored by rewards, and what went wrong with a reward, by its name."""
+
+    rewards: list[RewardEntry]
+    rows: list[ScoredRow]
+    troubles: dict[str, RewardTrouble]
+    seconds: float = Field(description="time that the rewards took")
+
+
 class EvaluationRows(Document):
     """Answers row by row with their scores, and how many there are."""
 
@@ -127,6 +168,29 @@ def document(item: Evaluation, against: Evaluation | None = None) -> EvaluationA
         judge=request.judge.model_dump() if request.judge else None,
         against=_against(item, against) if against else None,
     )
+
+
+def trial(tried: Trial) -> RewardTrial:
+    """What rewards gave for rows."""
+    known = {name: [one for one in values if one is not None] for name, values in tried.values.items()}
+    return RewardTrial(
+        rewards=[
+            RewardEntry(
+                name=reward.name, kind=reward.kind, weight=reward.weight, options=reward.options,
+                mean=fmean(known[reward.name]) if known[reward.name] else None,
+            )
+            for reward in tried.rewards
+        ],
+        rows=[
+            ScoredRow(
+                row=(sample.number or 0) + 1, prompt=sample.prompt, expected=sample.expected, answer=sample.answer,
+                scores={name: values[index] for name, values in tried.values.items()}, total=tried.totals[index],
+            )
+            for index, sample in enumerate(tried.samples)
+        ],
+        troubles={name: RewardTrouble.model_validate(one) for name, one in tried.troubles.items()},
+        seconds=tried.seconds,
+    )  # fmt: skip
 
 
 def _against(item: Evaluation, other: Evaluation) -> Against:

@@ -1,17 +1,20 @@
-"""REST routes of evaluations: queue, list, read, stop, delete."""
+"""REST routes of evaluations: queue, list, read, stop, delete; and of rewards: try some on rows."""
 
+import json
 from typing import Annotated, Any, Literal
 
 from fastapi import Body, Query, Response
 from fastapi.responses import FileResponse
 from pydantic import Field
 
-from app.access import changes
+from app.access import callers, changes
 from app.documents.results import evaluations as documents
-from app.documents.results.evaluations import EvaluationAnswer, EvaluationList, EvaluationRows
+from app.documents.results.evaluations import EvaluationAnswer, EvaluationList, EvaluationRows, RewardTrial
 from app.web.rest.routing import BodyForm, JsonRouter, Reading, sends
 from app.web.security import error
 from training.scoring.request import RECORDS_FILE
+from worker.evaluations import reward_trial
+from worker.evaluations.reward_trial import MOST_ROWS
 from worker.evaluations.submit import folder_of
 from worker.store import database, evaluations
 
@@ -22,7 +25,7 @@ Order = Literal["row", "lowest", "highest", "worse", "better"]
 
 class Asked(BodyForm):
     """An evaluation: `data` is a data set id or a file on the server. `metrics` are exact_match, f1, rouge1, rouge2, rougeL,
-    accuracy (classification), judge, and FILE.py:FUNCTION with the code in `own`.
+    accuracy (classification), judge, rewards by name or as JSON with options, and FILE.py:FUNCTION with the code in `own`.
     """
 
     data: str = ""
@@ -36,6 +39,40 @@ class Asked(BodyForm):
     )
     judge: dict[str, Any] | None = Field(None, description="url and model of a judge, and optionally prompt and scale.")
     lm_eval: list[str] | None = Field(None, description="Tasks of lm-eval, instead of data and metrics.")
+
+
+class AskedTrial(BodyForm):
+    """Rewards to try: a text such as "exact_match, own.py:score*0.5" or a list of names and objects with options, on the rows of
+    `data`, a data set id or a file on the server.
+    """
+
+    rewards: str | list[str | dict[str, Any]]
+    data: str
+    own: dict[str, str] = Field({}, description="Code by file name.")
+    columns: str | None = Field(None, description="Column of each role: prompt=question, completion=answer.")
+    rows: int = Field(
+        20, ge=1, le=MOST_ROWS, description="Number of first rows, which are scored by their expected answers."
+    )
+    answers: dict[int, str] | None = Field(
+        None, description="Answers by number of the row, from 1: only these are scored."
+    )
+
+
+@router.post("/api/rewards")
+def score_rows(asked: Annotated[AskedTrial, Body()]) -> RewardTrial:
+    """Scores rows by rewards, without a model: by their expected answers, or by given ones. Stores nothing.
+
+    Raises:
+        UserError: a reward is wrong or may not be used, or the rows cannot be read; answered with 422.
+    """
+    rewards = asked.rewards if isinstance(asked.rewards, str) else json.dumps(asked.rewards)
+    answers = None if asked.answers is None else {number - 1: answer for number, answer in asked.answers.items()}
+    return documents.trial(
+        reward_trial.try_rewards(
+            rewards, asked.own, asked.data, columns=asked.columns, rows=asked.rows, answers=answers,
+            allowed=callers.current().allowed,
+        )
+    )  # fmt: skip
 
 
 @router.post("/api/runs/{run_id}/evaluations", status_code=201)

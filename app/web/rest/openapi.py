@@ -21,7 +21,7 @@ TAGS = {
     "Sweeps": ("/api/sweeps",),
     "Sharing": ("/api/{listed}/",),
     "Queue": ("/api/queue",),
-    "Evaluations": ("/api/evaluations", "/api/runs/{run_id}/evaluations"),
+    "Evaluations": ("/api/evaluations", "/api/runs/{run_id}/evaluations", "/api/rewards"),
     "Compare": ("/api/compare",),
     "Data sets": ("/api/datasets",),
     "Before a run": ("/api/checks", "/api/forecasts", "/api/renderings", "/api/targets", "/api/imports"),

@@ -8,8 +8,18 @@ import pytest
 from environment import use
 
 from training.scoring.request import EvaluationRequest, Judge
+from training.scoring.reward_process import Trouble
 from worker.evaluations import scoring
-from worker.evaluations.scoring import JudgeError, add_scores, judge_problem, judged, read_records, score_in, summarize
+from worker.evaluations.scoring import (
+    JudgeError,
+    MetricFailed,
+    add_scores,
+    judge_problem,
+    judged,
+    read_records,
+    score_in,
+    summarize,
+)
 
 
 class Server(ThreadingHTTPServer):
@@ -89,6 +99,24 @@ def test_scores_and_replies_are_in_the_answers_and_the_mean_in_the_summary(serve
     summary = summarize(records, request.metrics)
     assert summary["metrics"]["judge"]["mean"] == pytest.approx(0.6)
     assert phases[-1] == ("judging", 2, 2)
+
+
+def test_rows_without_a_score_are_counted_and_named_and_a_metric_without_any_fails_the_evaluation(home, tmp_path):
+    code = "def total(prompt, answer, expected, row):\n    return row['total']\n"
+    rows = [record(0, "[1]") | {"columns": {"total": 3}}, record(6, "no") | {"columns": {"sum": 3}}]
+    (tmp_path / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    values = {"metrics": ["json_valid", "own.py:total", '{"reward": "length", "most": 2}'], "own": {"own.py": code}}
+    request = EvaluationRequest.model_validate(values)
+    troubles = add_scores(tmp_path, request, lambda *_: None, lambda: False)
+    assert read_records(tmp_path) == [
+        record(0, "[1]") | {"scores": {"json_valid": 1, "own.py:total": 3, "length": 0}},
+        record(6, "no") | {"scores": {"json_valid": 0, "own.py:total": None, "length": 1}},
+    ]
+    assert troubles == {"own.py:total": Trouble(1, "row 7, own.py, line 2: KeyError: 'total'", "exception")}
+    summary = summarize(read_records(tmp_path), request.metrics)
+    assert [summary["metrics"][name]["rows"] for name in request.metrics] == [2, 1, 2]
+    with pytest.raises(MetricFailed, match=r"row 1, own\.py, line 2: KeyError: 'total'"):
+        add_scores(tmp_path, request, lambda *_: None, lambda: False)  # the columns are gone with the scores
 
 
 def test_a_busy_judge_is_asked_again(server):

@@ -71,6 +71,10 @@ def test_what_cannot_be_evaluated_is_refused_with_the_reason(home, rows):
     assert refused(ended(), {"lm_eval": ["arc_easy"]})[0][0] == "lm_eval"
     (problem,) = refused(ended(), {"metrics": ["bleu"]}, data=rows)
     assert problem[1].startswith("metric 'bleu' is unknown")
+    wrong = {"metrics": ["regex", '{"reward": "length", "mots": 3}']}
+    assert refused(ended(), wrong, data=rows) == [
+        ("metrics", "needs the option pattern."), ("metrics", "is no option of length."),
+    ]  # fmt: skip
 
 
 def test_a_run_without_a_result_is_refused_unless_a_checkpoint_is_named(home, rows):

@@ -25,7 +25,7 @@ from worker.store import database, evaluations, prompt_sets, runs
 from worker.store.tables import DeviceLease, Status
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("home", "started")]
-OWN = {"own.py": "def words(prompt, answer, expected):\n    return len(expected.split())\n"}
+OWN = {"own.py": "def words(prompt, answer, expected, row):\n    return len(row['completion'].split())\n"}
 
 
 @pytest.fixture

@@ -128,6 +128,14 @@ class Mean(_Part):
     rows: Count
 
 
+class MetricTrouble(_Part):
+    """Why rows have no score of a metric, and how many."""
+
+    failed: Count
+    sentence: str
+    kind: str
+
+
 class EvaluationSummary(_Part):
     """As worker/evaluations/scoring.py writes it, or the results of lm-eval."""
 
@@ -135,6 +143,7 @@ class EvaluationSummary(_Part):
     metrics: dict[str, Mean] = {}
     lm_eval: dict[str, Values] | None = None
     engine: dict[str, str] | None = None
+    troubles: dict[str, MetricTrouble] = {}
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:

@@ -1,0 +1,51 @@
+"""`python -m training.scoring.sample_rows`: prints rows of a data file as the samples that rewards score, without their answers.
+
+Standard input has {"path", "columns", "first": N, "rows": [numbers] or null}. Each row is {"number" from 0, "prompt", "expected",
+"row"}; of a conversation, the prompt is the text of the turns before the last answer. Rows without an answer are left out.
+"""
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from training.data.example import Example
+from training.data.rows import read_numbered
+from training.errors import DataError, UserError, answer_json
+
+
+def samples(text: str) -> dict[str, Any]:
+    """The rows that a request names.
+
+    Raises:
+        UserError: a row cannot be read.
+    """
+    asked = json.loads(text)
+    wanted = None if asked["rows"] is None else set(asked["rows"])
+    found: list[dict[str, Any]] = []
+    try:
+        rows = read_numbered(Path(asked["path"]), asked["columns"])
+        for number, row, example in islice(rows, None if wanted is None else max(wanted, default=-1) + 1):
+            if example is not None and (wanted is None or number in wanted):
+                prompt, expected = texts(example)
+                found.append({"number": number, "prompt": prompt, "expected": expected, "row": row})
+            if wanted is None and len(found) == asked["first"]:
+                break
+    except DataError as error:
+        place = f"row {error.line} " if error.line else ""
+        raise UserError("data", asked["name"], f"{place}{error.message}", error.fix) from None
+    return {"samples": json.loads(json.dumps(found, default=str))}
+
+
+def texts(example: Example) -> tuple[str, str]:
+    """The prompt and the expected answer of an example, without a chat template."""
+    if example.messages is None:
+        return example.prompt, example.answer
+    last = max((place for place, turn in enumerate(example.messages) if turn["role"] == "assistant"), default=None)
+    before = example.messages if last is None else example.messages[:last]
+    expected = "" if last is None else str(example.messages[last]["content"])
+    return "\n\n".join(str(turn["content"]) for turn in before), expected
+
+
+if __name__ == "__main__":
+    answer_json(samples)

@@ -1,0 +1,98 @@
+"""Tries rewards on the rows of a data set, by their expected answers or by given ones."""
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from training.config.fields import ConfigError
+from training.errors import Problem
+from training.scoring.reward_process import RewardProcess, Trouble, together
+from training.scoring.rewards import Reward, Sample, parse_rewards, total
+from worker.allowed_paths import AllowedPaths
+from worker.datasets import checking, datasets
+from worker.machine import programs
+from worker.machine.programs import ProgramError
+from worker.runs.settle import find_data
+
+MOST_ROWS = 1000
+_BATCH = 256
+_WHO_FIX = "Use built-in rewards, or ask who runs the server to try it."
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Rewards of samples: their values and totals by sample, and what went wrong with each."""
+
+    rewards: tuple[Reward, ...]
+    samples: list[Sample]
+    values: dict[str, list[float | None]]
+    totals: list[float | None]
+    troubles: dict[str, Trouble]
+    seconds: float
+
+
+def try_rewards(
+    rewards: str,
+    own: Mapping[str, str],
+    data: str,
+    *,
+    columns: str | None,
+    rows: int,
+    answers: Mapping[int, str] | None,
+    allowed: AllowedPaths,
+) -> Trial:
+    """Scores the first `rows` rows by their expected answers; or the rows for which `answers` (by number, from 0) has one.
+
+    Raises:
+        UserError: a reward is wrong or may not be used, or the rows cannot be read.
+    """
+    parsed = parse_rewards(rewards)
+    functions = [reward.kind for reward in parsed if reward.own]
+    if missing := next((reward for reward in parsed if reward.own and reward.own[0] not in own), None):
+        raise ConfigError([Problem("rewards", missing.kind, "has no code.", "Send the code of its file in `own`.")])
+    if problem := allowed.code(functions, "rewards", _WHO_FIX):
+        raise ConfigError([problem])
+    samples = _samples(data, columns, rows, answers, allowed)
+    values: dict[str, list[float | None]] = {reward.name: [] for reward in parsed}
+    troubles: dict[str, Trouble] = {}
+    seconds = 0.0
+    with tempfile.TemporaryDirectory() as folder, RewardProcess(parsed, own, Path(folder)) as process:
+        for start in range(0, len(samples), _BATCH):
+            scores = process.score(samples[start : start + _BATCH])
+            troubles, seconds = together(troubles, scores.troubles), seconds + scores.seconds
+            for name, part in scores.values.items():
+                values[name] += part
+    return Trial(parsed, samples, values, total(parsed, values), troubles, seconds)
+
+
+def _samples(
+    data: str, columns: str | None, rows: int, answers: Mapping[int, str] | None, allowed: AllowedPaths
+) -> list[Sample]:
+    found = find_data("data", data, allowed)
+    if isinstance(found, Problem):
+        raise ConfigError([found])
+    path = found if isinstance(found, Path) else datasets.path_of(found)
+    mapping = columns or (None if isinstance(found, Path) else found.columns_map)
+    name = path.name if isinstance(found, Path) else found.name
+    numbers = None if answers is None else list(answers)[:MOST_ROWS]
+    asked = {"path": str(path.absolute()), "name": name, "columns": mapping, "first": rows, "rows": numbers}
+    read = _read(asked, path)
+    if not read:
+        message = "has no rows with a prompt and an answer" + (" among those." if answers is not None else ".")
+        raise ConfigError([Problem("data", name, message, "Choose other rows, or give the columns.")])
+    samples = (Sample(row["prompt"], row["expected"], row["expected"], row["row"], row["number"]) for row in read)
+    return [replace(one, answer=answers[one.number or 0]) if answers is not None else one for one in samples]
+
+
+def _read(asked: Mapping[str, Any], path: Path) -> Sequence[dict[str, Any]]:
+    try:
+        found = programs.run_for_json(programs.SAMPLE_ROWS, [], checking.limits_for(path), text=json.dumps(asked))
+    except ProgramError as error:
+        fix = "Check the file: lathe dataset check FILE"
+        raise ConfigError([Problem("data", asked["name"], f"could not be read: {error}.", fix)]) from None
+    if "problem" in found:
+        raise ConfigError([Problem(**found["problem"])])
+    return list(found["samples"])
