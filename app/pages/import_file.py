@@ -8,13 +8,13 @@ from urllib.parse import urlencode
 import gradio as gr
 from markupsafe import Markup
 
-from app.format import numbers
 from app.format.setting_text import in_words, listed
 from app.pages.common import form
-from app.pages.common.html import UNQUEUED, each, html, note_html, panel, table, title, user_error_html
+from app.pages.common.html import UNQUEUED, html, title, user_error_html
 from app.pages.common.upload_box import deleted_afterwards, uploads_only
 from app.texts import _, gettext_noop
 from app.web.gradio_texts import made
+from app.web.templating import filled, macros
 from training.config.fields import settings
 from training.config.yaml_file import to_yaml
 from training.errors import UserError
@@ -81,12 +81,7 @@ def dropped(files: list[str] | None) -> list[Any]:
 
 
 def _empty() -> Markup:
-    sentence = _(
-        "Paste or upload a YAML of LLaMA-Factory, axolotl, torchtune or Oumi, arguments of trl, transformers or ms-swift, a "
-        "configuration of accelerate, a DeepSpeed JSON, an adapter_config.json, a shell script that trains, or a Python script "
-        "or notebook of Unsloth or trl. You will see what becomes of every key, and can open the result in New run."
-    )
-    return Markup('<div class="empty"><h2>{}</h2><p>{}</p></div>').format(_("No file yet"), sentence)
+    return macros("import.html").empty()
 
 
 def _read(path: Path) -> str:
@@ -115,30 +110,20 @@ def _checked(name: str, text: str) -> str:
 
 
 def _imported(imported: Imported) -> Markup:
-    sentences = [_("Recognized: {programs}.").format(programs=", ".join(imported.programs))]
-    if imported.missing:
-        sentences.append(_("Choose in New run: {settings}.").format(settings=listed(imported.missing)))
-    link = Markup('<a class="button primary" id="open-imported" href="/new?{}">{}</a>').format(
-        _query(imported), _("Open in New run")
-    )
-    lead = note_html(" ".join(sentences))
-    code = Markup("<pre><code>{}</code></pre>").format(to_yaml(imported.config()))
-    parts = [panel(_("Result"), lead + code, aside=link)]
-    for outcome, note in _NOTES.items():
-        some = [one for one in imported.entries if one.outcome is outcome]
-        if some:
-            heading = f"{numbers.capitalized(_(outcome.value))} ({len(some)})"
-            parts.append(panel(heading, note_html(_(note)) + _table(some)))
-    return Markup('<div class="imports">{}</div>').format(Markup("").join(parts))
-
-
-def _table(entries: Sequence[Entry]) -> Markup:
-    heads = [_("Key"), _("Value"), _("In Lathe"), _("Note")]
-    rows = [(one.key, _short(one.value), _here(one), one.note) for one in entries]
-    return table(
-        "imported",
-        heads,
-        each("<tr><td><code>{}</code></td><td>{}</td><td>{}</td><td>{}</td></tr>", rows),
+    groups = [
+        (outcome.value, note, some)
+        for outcome, note in _NOTES.items()
+        if (some := [one for one in imported.entries if one.outcome is outcome])
+    ]
+    return filled(
+        "import.html",
+        imported=imported,
+        missing=listed(imported.missing),
+        address=f"/new?{_query(imported)}",
+        yaml=to_yaml(imported.config()),
+        groups=groups,
+        short=_short,
+        here=_here,
     )
 
 

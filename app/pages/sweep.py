@@ -13,7 +13,6 @@ from app.pages.common.cache import TimedCache
 from app.pages.common.run_plots import plotted
 from app.pages.common.view import Context, MissingError, View, why_missing
 from app.texts import _
-from training.config.fields import settings
 from worker.machine.sizes import size_of
 from worker.settings import get_settings
 from worker.store import database, sweeps
@@ -43,7 +42,6 @@ def sweep(query: QueryParams) -> Context:
         "runs": runs,
         "compared": ",".join(run["id"] for run in runs[:MOST_RUNS]),
         "words": words,
-        "setting_kind": lambda name: settings()[name].kind,
         "may_change": may_change,
         "freed": _freed(shown["id"], runs) if may_change and shown["ended"] else 0,
         "may_share": callers.current().may_share(shown["owner"]),

@@ -1,7 +1,8 @@
 """The templates of pages that are read (app/pages/templates/)."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -26,6 +27,12 @@ def filled(template: str, **values: Any) -> Markup:
     return Markup(TEMPLATES.get_template(template).render(values))  # noqa: S704 the engine escapes
 
 
-def macros(template: str) -> Any:
+class Macros(Protocol):
     """The macros of a template, as functions that return HTML."""
-    return TEMPLATES.get_template(template).module
+
+    def __getattr__(self, name: str) -> Callable[..., Markup]: ...
+
+
+def macros(template: str) -> Macros:
+    """The macros of a template. They know the globals that there are when they are first asked for."""
+    return cast("Macros", TEMPLATES.get_template(template).module)

@@ -1,4 +1,4 @@
-"""What the template of a diagnosis (app/pages/templates/diagnosis.html) needs."""
+"""What templates need that show settings, as that of a diagnosis (app/pages/templates/diagnosis.html) does."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,11 +28,17 @@ def setting_value(name: str, value: Any) -> str:
     return value_in_words(name, value) if name in settings() and value is not None else str(value)
 
 
+def setting_cell(name: str) -> str:
+    """The class of a cell with a value of a setting: numbers stand at the right."""
+    return "number" if settings()[name].kind in ("integer", "number") else ""
+
+
 TEMPLATES.filters["setting_label"] = label
 TEMPLATES.globals |= {
     "UNEXPLAINED": (UNKNOWN, NO_FAILURE),
     "known_settings": known_settings,
     "new_run_address": new_run_address,
+    "setting_cell": setting_cell,
     "setting_value": setting_value,
     "settings_in_words": all_in_words,
 }

@@ -15,6 +15,7 @@ from markupsafe import Markup
 from app.access import callers
 from app.format.setting_text import all_in_words, in_short
 from app.texts import _
+from app.web.templating import TEMPLATES, macros
 from training.config.applies import APPLIES, Values, applies
 from training.config.choices import EngineName
 from training.config.fields import ConfigError, Setting, parse, settings
@@ -113,14 +114,26 @@ def check(values: Values) -> RunConfig | list[Problem]:
     return callers.current().allowed.problems(config) or config
 
 
+def of_components(typed: Iterable[Any]) -> dict[str, Any]:
+    """The form's values, by setting, of what the components of all settings send, in their order."""
+    return dict(zip(settings(), typed, strict=True))
+
+
+def check_without_data(values: Values) -> RunConfig | list[Problem]:
+    """As `check`, for what can be said before a data set is chosen."""
+    return check({**values, "data": values.get("data") or "none"})
+
+
 def fix_button(changes: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> Markup:
     """A button that changes these settings in the form, and `more` that it does not name; nothing if there are none."""
     known = {name: value for name, value in changes.items() if name in settings()}
     if not known:
         return Markup("")
-    words = _("Set {settings}").format(settings=all_in_words(known))
-    send = json.dumps({"changes": {**(more or {}), **known}}, default=str)
-    return Markup('<button type="button" class="fix" data-send="{}">{}</button>').format(send, words)
+    sent = json.dumps({"changes": {**(more or {}), **known}}, default=str)
+    return macros("parts.html").fix(sent, _("Set {settings}").format(settings=all_in_words(known)))
+
+
+TEMPLATES.globals["fix_button"] = fix_button
 
 
 def build(members: Iterable[Setting], choosers: Mapping[str, Chooser]) -> dict[str, Component]:

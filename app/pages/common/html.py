@@ -1,6 +1,5 @@
-"""Building blocks of pages. Text from people and files goes through Markup.format, which escapes it."""
+"""Building blocks of the pages that are filled in. Text from people and files is escaped, by templates and by Markup.format."""
 
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Literal, TypedDict
 
@@ -8,8 +7,10 @@ import gradio as gr
 from markupsafe import Markup, escape
 
 from app.texts import _
+from app.web.templating import macros
 from training.errors import UserError
 from training.units import NONE
+from worker.store.tables import Run
 
 
 class Handled(TypedDict):
@@ -21,6 +22,7 @@ class Handled(TypedDict):
 
 
 HTML = gr.HTML
+GO = "(address) => { if (address) window.location.assign(address) }"
 UNQUEUED: Handled = {"queue": False, "api_visibility": "private", "show_progress": "hidden"}
 
 
@@ -39,23 +41,17 @@ def html(
 
 def title(name: str, aside: Markup | str = "") -> HTML:
     """The page's heading, with `aside` at its right."""
-    return html(heading(name, aside))
+    return html(macros("parts.html").title(name, aside))
 
 
-def heading(name: str, aside: Markup | str = "") -> Markup:
-    """The content of `title`."""
-    return Markup('<div class="title"><h1>{}</h1><div class="aside">{}</div></div>').format(name, aside)
-
-
-def each(template: str, items: Iterable[Iterable[Any]]) -> Markup:
-    """The template filled with each item, concatenated."""
-    return Markup("").join(Markup(template).format(*item) for item in items)  # noqa: S704 templates are ours; values are escaped
+def card_title(name: str) -> HTML:
+    """The heading of a card."""
+    return html(Markup("<header><h2>{}</h2></header>").format(name))
 
 
 def user_error_html(error: UserError) -> Markup:
     """Every problem of an error, with its field, value and fix."""
-    problems = [(one.field, str(one.value or "")[:200], one.message, one.fix) for one in error.problems]
-    return each('<div class="alert" role="alert"><b>{}</b> <code>{}</code> {} <em>{}</em></div>', problems)
+    return macros("parts.html").refusals(error.problems)
 
 
 def ago(epoch: float | None) -> Markup:
@@ -83,41 +79,17 @@ def looking_html(text: Any) -> Markup:
     return Markup('<p class="note looking">{}</p>').format(text)
 
 
+def alert_html(heading: str, text: str, fix: str = "") -> Markup:
+    """A problem, with its cure."""
+    return macros("parts.html").alert(heading, text, fix)
+
+
+def banner_html(sentence: str, run: Run) -> Markup:
+    """A sentence in which {run} is a link to a run."""
+    link = macros("parts.html").run_link(run.id, run.name)
+    return Markup('<div class="banner">{}</div>').format(escape(sentence).format(run=link))
+
+
 def database_unreachable() -> Markup:
     """The alert in the place of what cannot be read; a page with a timer retries."""
-    return Markup('<div class="alert" role="alert"><b>{}</b> {}</div>').format(
-        _("The database is unreachable."), _("No data is lost. Try again in a moment.")
-    )
-
-
-def bar(share: float | None, *, label: str = "", classes: str = "") -> Markup:
-    """A progress bar; indeterminate if `share` is None."""
-    if share is None:
-        return Markup('<span class="bar unknown {}" role="progressbar" aria-label="{}"><i></i></span>').format(
-            classes, label
-        )
-    filled = Markup('<i style="width:{}%"></i>').format(f"{share * 100:.1f}")
-    return Markup('<span class="bar {}" role="progressbar" aria-label="{}" aria-valuenow="{}">{}</span>').format(
-        classes, label, round(share * 100), filled
-    )
-
-
-def facts(pairs: list[tuple[str, Any]]) -> Markup:
-    """A list of names above their values, side by side."""
-    return Markup('<dl class="facts">{}</dl>').format(each("<div><dt>{}</dt><dd>{}</dd></div>", pairs))
-
-
-def table(classes: str, heads: Markup | Iterable[Any], body: Markup) -> Markup:
-    """A table in a box that scrolls sideways; `heads` are its heading cells, or what stands in them."""
-    cells = heads if isinstance(heads, Markup) else each("<th>{}</th>", [(head,) for head in heads])
-    template = Markup(
-        '<div class="table-wrap"><table class="{}"><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>'
-    )
-    return template.format(classes, cells, body)
-
-
-def panel(heading: str, body: Markup, *, classes: str = "", aside: Markup | str = "") -> Markup:
-    """A box with a heading."""
-    return Markup(
-        '<section class="panel {}"><header><h2>{}</h2><div class="aside">{}</div></header>{}</section>'
-    ).format(classes, heading, aside, body)
+    return alert_html(_("The database is unreachable."), _("No data is lost. Try again in a moment."))

@@ -3,6 +3,7 @@
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 
@@ -10,7 +11,7 @@ from app.access import callers
 from app.access.dataset_imports import samples
 from app.format import numbers
 from app.format.dataset_text import problems_of
-from app.pages.common.html import note_html
+from app.pages.common.html import alert_html, note_html
 from app.pages.new_run import data_cost, data_mix
 from app.texts import _
 from app.web.templating import filled, macros
@@ -64,15 +65,21 @@ def store_upload(path: Path) -> tuple[str | None, Markup]:
     finally:
         with suppress(OSError):  # the folder may hold another upload of the same bytes
             path.parent.rmdir()
-    return item.id, description_html(item)
+    return item.id, _filled(item)
 
 
 def describe(
-    value: str, model: str = "", max_length: str = "", columns: str = "", validation: str = ""
+    value: str,
+    model: str = "",
+    max_length: str = "",
+    columns: str = "",
+    validation: str = "",
+    task: str = "sft",
+    prompts: str = "",
 ) -> tuple[Markup, bool]:
     """The data that the settings name, with truncated and repeated rows; True while data sets are being tokenized.
 
-    Nothing for an empty setting.
+    Nothing for an empty setting. `prompts` is not empty if the tokens of prompts carry loss too.
     """
     if not value:
         return Markup(""), False
@@ -85,17 +92,16 @@ def describe(
         return note_html(f"{source} {checked}"), False
     named = [(str(entry.get("path")), str(entry.get("columns") or columns)) for entry in found or [{"path": value}]]
     items = [(stored[path], mapping) for path, mapping in named if path in stored]
-    costs = [data_cost.cost(item, model, max_length, mapping, named=found is not None) for item, mapping in items]
+    costs = [data_cost.cost(item, model, max_length, mapping, task, prompts=bool(prompts)) for item, mapping in items]
     held_out = [stored[path] for path in _paths(validation) if path in stored]
-    more = Markup("").join(text for text, running in costs) + data_cost.repeated(
-        [item for item, mapping in items], held_out, model, columns
+    shown = _filled(
+        item=items[0][0] if found is None else None,
+        sets=data_mix.mixed(found or [], stored),
+        costs=[cost for cost in costs if cost],
+        repeated=list(data_cost.repeated([item for item, mapping in items], held_out, model, columns)),
+        others=[item for item in stored.values() if item.id not in dict(named)],
     )
-    waits = any(running for text, running in costs)
-    others = [item for item in stored.values() if item.id not in dict(named)]
-    if found is None:
-        return description_html(items[0][0], more + data_mix.add_html(others)), waits
-    parts = data_mix.mix_html(found, stored), more, data_mix.add_html(others)
-    return Markup('<div class="found">{}{}{}</div>').format(*parts), waits
+    return shown, any(cost.tokens.status == "running" for cost in costs if cost)
 
 
 def _paths(value: str) -> list[str]:
@@ -103,19 +109,16 @@ def _paths(value: str) -> list[str]:
     return [value] if found is None else [str(entry.get("path")) for entry in found]
 
 
-def description_html(item: Dataset, cost: Markup | str = "") -> Markup:
-    """A data set's format, size, warnings and first rows; `cost` is the sentence on truncated rows."""
-    return filled("new_run/data.html", item=item, cost=cost)
+def _filled(item: Dataset | None, **more: Any) -> Markup:
+    return filled("new_run/data.html", **{"item": item, "sets": (), "costs": (), "repeated": (), "others": (), **more})
 
 
 def error_html(error: DataError, name: str) -> Markup:
     """Why a file cannot be used: the row and field, the problem and the fix."""
     named = ((_("row"), error.line), (_("field"), error.field))
     place = ", ".join(f"{noun} {value}" for noun, value in named if value)
-    others = problems_of(error)[1:]
-    return Markup('<div class="alert" role="alert"><b>{}</b>{} {} <em>{}</em></div>{}').format(
-        name, f" ({place})" if place else "", error.message, error.fix, macros("parts.html").issues(others)
-    )
+    message = f"({place}) {error.message}" if place else error.message
+    return alert_html(name, message, error.fix) + macros("parts.html").issues(problems_of(error)[1:])
 
 
 def _stored() -> dict[str, Dataset]:

@@ -1,27 +1,56 @@
-"""What a maximum length truncates in the chosen data sets, and their equal rows. Tokenizes them in the background."""
+"""What a maximum length takes of the chosen data sets, and their equal rows. Tokenizes them in the background."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlencode
 
-from markupsafe import Markup
-
 from app.format import numbers
 from app.pages.common.cache import TimedCache
 from app.pages.common.form import local_model
-from app.pages.common.html import bar, each
 from app.texts import _, ngettext
+from training.config.choices import Task
 from training.data.row_formats import UNKNOWN
 from training.model_info.folder import has_tokenizer
+from training.rules.conflict import Conflict
 from training.tokens.duplicates import count_shared
-from training.tokens.lengths import truncated, untrained
+from training.tokens.lengths import never_trains, trains, truncated
 from training.tokens.store import open_store
 from worker.datasets import datasets, token_stores
 from worker.datasets.token_stores import TokenCount
+from worker.runs.settle import Settled
 from worker.store.tables import Dataset
 
 _states: TimedCache[tuple[str, str, str | None], TokenCount] = TimedCache(seconds=1.0)
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a maximum length leaves of a data set, as numbers of rows, all of them among `rows`.
+
+    `never` have no tokens with loss at any length; `lost` have them beyond this one, and have some at `enough` tokens.
+    `longest` is the longest row, in tokens.
+    """
+
+    rows: int
+    truncated: int
+    never: int
+    lost: int
+    enough: int
+    longest: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The tokens of a data set for a model, and what the maximum length leaves of it; None while it is not tokenized."""
+
+    item: Dataset
+    tokens: TokenCount
+    limit: int
+    left: Left | None
+    task: Task
+    address: str
 
 
 def tokens_of(item: Dataset, model: str, columns: str) -> TokenCount:
@@ -42,54 +71,78 @@ def tokens_of(item: Dataset, model: str, columns: str) -> TokenCount:
     return _states.get((item.sha256, local, mapping), look)
 
 
-def cost(item: Dataset, model: str, max_length: str, columns: str, *, named: bool = False) -> tuple[Markup, bool]:
-    """The truncated rows and the rows with no loss tokens, in a sentence; True while the data set is being tokenized.
-
-    `named`: begin with the data set's name, where there are several.
-    """
+def cost(
+    item: Dataset, model: str, max_length: str, columns: str, task: str = Task.SFT, *, prompts: bool = False
+) -> Cost | None:
+    """What the maximum length takes of a data set; None without a model and a length. `prompts`: their tokens carry loss too."""
     if not model or not max_length.isdecimal():
-        return Markup(""), False
-    state = tokens_of(item, model, columns)
-    name = Markup("<b>{}</b> ").format(item.name) if named else Markup("")
-    if state.status == "running":
-        share = state.done / state.total if state.total else None
-        words = [_("Tokenizing for this model.")]
-        if state.total:
-            rows = numbers.plural(state.total, "row", "rows")
-            words.append(_("{count} of {total}").format(count=f"{state.done:,}", total=rows))
-        progress = Markup('<p class="note">{}{} {}</p>')
-        return progress.format(name, " ".join(words), bar(share, label=_("Tokenized"))), True
-    if state.problem:
-        line = state.problem.get("line")
-        place = _("row {number}").format(number=line) + " " if line else ""
-        alert = Markup('<p class="alert">{}{}{} <em>{}</em></p>')
-        return alert.format(name, place, state.problem["message"], state.problem["fix"]), False
+        return None
+    state, limit = tokens_of(item, model, columns), int(max_length)
     query = {"id": item.id, "tab": "lengths", "model": model, "max_length": max_length}
-    link = Markup('<a href="/dataset?{}">{}</a>').format(
-        urlencode(query), _("View lengths") if state.store else _("Tokenize it")
-    )
-    if state.store is None:
-        waiting = _("Not tokenized for this model yet.")
-        return Markup('<p class="note">{}{} {}</p>').format(name, waiting, link), False
-    store, limit = open_store(state.store), int(max_length)
-    cut, without_loss = truncated(store.lengths, limit), untrained(store.first_trained, store.lengths, limit)
-    truncation = ngettext(
-        "At {limit} tokens, {count} of {rows} is truncated", "At {limit} tokens, {count} of {rows} are truncated", cut
-    ).format(limit=numbers.count(limit), count=f"{cut:,}", rows=numbers.plural(store.rows, "row", "rows"))
-    sentence = Markup('<p class="note">{}{}; {}. {}</p>').format(name, truncation, _without_loss(without_loss), link)
-    return sentence, False
+    left = _left(str(state.store), limit, prompts=prompts) if state.store else None
+    return Cost(item, state, limit, left, Task(task), f"/dataset?{urlencode(query)}")
 
 
-def repeated(training: Sequence[Dataset], held_out: Sequence[Dataset], model: str, columns: str) -> Markup:
+@lru_cache(maxsize=256)
+def _left(folder: str, limit: int, *, prompts: bool) -> Left:
+    store = open_store(Path(folder))
+    lengths, first = store.lengths, store.first_trained_with(train_on_prompt=prompts)
+    never = never_trains(first, lengths)
+    lost = (lengths > 0) & ~trains(first, limit) & ~never
+    enough = 2 ** (int(first[lost].max(initial=0)) + 1).bit_length()
+    longest = int(lengths.max(initial=0))
+    return Left(store.rows, truncated(lengths, limit), int(never.sum()), int(lost.sum()), enough, longest)
+
+
+def advice(settled: Settled) -> Iterator[Conflict]:
+    """The rows of a run's training data that it would skip, and data of which it would truncate every row."""
+    config = settled.typed
+    if settled.refused or config.task is not Task.SFT:
+        return
+    for named in settled.data:
+        if named.field != "data" or not isinstance(named.data, Dataset):
+            continue
+        columns = named.source.columns or config.columns or ""
+        found = cost(named.data, config.model, str(config.max_length), columns, prompts=config.train_on_prompt)
+        if found and found.left:
+            yield from _advice(named.data.name, found.limit, found.left)
+
+
+def _advice(name: str, limit: int, left: Left) -> Iterator[Conflict]:
+    rows, at = numbers.plural(left.rows, "row", "rows"), numbers.count(limit)
+    if left.never:
+        reason = ngettext(
+            "{count} of {rows} of {name} has no tokens with loss at any length.",
+            "{count} of {rows} of {name} have no tokens with loss at any length.",
+            left.never,
+        )
+        fix = _("Check its mapping, the roles of its turns and the chat template: the run skips rows without loss.")
+        yield Conflict(
+            ("columns",), reason.format(count=f"{left.never:,}", rows=rows, name=name), fix, {}, blocking=False
+        )
+    if left.lost:
+        reason = ngettext(
+            "{count} of {rows} of {name} has no tokens with loss within {limit} tokens.",
+            "{count} of {rows} of {name} have no tokens with loss within {limit} tokens.",
+            left.lost,
+        ).format(count=f"{left.lost:,}", rows=rows, name=name, limit=at)
+        fix = _("Raise the maximum length, or shorten the prompts: the run skips rows without loss.")
+        yield Conflict(("max_length",), reason, fix, {"max_length": left.enough}, blocking=False)
+    elif left.truncated == left.rows:
+        reason = _("Every row of {name} is truncated at {limit} tokens.").format(name=name, limit=at)
+        fix = _("Raise the maximum length.")
+        yield Conflict(("max_length",), reason, fix, {"max_length": left.longest}, blocking=False)
+
+
+def repeated(training: Sequence[Dataset], held_out: Sequence[Dataset], model: str, columns: str) -> Iterator[str]:
     """The rows that two training sets share, and those of the evaluation data that training sees; of tokenized sets only."""
-    lines = []
     for number, second in enumerate(training):
         for first in training[:number]:
             if count := _shared(first, second, model, columns):
                 shared = ngettext(
                     "{count} row of {name} is also in {other}.", "{count} rows of {name} are also in {other}.", count
                 )
-                lines.append(shared.format(count=f"{count:,}", name=second.name, other=first.name))
+                yield shared.format(count=f"{count:,}", name=second.name, other=first.name)
     for evaluated in held_out:
         for first in training:
             if count := _shared(first, evaluated, model, columns):
@@ -98,9 +151,7 @@ def repeated(training: Sequence[Dataset], held_out: Sequence[Dataset], model: st
                     "{count} rows of the evaluation data {name} are also in {other}: evaluation looks better than it is.",
                     count,
                 )
-                lines.append(seen.format(count=f"{count:,}", name=evaluated.name, other=first.name))
-    items = each('<li class="warning">{}</li>', [(line,) for line in lines])
-    return Markup('<ul class="issues">{}</ul>').format(items) if lines else Markup("")
+                yield seen.format(count=f"{count:,}", name=evaluated.name, other=first.name)
 
 
 def _shared(first: Dataset, second: Dataset, model: str, columns: str) -> int:
@@ -113,10 +164,3 @@ def _shared(first: Dataset, second: Dataset, model: str, columns: str) -> int:
 @lru_cache(maxsize=256)
 def _count(first: str, second: str) -> int:
     return count_shared(open_store(Path(first)).hashes, open_store(Path(second)).hashes)
-
-
-def _without_loss(rows: int) -> Markup | str:
-    if not rows:
-        return _("every row has tokens with loss")
-    words = ngettext("{count} row has no tokens with loss", "{count} rows have no tokens with loss", rows)
-    return Markup('<b class="bad">{}</b>').format(words.format(count=f"{rows:,}"))

@@ -2,15 +2,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from markupsafe import Markup
-
 from app.format import numbers
-from app.pages.common.html import each, note_html, table
-from app.texts import _
 from training.config.data_sets import entries, last_part
-from training.units import NONE
 from worker.store.tables import Dataset
 
 Sets = Mapping[str, Dataset]
@@ -53,68 +49,29 @@ def changed(value: str, change: Mapping[str, Any]) -> str:
     )
 
 
-def mix_html(found: Sequence[Mapping[str, Any]], stored: Sets) -> Markup:
-    """The table of data sets with their weights and caps."""
-    heads = each("<th>{}</th>", [(_("Data set"),), (_("Format"),)]) + each(
-        '<th class="number" title="{}">{}</th>',
-        [
-            (_("Rows of the data set"), _("Rows")),
-            (
-                _("Share relative to the other sets. Empty for all: every row of every set, once an epoch."),
-                _("Weight"),
-            ),
-            (_("Maximum number of rows that are used. Empty: all."), _("Max rows")),
-            (_("Share of an epoch, by what the weights divide"), numbers.capitalized(_("share"))),
-        ],
-    )
-    shares, weighted = _shares(found, stored), any(entry.get("weight") for entry in found)
-    rows = zip(found, shares, strict=True)
-    cells = [(_row(index, entry, stored, share, weighted=weighted),) for index, (entry, share) in enumerate(rows)]
-    listed = table("mix", heads + Markup("<th></th>"), each("<tr>{}</tr>", cells))
-    return listed + (note_html(_hint()) if weighted else Markup(""))
+@dataclass(frozen=True)
+class MixedSet:
+    """A line of the table of data sets: its entry in the setting, its name, its stored data set, and its share of an epoch."""
+
+    name: str
+    item: Dataset | None
+    weight: str
+    max_rows: str
+    share: float | None
 
 
-def _hint() -> Markup:
-    hint = _(
-        "In the group Model and data, <i>Mix by</i> says whether the weights divide rows or tokens, "
-        "and <i>Epoch of a mixture</i> when an epoch ends."
-    )
-    return Markup(hint)  # noqa: S704 our own text
-
-
-def add_html(others: Sequence[Dataset]) -> Markup:
-    """The list from which another data set is added; nothing where there is none."""
-    if not others:
-        return Markup("")
-    labels = [(item.id, f"{item.name} ({numbers.plural(item.rows, 'row', 'rows')})") for item in others]
-    choices = Markup('<select data-key="add" data-set="-1"><option value="">{}</option>{}</select>').format(
-        _("Choose"), each('<option value="{}">{}</option>', labels)
-    )
-    return Markup('<label class="add-set">{} {}</label>').format(_("Mix with another data set"), choices)
-
-
-def _row(index: int, entry: Mapping[str, Any], stored: Sets, share: float | None, *, weighted: bool) -> Markup:
-    name, item = _name(entry, stored), stored.get(str(entry.get("path")))
-    link = Markup('<a href="/dataset?id={}">{}</a>').format(item.id, name) if item else name
-    field = Markup(
-        '<input type="number" min="0" step="{}" data-set="{}" data-key="{}" value="{}" aria-label="{}" placeholder="{}">'
-    )
-    weight, most = _("Weight of {name}").format(name=name), _("Maximum rows of {name}").format(name=name)
-    cells = [
-        Markup('<td class="clip" title="{}">{}</td><td>{}</td>').format(name, link, item.row_format if item else NONE),
-        Markup('<td class="number">{}</td>').format(numbers.count(item.rows if item else None)),
-        Markup('<td class="number">{}</td>').format(
-            field.format("any", index, "weight", _shown(entry.get("weight")), weight, "1" if weighted else "")
-        ),
-        Markup('<td class="number">{}</td>').format(
-            field.format("1", index, "max_rows", _shown(entry.get("max_rows")), most, _("all"))
-        ),
-        Markup('<td class="number">{}</td>').format(numbers.percent(share)),
-        Markup('<td><button type="button" class="link" data-send="{}" aria-label="{}">{}</button></td>').format(
-            json.dumps({"remove": index}), _("Remove {name}").format(name=name), _("Remove")
-        ),
+def mixed(found: Sequence[Mapping[str, Any]], stored: Sets) -> list[MixedSet]:
+    """The lines of the table of data sets."""
+    return [
+        MixedSet(
+            _name(entry, stored),
+            stored.get(str(entry.get("path"))),
+            _shown(entry.get("weight")),
+            _shown(entry.get("max_rows")),
+            share,
+        )
+        for entry, share in zip(found, _shares(found, stored), strict=True)
     ]
-    return Markup("").join(cells)
 
 
 def _shares(found: Sequence[Mapping[str, Any]], stored: Sets) -> list[float | None]:

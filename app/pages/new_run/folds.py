@@ -13,9 +13,10 @@ from markupsafe import Markup
 from app.format import numbers
 from app.format.setting_text import in_full, label, value_in_words
 from app.pages.common import form
-from app.pages.common.html import HTML, each, html
+from app.pages.common.html import HTML, html
 from app.texts import _
 from app.web.gradio_texts import made
+from app.web.templating import Macros, macros
 from training.config.applies import APPLIES, Values
 from training.config.choices import Group
 from training.config.data_sets import FIELDS
@@ -29,15 +30,16 @@ def basic() -> list[Setting]:
     return sorted((setting for setting in settings().values() if setting.basic), key=lambda setting: setting.basic)
 
 
-def members(group: Group, *, advanced: bool) -> list[Setting]:
-    """The settings of a folded group: all but the basic ones."""
+def members(group: Group) -> list[Setting]:
+    """The settings of a folded group: all but the basic ones, the advanced ones last."""
     inside = [setting for setting in settings().values() if setting.group is group and not setting.basic]
-    return [setting for setting in inside if setting.advanced is advanced]
+    return sorted(inside, key=lambda setting: setting.advanced)
 
 
 def build_group(group: Group, choosers: Mapping[str, form.Chooser]) -> dict[str, form.Component]:
     """The components of a group, the advanced ones below the others."""
-    simple, advanced = members(group, advanced=False), members(group, advanced=True)
+    inside = members(group)
+    simple, advanced = ([item for item in inside if item.advanced is below] for below in (False, True))
     return form.build(simple, choosers) | form.build(advanced, choosers)
 
 
@@ -45,32 +47,13 @@ def build_group(group: Group, choosers: Mapping[str, form.Chooser]) -> dict[str,
 def folded(group: Group) -> Iterator[None]:
     """A group below a button that opens it."""
     with gr.Column(elem_classes="card group foldable", elem_id=_id(group)):
-        html(made(lambda: _head(group)))
+        html(made(lambda: _template().head(_(group.value), [label(item.name) for item in members(group)])))
         yield
 
 
-def _head(group: Group) -> Markup:
-    inside = [*members(group, advanced=False), *members(group, advanced=True)]
-    head = Markup(
-        '<h2><button type="button" class="fold" aria-expanded="false"><b>{}</b>'
-        '<span class="differs"></span><span class="holds">{}</span></button></h2>'
-    )
-    return head.format(_(group.value), ", ".join(label(item.name) for item in inside))
-
-
-def search_box() -> Markup:
-    """The search over all settings, with what it searches; it needs no request."""
-    box = Markup(
-        '<span class="find" data-index="{}"><input type="search" autocomplete="off" spellcheck="false" id="find-setting" '
-        'placeholder="{}" aria-label="{}" aria-describedby="find-result">'
-        '<kbd title="{}">/</kbd></span>'
-    )
-    return box.format(
-        json.dumps(index(), ensure_ascii=False, separators=(",", ":")),
-        _("Search all {number} settings").format(number=len(settings())),
-        _("Search all settings"),
-        _("Press / to search"),
-    )
+def title_html() -> Markup:
+    """The heading, with the search over all settings and what it searches: it needs no request."""
+    return _template().title(json.dumps(index(), ensure_ascii=False, separators=(",", ":")), len(settings()))
 
 
 def changes_box() -> HTML:
@@ -83,12 +66,11 @@ def changes_html(values: Values) -> Markup:
     changed = form.changed(values)
     lines = []
     for group in Group:
-        inside = [*members(group, advanced=False), *members(group, advanced=True)]
-        words = [_words(item, changed[item.name]) for item in inside if item.name in changed]
+        words = [_words(item, changed[item.name]) for item in members(group) if item.name in changed]
         more = [_("{number} more").format(number=len(words) - _NAMED)] if len(words) > _NAMED else []
         line = _("{number} changed: {settings}").format(number=len(words), settings=", ".join([*words[:_NAMED], *more]))
         lines.append((_id(group), line if words else ""))
-    return each('<p data-group="{}">{}</p>', lines)
+    return _template().changes(lines)
 
 
 def index() -> dict[str, dict[str, object]]:
@@ -109,6 +91,10 @@ def index() -> dict[str, dict[str, object]]:
         }
         for name, setting in settings().items()
     }
+
+
+def _template() -> Macros:
+    return macros("new_run/folds.html")
 
 
 def _words(setting: Setting, value: object) -> str:

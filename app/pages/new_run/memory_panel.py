@@ -10,27 +10,19 @@ import gradio as gr
 from markupsafe import Markup
 
 from app.access import callers
-from app.format.forecast_text import nothing_fits
 from app.pages.common import form
 from app.pages.common.cache import TimedCache
-from app.pages.common.html import HTML, UNQUEUED, each, html, looking_html, note_html, table
+from app.pages.common.html import HTML, UNQUEUED, alert_html, card_title, html, looking_html, note_html
 from app.pages.new_run import review
-from app.pages.new_run.memory_html import (
-    cell_html,
-    most_html,
-    option_html,
-    parts_html,
-    simulation_html,
-    speed_html,
-    verdict_html,
-)
+from app.pages.new_run.memory_html import forecast_html, most_html, simulation_html
 from app.texts import _
 from app.web.gradio_texts import made
+from app.web.templating import macros
 from training.config.applies import Values
 from training.config.choices import Task
 from training.config.run_config import RunConfig, on_gpus
-from training.forecast.advice import strategy_table
-from training.forecast.gpus import CARDS, Card, of_machine
+from training.forecast.advice import Combination, strategy_table
+from training.forecast.gpus import CARDS, of_machine
 from training.forecast.solve import Solution, Wanted
 from training.model_info.config_json import ModelError
 from training.model_info.shape import ModelShape
@@ -66,7 +58,7 @@ def build() -> MemoryPanel:
     here = of_machine(review.machine())
     own = made(lambda: _("This machine ({name})").format(name=here.label if here else "CPU"))
     with gr.Column(elem_classes="card memory-card"):
-        html(Markup("<header><h2>Memory</h2></header>"))
+        card_title("Memory")
         with gr.Row(elem_classes="settings"):
             choices = [(own, HERE), *((made(partial(str, card.label)), name) for name, card in CARDS.items())]
             card = gr.Dropdown(choices, value=HERE, label="GPU", elem_id="memory-gpu", elem_classes="setting pick")
@@ -85,37 +77,35 @@ def build() -> MemoryPanel:
     return MemoryPanel(card, count, answer, ask, most, simulate, step)
 
 
-def wire(panel: MemoryPanel, changed: Any, inputs: list[Any], names: tuple[str, ...]) -> None:
+def wire(panel: MemoryPanel, changed: Any, inputs: list[Any]) -> None:
     """Forecasts after `changed`, the event of a changed setting, and after a change of the GPUs; connects the buttons."""
 
-    forecast, simulated = _by_name(memory_html, names), _by_name(step_html, names)
-
     def fetched(asked: dict[str, Any], *typed: Any) -> Any:
-        return (_fetch(asked) or forecast(*typed)) if asked else gr.skip()
+        return (_fetch(asked) or _by_name(memory_html)(*typed)) if asked else gr.skip()
 
-    most = _by_name(partial(most_that_fits, simulate=False), names)
-    confirmed = _by_name(partial(most_that_fits, simulate=True), names)
+    most, confirmed = (_by_name(partial(most_that_fits, simulate=simulate)) for simulate in (False, True))
     fields, asked = _fields(panel, inputs), gr.State({})
     panel.ask.click(most, fields, panel.most, **UNQUEUED).then(confirmed, fields, panel.most, **UNQUEUED)
     panel.most.select(_picked, None, panel.card, **UNQUEUED)
     panel.answer.select(_asked, None, [panel.answer, asked], **UNQUEUED).then(
         fetched, [asked, *fields], panel.answer, **UNQUEUED
     )
-    refresh_after(changed, panel, inputs, names)
+    refresh_after(changed, panel, inputs)
     picked = [panel.card.change, panel.count.change]
-    _settle(gr.on(picked, forecast, fields, panel.answer, trigger_mode="always_last", **UNQUEUED), panel, inputs, names)
-    panel.simulate.click(_simulating, None, panel.step, **UNQUEUED).then(simulated, fields, panel.step, **UNQUEUED)
+    forecast, step = _by_name(memory_html), _by_name(step_html)
+    _settle(gr.on(picked, forecast, fields, panel.answer, trigger_mode="always_last", **UNQUEUED), panel, inputs)
+    panel.simulate.click(_simulating, None, panel.step, **UNQUEUED).then(step, fields, panel.step, **UNQUEUED)
 
 
-def refresh_after(event: Any, panel: MemoryPanel, inputs: list[Any], names: tuple[str, ...]) -> None:
+def refresh_after(event: Any, panel: MemoryPanel, inputs: list[Any]) -> None:
     """Forecasts again after an event, for example when the data set is tokenized."""
 
-    forecast = _by_name(memory_html, names)
-    forecasted = event.then(forecast, _fields(panel, inputs), panel.answer, trigger_mode="always_last", **UNQUEUED)
-    _settle(forecasted, panel, inputs, names)
+    fields = _fields(panel, inputs)
+    forecasted = event.then(_by_name(memory_html), fields, panel.answer, trigger_mode="always_last", **UNQUEUED)
+    _settle(forecasted, panel, inputs)
 
 
-def _settle(event: Any, panel: MemoryPanel, inputs: list[Any], names: tuple[str, ...]) -> None:
+def _settle(event: Any, panel: MemoryPanel, inputs: list[Any]) -> None:
     """Simulates a step after a forecast that is too close to the limit; else removes the one of earlier settings.
 
     A forecast of the same settings leaves their step on the page.
@@ -123,17 +113,17 @@ def _settle(event: Any, panel: MemoryPanel, inputs: list[Any], names: tuple[str,
 
     def close(values: Values, card: str, count: str) -> list[Any]:
         question = _question(values, card, count)
-        if isinstance(question, str) or not question.estimate.forecast.close:
+        if isinstance(question, Markup) or not question.estimate.forecast.close:
             return [Markup(""), False]
         if _step_key(question, card) in _steps:
             return [_step(question, card), False]
         return [_simulating(), True]
 
-    def simulated(decides: bool, card: str, count: str, *typed: Any) -> Any:
-        return step(card, count, *typed) if decides else gr.skip()
+    def simulated(decides: bool, *fields: Any) -> Any:
+        return _by_name(step_html)(*fields) if decides else gr.skip()
 
-    step, fields, decides = _by_name(step_html, names), _fields(panel, inputs), gr.State(False)
-    settled = event.then(_by_name(close, names), fields, [panel.step, decides], trigger_mode="always_last", **UNQUEUED)
+    fields, decides = _fields(panel, inputs), gr.State(False)
+    settled = event.then(_by_name(close), fields, [panel.step, decides], trigger_mode="always_last", **UNQUEUED)
     settled.then(simulated, [decides, *fields], panel.step, trigger_mode="always_last", **UNQUEUED)
 
 
@@ -141,11 +131,11 @@ def _simulating() -> Markup:
     return looking_html(_("Simulating a step. A large model takes up to a minute."))
 
 
-def _by_name(answer: Callable[[Values, str, str], Any], names: tuple[str, ...]) -> Callable[..., Any]:
+def _by_name(answer: Callable[[Values, str, str], Any]) -> Callable[..., Any]:
     """The handler of the values of `_fields`: calls `answer` with the settings by name, the GPU and the number of GPUs."""
 
     def handler(card: str, count: str, *typed: Any) -> Any:
-        return answer(dict(zip(names, typed, strict=True)), card, count)
+        return answer(form.of_components(typed), card, count)
 
     return handler
 
@@ -157,19 +147,26 @@ def _fields(panel: MemoryPanel, inputs: list[Any]) -> list[Any]:
 def memory_html(values: Values, card: str, count: str) -> Markup:
     """The memory forecast of the form's run on these GPUs, or what it still needs."""
     question = _question(values, card, count)
-    if isinstance(question, str):
-        return note_html(question)
+    if isinstance(question, Markup):
+        return question
     estimate, setup = question.estimate, question.estimate.setup
-    advice = _advice(estimate, _placement_changes(question.typed, setup.config), setup.card)
-    cost = speed_html(speed.speed_of(setup, _prices()))
-    return verdict_html(estimate, setup.card) + parts_html(estimate) + cost + advice + _ladder(question)
+    placement = _placement_changes(question.typed, setup.config)
+    return forecast_html(estimate, placement, speed.speed_of(setup, _prices()), _rungs(estimate))
+
+
+def _rungs(estimate: Estimate) -> list[Combination]:
+    """Every strategy with every method; none where the forecast is for no GPU, or does not know the model."""
+    setup, forecast = estimate.setup, estimate.forecast
+    if setup.card is None or forecast.unknown:
+        return []
+    return strategy_table(setup.config, setup.shape, setup.card, batch=forecast.batch, host_bytes=setup.host_bytes)
 
 
 def most_that_fits(values: Values, card: str, count: str, *, simulate: bool) -> Markup:
     """The most that fits on these GPUs, by formula; with `simulate` confirmed by simulated steps, which takes up to a minute."""
     question = _question(values, card, count)
-    if isinstance(question, str):
-        return note_html(question)
+    if isinstance(question, Markup):
+        return question
     setup = question.estimate.setup
     wanted = [setting for setting in Wanted if setting is not Wanted.LORA_R or setup.config.method.is_lora]
     key = f"{_step_key(question, card)} {simulate}"
@@ -193,7 +190,7 @@ def _picked(event: gr.EventData) -> Any:
 def step_html(values: Values, card: str, count: str) -> Markup:
     """A step of the form's run, simulated on its largest batch."""
     question = _question(values, card, count)
-    return note_html(question) if isinstance(question, str) else _step(question, card)
+    return question if isinstance(question, Markup) else _step(question, card)
 
 
 @dataclass(frozen=True)
@@ -204,13 +201,13 @@ class Question:
     estimate: Estimate
 
 
-def _question(values: Values, card: str, count: str) -> Question | Markup | str:
+def _question(values: Values, card: str, count: str) -> Question | Markup:
     """The run to forecast, or what the form still needs."""
     if not values.get("model"):
-        return _("Choose a model to see the memory forecast.")
-    typed = form.check({**values, "data": values.get("data") or "none"})
+        return note_html(_("Choose a model to see the memory forecast."))
+    typed = form.check_without_data(values)
     if isinstance(typed, list):
-        return _("Fix the problems above to see the memory forecast.")
+        return note_html(_("Fix the problems above to see the memory forecast."))
     config = callers.settled(on_gpus(typed, int(count or 0))).readable
     model, revision, task = config.model, config.revision, config.task
     shape = _shapes.get((model, revision, task), lambda: _shape(model, revision, task))
@@ -239,14 +236,9 @@ def _shape(model: str, revision: str | None, task: Task) -> ModelShape | ModelEr
 
 def _unknown_shape(error: ModelError, revision: str | None) -> Markup:
     """Why there is no forecast; for a hub model with a button that fetches its config.json."""
-    sentence = Markup("{}{}").format(error.message[0].upper(), error.message[1:])
-    if not HUB_ID.fullmatch(str(error.problem.value)):
-        return Markup("{} {}").format(sentence, error.fix)
-    send = json.dumps({"fetch": error.problem.value, "revision": revision})
-    button = Markup('<button type="button" class="fix" data-send="{}">{}</button>').format(
-        send, _("Fetch its config.json")
-    )
-    return Markup("{} {} {}").format(sentence, _("The forecast needs its config.json, a few kB."), button)
+    name = str(error.problem.value)
+    sent = json.dumps({"fetch": name, "revision": revision}) if HUB_ID.fullmatch(name) else ""
+    return macros("new_run/memory.html").no_shape(error, sent)
 
 
 def _asked(event: gr.EventData) -> list[Any]:
@@ -260,9 +252,7 @@ def _fetch(asked: dict[str, Any]) -> Markup | None:
     try:
         shapes.fetch(str(asked["fetch"]), str(asked.get("revision") or "") or None)
     except ModelError as error:
-        return Markup('<p class="alert" role="alert"><b>{}</b> {} <em>{}</em></p>').format(
-            error.problem.value, error.message, error.fix
-        )
+        return alert_html(str(error.problem.value), error.message, error.fix)
     _shapes.clear()
     return None
 
@@ -271,41 +261,3 @@ def _placement_changes(typed: RunConfig, config: RunConfig) -> dict[str, Any]:
     """Processes and strategy of `config`, where the chosen number of GPUs makes them differ from the form's."""
     names = ("num_processes", "strategy")
     return {name: getattr(config, name) for name in names if getattr(config, name) != getattr(typed, name)}
-
-
-def _advice(estimate: Estimate, placement: dict[str, Any], card: Card | None) -> Markup:
-    """Settings that fit, the fastest first, each with a button; the form's own settings have none."""
-    if estimate.forecast.limit_bytes is None or estimate.forecast.unknown:
-        return Markup("")
-    first = _first_step(estimate, placement)
-    if not estimate.advice:  # the form's own settings may fit, and no others that were tried
-        return first if estimate.forecast.fits else first + note_html(nothing_fits(card))
-    items = Markup("").join(option_html(advice, placement | advice.changes) for advice in estimate.advice)
-    heading = _("Also fits") if estimate.forecast.fits else _("Settings that fit, fastest first")
-    return first + Markup('<h3>{}</h3><ul class="ways">{}</ul>').format(heading, items) if items else first
-
-
-def _first_step(estimate: Estimate, placement: dict[str, Any]) -> Markup:
-    """The first change that saves memory, which the run itself would make after an out-of-memory error."""
-    if not estimate.first_step:
-        return Markup("")
-    button = form.fix_button(estimate.first_step, placement)
-    return Markup('<p class="first-step">{} {}</p>').format(_("First step:"), button)
-
-
-def _ladder(question: Question) -> Markup:
-    """A table of every strategy with every method: the peak of each, green where it fits."""
-    setup, forecast = question.estimate.setup, question.estimate.forecast
-    if setup.card is None or forecast.unknown:
-        return Markup("")
-    rungs = strategy_table(setup.config, setup.shape, setup.card, batch=forecast.batch, host_bytes=setup.host_bytes)
-    methods = list(dict.fromkeys(rung.method for rung in rungs))
-    strategies = list(dict.fromkeys(rung.strategy for rung in rungs))
-    cells = {(rung.strategy, rung.method): cell_html(rung) for rung in rungs}
-    rows = each(
-        "<tr><th>{}</th>{}</tr>",
-        [(name, Markup("").join(cells[name, method] for method in methods)) for name in strategies],
-    )
-    return Markup("<details open><summary>{}</summary>{}</details>").format(
-        _("Every strategy and method"), table("figures ladder", [_("GiB on each GPU"), *methods], rows)
-    )

@@ -5,22 +5,23 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from app.access import callers
-from app.format import numbers
 from app.format.setting_text import label, value_in_words
 from app.pages.common import form
 from app.pages.common.cache import TimedCache
 from app.pages.common.form import local_model
-from app.pages.common.html import HTML, UNQUEUED, bar, each, html, looking_html, note_html, table
+from app.pages.common.html import HTML, UNQUEUED, alert_html, html
 from app.texts import _, gettext_noop
 from app.web.gradio_texts import made
+from app.web.templating import Macros, macros
 from training.config.applies import Values
 from training.config.choices import Group
 from training.config.fields import ConfigError, settings
-from training.config.peft_methods import Option, method
+from training.config.peft_methods import method
 from training.config.run_config import RunConfig
+from training.errors import Problem
 from worker.forecasts import shapes
 
 _PARTS = {
@@ -48,11 +49,11 @@ def build() -> MethodPanel:
     return MethodPanel(options, show_targets, html(classes="targets"))
 
 
-def wire(panel: MethodPanel, chosen: Any, inputs: list[Any], names: tuple[str, ...]) -> None:
+def wire(panel: MethodPanel, chosen: Any, inputs: list[Any]) -> None:
     """Connects the options to the chosen method, and the button to all settings."""
 
     def targets(*typed: Any) -> Markup:
-        return targets_html(dict(zip(names, typed, strict=True)))
+        return targets_html(form.of_components(typed))
 
     chosen.change(lambda name: [options_html(str(name)), ""], chosen, [panel.options, panel.targets], **UNQUEUED)
     loading = panel.show_targets.click(_loading, None, panel.targets, **UNQUEUED)
@@ -60,8 +61,7 @@ def wire(panel: MethodPanel, chosen: Any, inputs: list[Any], names: tuple[str, .
 
 
 def _loading() -> Markup:
-    sentence = _("Building the model without its weights: about 10 s, once for these settings.")
-    return looking_html(Markup("{} {}").format(sentence, bar(None, label=_("Building the model"))))
+    return _template().loading()
 
 
 def options_html(name: str) -> Markup:
@@ -69,33 +69,19 @@ def options_html(name: str) -> Markup:
     known = method(name)
     if known is None or not known.options:
         return Markup("")
-    rows = each(
-        "<tr><th><code>{}</code></th><td>{}</td><td>{}</td><td><code>{}</code></td></tr>",
-        [(key, _(option.help), option.taken(_), _default(option)) for key, option in known.options.items()],
-    )
-    heads = [_("Option"), _("Description"), _("Type"), _("Default")]
-    return Markup('<details class="options"><summary>{}</summary>{}</details>').format(
-        _("{method} options").format(method=value_in_words("method", name)), table("options", heads, rows)
-    )
+    return _template().options(value_in_words("method", name), known.options)
 
 
 def targets_html(values: Values) -> Markup:
     """The parameters that the form's method trains in its model, or the problem that prevents an answer."""
-    config = form.check({**values, "data": values.get("data") or "none"})
+    config = form.check_without_data(values)
     if isinstance(config, list):
-        return _problem(label(config[0].field), config[0].message, config[0].fix)
+        return _problem(config[0])
     try:
         answer = _answers.get(_key(config), lambda: shapes.list_targets(callers.settled(config)))
     except ConfigError as error:  # is not cached, since it may be gone at the next try
-        return _problem(label(error.problem.field), error.message, error.fix)
-    share = numbers.percent(answer["trainable"] / answer["total"], 4)
-    trainable = Markup("<b>{}</b>").format(f"{answer['trainable']:,}")
-    lead = escape(_("{count} of {total} parameters are trainable ({share}).")).format(
-        count=trainable, total=f"{answer['total']:,}", share=share
-    )
-    return note_html(lead) + Markup("").join(
-        _group(heading, answer[part]) for part, heading in _PARTS.items() if answer[part]
-    )
+        return _problem(error.problem)
+    return _template().targets(answer, [(_(heading), answer[part]) for part, heading in _PARTS.items() if answer[part]])
 
 
 def _key(config: RunConfig) -> str:
@@ -105,17 +91,9 @@ def _key(config: RunConfig) -> str:
     return f"{config.model_dump_json(include=_DECIDING)} {written}"
 
 
-def _group(heading: str, groups: list[dict[str, Any]]) -> Markup:
-    rows = each(
-        "<tr><td><code>{}</code></td><td>x {}</td><td>{}</td></tr>",
-        [(group["pattern"], f"{group['count']:,}", group["shape"]) for group in groups],
-    )
-    return table("figures", each("<th>{}</th>", [(_(heading),), ("",), (_("in → out"),)]), rows)
+def _problem(problem: Problem) -> Markup:
+    return alert_html(label(problem.field), problem.message, problem.fix)
 
 
-def _problem(label: str, message: str, fix: str) -> Markup:
-    return Markup('<p class="alert" role="alert"><b>{}</b> {} <em>{}</em></p>').format(label, message, fix)
-
-
-def _default(option: Option) -> str:
-    return _("empty") if option.default is None else str(option.default)
+def _template() -> Macros:
+    return macros("new_run/method.html")

@@ -2,14 +2,15 @@
 
 from typing import Any
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from app.access import notify
 from app.format.setting_text import label
 from app.pages.common import form
 from app.pages.common.form import Draft
-from app.pages.common.html import database_unreachable
+from app.pages.common.html import alert_html, banner_html, database_unreachable
 from app.texts import _
+from app.web.templating import filled
 from worker.store import database, runs
 from worker.store.database import UNREACHABLE
 from worker.store.runs import RunNotFound
@@ -39,19 +40,12 @@ def draft_or_clone(draft: Draft, clone: str) -> tuple[Draft, Markup | str]:
     except UNREACHABLE:
         return draft, database_unreachable()
     except RunNotFound as error:
-        alert = Markup('<div class="alert" role="alert"><b>{}</b> {}</div>')
-        return draft, alert.format(_("Could not clone the run."), str(error))
-    link = Markup('<a href="/run?id={}">{}</a>').format(run.id, run.name)
-    cloned = escape(_("Cloned from {run}. Edit any setting, then press Start.")).format(run=link)
-    banner = Markup('<div class="banner">{}</div>').format(cloned)
+        return draft, alert_html(_("Could not clone the run."), str(error))
+    banner = banner_html(_("Cloned from {run}. Edit any setting, then press Start."), run)
     return (draft if draft.parent == run.id else Draft(form.from_config(run.config), run.id)), banner
 
 
 def from_link(given: dict[str, Any], draft: Draft) -> Markup:
     """What the link set, and the way back to a draft that differs from the defaults."""
     names = ", ".join(label(name) for name in given)
-    back = Markup("")
-    if draft.values != form.defaults():
-        back = Markup(' {} <a href="/new?earlier=1">{}</a>.').format(_("Your draft is kept:"), _("open it again"))
-    what = _("The link set {settings}; everything else is at its default.").format(settings=names)
-    return Markup('<div class="banner">{}{}</div>').format(what, back)
+    return filled("new_run/linked.html", settings=names, has_draft=draft.values != form.defaults())

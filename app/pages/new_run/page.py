@@ -15,7 +15,7 @@ from markupsafe import Markup
 from app.access import callers
 from app.pages.common import form, upload_box
 from app.pages.common.form import Draft
-from app.pages.common.html import HTML, UNQUEUED, database_unreachable, heading, html
+from app.pages.common.html import GO, HTML, UNQUEUED, database_unreachable, html
 from app.pages.new_run import data_chooser, data_mix, folds, memory_panel, method_panel, rows_panel
 from app.pages.new_run.memory_panel import MemoryPanel
 from app.pages.new_run.method_panel import MethodPanel
@@ -23,7 +23,6 @@ from app.pages.new_run.opening import draft_or_clone, fresh, from_link, kept_or_
 from app.pages.new_run.previews import previews_of
 from app.pages.new_run.review import problems_html, processes_here, review, summary_html
 from app.pages.new_run.rows_panel import RowsPanel
-from app.texts import _
 from app.web.gradio_texts import made
 from training.config.applies import APPLIES
 from training.config.choices import Group, Strategy
@@ -39,10 +38,9 @@ from worker.store.database import UNREACHABLE
 EXAMPLE = STARTER / "quickstart.yaml"
 HUB_SUGGESTION = "Qwen/Qwen3-0.6B"
 _NAMES = tuple(settings())
-_ABOUT_DATA = ("data", "model", "max_length", "columns", "validation_data")
+_ABOUT_DATA = ("data", "model", "max_length", "columns", "validation_data", "task", "train_on_prompt")
 TOKENIZING_SECONDS = 2.0
 _HIDEABLE = tuple(name for name in _NAMES if name in APPLIES)
-_GO = "(address) => { if (address) window.location.assign(address) }"
 _KEEP_ONLY_CLONE = """() => {
   const clone = new URLSearchParams(location.search).get('clone');
   window.history.replaceState(null, '', clone ? `/new?clone=${encodeURIComponent(clone)}` : '/new');
@@ -85,7 +83,7 @@ def build(demo: gr.Blocks) -> None:
     parent, visible, about = gr.State(""), gr.State(()), gr.State(())
     address = gr.Textbox(visible=False)
     with gr.Row(elem_classes="title-row"):
-        html(made(_title))
+        html(made(folds.title_html))
         example = gr.Button("Load the starter example", size="sm", visible=EXAMPLE.is_file(), scale=0)
         reset = gr.Button("Reset", size="sm", scale=0)
     page = _components()
@@ -110,28 +108,23 @@ def build(demo: gr.Blocks) -> None:
     )
     ticked = tokenizing.tick(described, about_data, shown, **UNQUEUED)
     ticked.then(start_line, page.inputs, page.problems, trigger_mode="always_last", **UNQUEUED)
-    memory_panel.refresh_after(ticked, page.memory, page.inputs, _NAMES)
+    memory_panel.refresh_after(ticked, page.memory, page.inputs)
     page.dataset.select(mixed, data, data, **UNQUEUED)
-    method_panel.wire(page.method, page.fields["method"], page.inputs, _NAMES)
-    memory_panel.wire(page.memory, changed, page.inputs, _NAMES)
+    method_panel.wire(page.method, page.fields["method"], page.inputs)
+    memory_panel.wire(page.memory, changed, page.inputs)
     strategy.input(propose_processes, [strategy, processes], processes, **UNQUEUED)
     for field in (data, held_out):  # a sample is tokenized like every other data set before the forecast is read
         field.input(picked, [data, held_out], [data, held_out], **UNQUEUED)
     page.upload.upload(uploaded, [page.upload, data, held_out], [page.upload, data, held_out, page.dataset], **UNQUEUED)
     page.problems.select(apply_fix, None, page.inputs, **UNQUEUED)
-    rows_panel.wire(page.rows, page.inputs, _NAMES)
+    rows_panel.wire(page.rows, page.inputs)
     page.rows.rows.select(apply_fix, None, page.inputs, **UNQUEUED)
     for place in (page.memory.answer, page.memory.most):
         place.select(apply_fix, None, page.inputs, **UNQUEUED)
     example.click(starter_example, None, filled, **UNQUEUED)
     reset.click(cleared, None, filled, **UNQUEUED).then(None, None, None, js=_CLEAR_ADDRESS)
     started = page.start.click(start, [*page.inputs, parent], [address, page.problems, page.start], **UNQUEUED)
-    started.then(None, address, None, js=_GO)
-
-
-def _title() -> Markup:
-    links = Markup('<a class="button" href="/import">{}</a><a class="button" href="/new-sweep">{}</a>')
-    return heading(_("New run"), folds.search_box() + links.format(_("Import a configuration"), _("Sweep …")))
+    started.then(None, address, None, js=GO)
 
 
 def opened(stored: Any, earlier: Any, request: gr.Request) -> list[Any]:
@@ -158,7 +151,7 @@ def opened(stored: Any, earlier: Any, request: gr.Request) -> list[Any]:
 def refreshed(*inputs: Any) -> list[Any]:
     """The draft to store, problems, previews, which settings are visible, and the data sets if they have changed."""
     *typed, parent, visible_before, about_before = inputs
-    values = dict(zip(_NAMES, typed, strict=True))
+    values = form.of_components(typed)
     checked = review(values)
     visible = tuple(form.visible(values).values())
     previews = [gr.skip() if text is None else text for text in (checked.command, checked.deepspeed, checked.yaml)]
@@ -180,12 +173,12 @@ def refreshed(*inputs: Any) -> list[Any]:
 
 def start_line(*typed: Any) -> Markup:
     """What keeps the run from starting, again: the forecast changes when the tokens of its rows are known."""
-    return problems_html(review(dict(zip(_NAMES, typed, strict=True))))
+    return problems_html(review(form.of_components(typed)))
 
 
-def described(data: Any, model: Any, max_length: Any, columns: Any, validation: Any = "") -> list[Any]:
+def described(*about: Any) -> list[Any]:
     """The chosen data sets, with the rows that the maximum length truncates; the timer runs while they are tokenized."""
-    texts = [str(value or "").strip() for value in (data, model, max_length, columns, validation)]
+    texts = [str(value or "").strip() for value in about]
     if texts[1] and callers.current().allowed.model(texts[1]):
         texts[1] = ""  # the caller may not read this model; the list of problems says why
     description, waits = data_chooser.describe(*texts)
@@ -261,7 +254,7 @@ def cleared() -> list[Any]:
 def start(*inputs: Any) -> list[Any]:
     """Queues the run and opens its page, or shows beside Start what is wrong."""
     *typed, parent = inputs
-    checked = review(dict(zip(_NAMES, typed, strict=True)))
+    checked = review(form.of_components(typed))
     if checked.config is None or not checked.ready:
         return ["", problems_html(checked), gr.update(interactive=False)]
     try:

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from app.access import callers
 from app.format import forecast_text as words
@@ -12,8 +12,9 @@ from app.format import numbers
 from app.format.setting_text import label, listed
 from app.pages.common import form
 from app.pages.common.cache import TimedCache
-from app.pages.common.html import each, facts
+from app.pages.new_run import data_cost
 from app.texts import _
+from app.web.templating import filled, macros
 from training import rules
 from training.config.applies import Values
 from training.config.choices import EngineName
@@ -33,8 +34,6 @@ from worker.supervision import launcher
 
 NO_ZERO = "// Choose a ZeRO stage or FSDP2 as strategy to see its configuration."
 _STAND_INS = {"model": "MODEL", "data": "DATA"}
-
-_MISFIT = Markup('<li class="advice">{} <em>{}</em></li>')
 
 _machines: TimedCache[EngineName, Machine] = TimedCache(seconds=30)
 
@@ -68,15 +67,16 @@ def review(values: Values) -> Review:
     if isinstance(complete, list):
         return Review(None, problems)
     settled, here = callers.settled(complete), machine(complete.engine)
+    advice: list[Conflict] = []
     model = settled.facts if values.get("model") else None
     if isinstance(config, RunConfig):
-        problems = _refusals(settled)
+        problems, advice = _found(settled)
     elif values.get("model"):
         problems = [*problems, *checks.model_problems(settled)]
     return Review(
         config=None if isinstance(config, list) else config,
         problems=problems,
-        conflicts=rules.check(complete, here),
+        conflicts=[*rules.check(complete, here), *advice],
         model=model,
         command=launcher.preview(complete, on_cpu=here.kind == "cpu"),
         deepspeed=_deepspeed(complete, model, here),
@@ -88,11 +88,12 @@ def review(values: Values) -> Review:
     )
 
 
-def _refusals(settled: Settled) -> list[Problem]:
+def _found(settled: Settled) -> tuple[list[Problem], list[Conflict]]:
+    """Why the run would be refused, and what of its data it would not train on."""
     try:
-        return checks.problems(settled)
+        return checks.problems(settled), list(data_cost.advice(settled))
     except UNREACHABLE:  # Start says so
-        return list(checks.model_problems(settled))
+        return list(checks.model_problems(settled)), []
 
 
 def machine(engine: EngineName = EngineName.AUTO) -> Machine:
@@ -123,62 +124,42 @@ def machine_label(here: Machine) -> str:
 
 def summary_html(checked: Review) -> Markup:
     """Model, global batch size and hardware of the form's run."""
-    pairs = [
-        (_("Global batch size"), _batch(checked)),
-        (_("Hardware"), machine_label(machine(checked.config.engine if checked.config else EngineName.AUTO))),
-    ]
+    engine = checked.config.engine if checked.config else EngineName.AUTO
+    pairs = [(_("Global batch size"), _batch(checked)), (_("Hardware"), machine_label(machine(engine)))]
     if checked.model and checked.model.is_local:
         parameters = _("{number} parameters").format(number=numbers.count(checked.model.parameters))
         known = [checked.model.architecture, *([parameters] if checked.model.parameters else [])]
         pairs.insert(0, (_("Model"), ", ".join(known)))
-    return facts(pairs)
+    return macros("parts.html").facts(pairs)
 
 
 def problems_html(checked: Review, refused: list[Problem] | None = None) -> Markup:
     """Problems that block the run and advice, each with its fix; `refused` are problems found on Start."""
     problems = [*checked.problems, *(problem for problem in refused or [] if problem not in checked.problems)]
-    items = [_problem(problem) for problem in problems] + [_conflict(conflict) for conflict in checked.conflicts]
-    if checked.misfit:
-        items.append(_MISFIT.format(checked.misfit, _("The card Memory lists settings that fit.")))
-    if not items:
-        return Markup('<p class="ready">{}</p>').format(_("Ready to start."))
-    lead = _lead(checked, problems)
-    return Markup('{}<ul class="problems">{}</ul>').format(lead, Markup("").join(items))
+    return filled(
+        "new_run/problems.html",
+        lead=_lead(checked, problems),
+        problems=problems,
+        is_missing=_is_missing,
+        conflicts=checked.conflicts,
+        misfit=checked.misfit,
+        label=label,
+    )
 
 
-def _lead(checked: Review, problems: list[Problem]) -> Markup:
+def _lead(checked: Review, problems: list[Problem]) -> str:
     missing = [problem.field for problem in problems if _is_missing(problem)]
     others = len(problems) - len(missing) + sum(conflict.blocking for conflict in checked.conflicts)
     sentences = [_("To start, choose: {settings}.").format(settings=listed(missing))] if missing else []
     if others:
         sentences.append(_("Fix {problems} to start.").format(problems=numbers.plural(others, "problem", "problems")))
     if not sentences and checked.misfit:
-        sentences = [_("Start is possible, but the run is not expected to fit in memory:")]
-    return Markup('<p class="lead">{}</p>').format(" ".join(sentences) or _("Ready to start, with advice:"))
-
-
-def _problem(problem: Problem) -> Markup:
-    given = "" if problem.value in (None, "") else Markup(" <code>{}</code>").format(str(problem.value)[:200])
-    goto = Markup('<button type="button" class="link" data-goto="{}">{}</button>').format(
-        problem.field, label(problem.field)
-    )
-    if _is_missing(problem):
-        sentence = escape(_("{setting} is missing.")).format(setting=goto)
-        return Markup('<li class="missing">{} <em>{}</em></li>').format(sentence, problem.fix)
-    return Markup('<li class="blocking" data-field="{}">{}{} {} <em>{}</em>{}</li>').format(
-        problem.field, goto, given, problem.message, problem.fix, form.fix_button(problem.changes)
-    )
+        return _("Start is possible, but the run is not expected to fit in memory:")
+    return " ".join(sentences) or _("Ready to start, with advice:")
 
 
 def _is_missing(problem: Problem) -> bool:
     return problem.value in (None, "") and problem.message == "is missing."
-
-
-def _conflict(conflict: Conflict) -> Markup:
-    button = form.fix_button(conflict.changes)
-    fields = each('<span data-field="{}" hidden></span>', [(name,) for name in conflict.settings if conflict.blocking])
-    kind = "blocking" if conflict.blocking else "advice"
-    return Markup('<li class="{}">{}{} <em>{}</em>{}</li>').format(kind, fields, conflict.reason, conflict.fix, button)
 
 
 def _batch(checked: Review) -> str:

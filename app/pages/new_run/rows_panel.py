@@ -10,7 +10,7 @@ from app.access import callers
 from app.format.rows import heading
 from app.format.setting_text import label
 from app.pages.common import form
-from app.pages.common.html import HTML, UNQUEUED, each, html, looking_html, note_html
+from app.pages.common.html import HTML, UNQUEUED, card_title, html, looking_html, note_html
 from app.texts import _
 from app.web.templating import filled
 from training.config.applies import Values
@@ -18,9 +18,7 @@ from training.config.fields import ConfigError
 from worker.runs.rows_check import check_rows
 from worker.store.database import UNREACHABLE
 
-_ABOUT = Markup(
-    '<p class="note">Shows some rows as the run trains on them, and finds faults of the chat template. Start checks the same.</p>'
-)
+_ABOUT = "Shows some rows as the run trains on them, and finds faults of the chat template. Start checks the same."
 
 
 @dataclass(frozen=True)
@@ -34,17 +32,17 @@ class RowsPanel:
 def build() -> RowsPanel:
     """The components."""
     with gr.Column(elem_classes="card rows-card"):
-        html(Markup("<header><h2>Rendered rows</h2></header>"))
+        card_title("Rendered rows")
         show = gr.Button("Show rendered rows", size="sm", elem_id="render-rows")
-        rows = html(_ABOUT, script="lathe.sendClicks(element, trigger)", classes="rendered")
+        rows = html(note_html(_ABOUT), script="lathe.sendClicks(element, trigger)", classes="rendered")
     return RowsPanel(show, rows)
 
 
-def wire(panel: RowsPanel, inputs: list[Any], names: tuple[str, ...]) -> None:
+def wire(panel: RowsPanel, inputs: list[Any]) -> None:
     """Renders the rows of the form's run when the button is pressed."""
 
     def rendered_rows(*typed: Any) -> Markup:
-        return rows_html(dict(zip(names, typed, strict=True)))
+        return rows_html(form.of_components(typed))
 
     panel.show.click(
         lambda: looking_html(_("Rendering the first rows. This takes a few seconds.")), None, panel.rows, **UNQUEUED
@@ -58,11 +56,11 @@ def rows_html(values: Values) -> Markup:
     config = form.check(values)
     if isinstance(config, list):
         return note_html(_("Fix the problems above to see rendered rows."))
+    checked, problems = [], []
     try:
         checked = check_rows(config, callers.current().allowed)
     except ConfigError as error:
-        items = [(label(one.field), one.message, one.fix) for one in error.problems]
-        return each('<p class="note"><b>{}</b> {} <em>{}</em></p>', items)
+        problems = error.problems
     except UNREACHABLE:
         return note_html(_("The database is unreachable. Try again."))
-    return filled("new_run/rows.html", sets=checked, heading=heading, fix_button=form.fix_button)
+    return filled("new_run/rows.html", sets=checked, problems=problems, heading=heading, label=label)

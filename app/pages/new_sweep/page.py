@@ -6,15 +6,26 @@ Its configuration is that of /new-sweep?clone=RUN_ID, or the draft of New run, w
 from typing import Any
 
 import gradio as gr
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from app.access import callers, changes
-from app.pages.common import form
+from app.format import sweep_text as words
+from app.pages.common import diagnosis, form  # noqa: F401 what the template calls
 from app.pages.common.form import Draft
-from app.pages.common.html import UNQUEUED, database_unreachable, html, problem_html, title, user_error_html
-from app.pages.new_sweep.html import applies, empty_html, no_plan_html, plan_html, sweep_of
+from app.pages.common.html import (
+    GO,
+    UNQUEUED,
+    banner_html,
+    database_unreachable,
+    html,
+    problem_html,
+    title,
+    user_error_html,
+)
+from app.pages.new_sweep.typed import applies, sweep_of
 from app.texts import _
 from app.web.gradio_texts import made
+from app.web.templating import Macros, macros
 from training.config.fields import parse, settings
 from training.config.yaml_file import to_yaml
 from training.errors import UserError
@@ -24,7 +35,6 @@ from worker.store.tables.sweep_values import SweepSpec
 from worker.sweeps import plan
 
 _ROWS, _SHOWN = 6, 2
-_GO = "(address) => { if (address) window.location.assign(address) }"
 _METHODS = [("Grid", "grid"), ("Random", "random"), ("Successive halving", "halving")]
 _NAMES = ("name", "trials", "seed", "seeds", "metric", "direction", "reduction_factor", "min_steps")
 _BY_METHOD = ("trials", "seed", "reduction_factor", "min_steps")
@@ -63,7 +73,7 @@ def build(demo: gr.Blocks) -> None:
             with gr.Column(elem_classes="card start-card"):
                 problems = html()
                 start = gr.Button("Start", variant="primary", interactive=False, size="lg", elem_id="start-sweep")
-            shown = html(made(empty_html))
+            shown = html(made(lambda: _template().empty()))
     by_method = [fields[name] for name in _BY_METHOD]
     typed = [configuration, method, *varied, *fields.values()]
     checked = [problems, shown, start]
@@ -76,7 +86,7 @@ def build(demo: gr.Blocks) -> None:
     started = start.click(sweep_starting, None, [problems, start], **UNQUEUED).then(
         sweep_started, typed, [address, *checked], **UNQUEUED
     )
-    started.then(None, address, None, js=_GO)
+    started.then(None, address, None, js=GO)
 
 
 def sweep_form_opened(stored: Any, request: gr.Request) -> list[Any]:
@@ -91,10 +101,8 @@ def sweep_form_opened(stored: Any, request: gr.Request) -> list[Any]:
         return ["", user_error_html(error)]
     except UNREACHABLE:
         return [gr.skip(), database_unreachable()]
-    link = Markup('<a href="/run?id={}">{}</a>').format(run.id, run.name)
-    origin = escape(_("The configuration is that of {run}.")).format(run=link)
     config = run.asked.model_copy(update={"name": ""})
-    return [to_yaml(config), Markup('<div class="banner">{}</div>').format(origin)]
+    return [to_yaml(config), banner_html(_("The configuration is that of {run}."), run)]
 
 
 def row_added(count: int) -> list[Any]:
@@ -110,36 +118,33 @@ def method_chosen(method: str) -> list[Any]:
 
 def sweep_checking() -> Markup:
     """The note that is shown until the plan is there."""
-    return _status(_("Checking the runs …"))
+    return _template().said("note", _("Checking the runs …"))
 
 
 def sweep_planned(*typed: Any) -> list[Any]:
     """The plan of what is typed, or what is wrong with it."""
     if not any(str(text or "").strip() for text in typed[3 : 2 + 2 * _ROWS : 2]):
-        return [
-            Markup('<p class="lead">{}</p>').format(_("To start, choose a setting that varies.")),
-            empty_html(),
-            gr.update(interactive=False),
-        ]
+        lead = _template().said("lead", _("To start, choose a setting that varies."))
+        return [lead, _template().empty(), gr.update(interactive=False)]
     try:
         found = plan.make_plan(_spec(typed), callers.current().allowed, callers.current().name)
     except UserError as error:
-        return [user_error_html(error), no_plan_html(), gr.update(interactive=False)]
+        return [user_error_html(error), _template().no_plan(), gr.update(interactive=False)]
     except UNREACHABLE:
         return [database_unreachable(), gr.skip(), gr.skip()]
-    starting = len(found.starting)
-    style, sentence = ("ready", _("Ready to start.")) if starting else ("lead", _("No run can start."))
-    words = Markup('<p class="{}">{}</p>').format(style, sentence)
-    return [words, plan_html(plan.as_document(found).model_dump(mode="json")), gr.update(interactive=bool(starting))]
+    starting = bool(found.starting)
+    said = ("ready", _("Ready to start.")) if starting else ("lead", _("No run can start."))
+    shown = _template().plan(plan.as_document(found).model_dump(mode="json"), words)
+    return [_template().said(*said), shown, gr.update(interactive=starting)]
 
 
 def sweep_starting() -> list[Any]:
     """The note that is shown until the runs are queued."""
-    return [_status(_("Queueing the runs …")), gr.update(interactive=False)]
+    return [_template().said("note", _("Queueing the runs …")), gr.update(interactive=False)]
 
 
-def _status(sentence: str) -> Markup:
-    return Markup('<p class="note" role="status">{}</p>').format(sentence)
+def _template() -> Macros:
+    return macros("new_sweep.html")
 
 
 def sweep_started(*typed: Any) -> list[Any]:

@@ -2,8 +2,10 @@
 
 import json
 import re
+import shutil
 from dataclasses import fields
 from html import unescape
+from pathlib import Path
 
 import psutil
 import pytest
@@ -19,10 +21,12 @@ from app.pages.dataset import page as dataset
 from app.pages.dataset import snapshot
 from app.pages.dataset.state import TABS, ViewState
 from app.pages.new_run import data_chooser, data_cost
+from app.pages.new_run.review import problems_html, review
 from training.errors import DataError
+from training.tokens.store import open_store
 from worker.datasets import datasets as store
 from worker.datasets import token_stores
-from worker.settings import get_settings
+from worker.settings import ROOT, get_settings
 
 MODEL = "static/starter"
 
@@ -161,6 +165,57 @@ def test_new_run_counts_truncated_rows_once_the_data_set_is_tokenized(item):
     assert "1 row has no tokens with loss" in description and f"/dataset?id={item.id}" in description
     assert "every row has tokens with loss" in data_chooser.describe(item.id, MODEL, "2048")[0]
     assert "tokens" not in data_chooser.describe(item.id, MODEL, "abc")[0]
+
+
+def beside_start(**typed):
+    """What stands beside Start for these settings."""
+    return problems_html(review(form.defaults() | {"model": MODEL} | typed))
+
+
+def test_start_gives_advice_on_rows_without_loss_with_the_numbers_of_the_card(item):
+    tokenized(item.id, "lengths")
+    data_cost._states.clear()
+    advice = unescape(beside_start(data=item.id, max_length="64"))
+    assert "Ready to start, with advice:" in advice and 'class="ready"' not in advice
+    assert f"1 of 40 rows of {item.name} has no tokens with loss within 64 tokens." in advice
+    enough = json.loads(re.search(r'data-send="(\{.*?\})"', advice)[1])["changes"]["max_length"]
+    assert "every row has tokens with loss" in data_chooser.describe(item.id, MODEL, str(enough))[0]
+    for fitting in ({"max_length": str(enough)}, {"max_length": "64", "train_on_prompt": True}):
+        assert 'class="ready"' in beside_start(data=item.id, **fitting)
+    assert "every row has" in data_chooser.describe(item.id, MODEL, "64", prompts="True")[0]
+
+
+def test_pretraining_splits_texts_and_other_tasks_define_their_loss_themselves(item):
+    tokenized(item.id, "lengths")
+    data_cost._states.clear()
+    assert "1 of 40 rows is split. <a" in data_chooser.describe(item.id, MODEL, "64", task="pretraining")[0]
+    assert "1 of 40 rows is truncated. <a" in data_chooser.describe(item.id, MODEL, "64", task="seq2seq")[0]
+    assert 'class="ready"' in beside_start(data=item.id, max_length="64", task="pretraining")
+
+
+def test_start_names_rows_that_train_at_no_length_and_data_that_is_truncated_whole(home, tmp_path):
+    (tmp_path / "chats.jsonl").write_text(
+        "".join(
+            json.dumps({"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": "Yes."}]})
+            + "\n"
+            for asked in ("How many of them are there in all? " * times for times in (2, 3))
+        )
+    )
+    chats = store.add_file(path=tmp_path / "chats.jsonl", name="chats.jsonl")
+    model = Path(shutil.copytree(ROOT / MODEL, tmp_path / "model"))
+    (model / "chat_template.jinja").write_text(
+        "{% for message in messages if message.role == 'user' %}{{ message.content }}{% endfor %}"
+    )
+    tokenized(chats.id, "lengths", str(model))
+    data_cost._states.clear()
+    advice = beside_start(data=chats.id, model=str(model))
+    assert "2 of 2 rows of chats.jsonl have no tokens with loss at any length." in advice
+    shortest, longest = sorted(open_store(data_cost.tokens_of(chats, str(model), "").store).lengths.tolist())
+    given = {"data": chats.id, "model": str(model), "train_on_prompt": True}
+    advice = unescape(beside_start(**given, max_length=str(shortest - 1)))
+    assert f"Every row of chats.jsonl is truncated at {shortest - 1} tokens." in advice
+    assert f'{{"max_length": {longest}}}' in advice
+    assert 'class="ready"' in beside_start(**given, max_length=str(shortest))
 
 
 def test_new_run_does_not_tokenize_for_a_model_that_is_not_here(item):
