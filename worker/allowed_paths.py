@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,12 +46,6 @@ class AllowedPaths:
         if (path is None and HUB_ID.fullmatch(value)) or (path is not None and _within(path, self.models)):
             return None
         return Problem(field, value, "is neither a hub id nor a model in an allowed folder.", _MODEL_FIX)
-
-    def code(self, names: Sequence[str], field: str, fix: str) -> Problem | None:
-        """The problem of functions in a user's files, which run on the server, or None."""
-        if not names or self.data is None:
-            return None
-        return Problem(field, ", ".join(names), "is code, which only the user who runs the server may run.", fix)
 
     def problems(self, config: RunConfig) -> list[Problem]:
         """The problems of a configuration: a model or a folder to write to that is not allowed."""

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from training.scoring.rewards import Sample
 
+JUDGE = "judge"
+"""A reward that is not here but in judge.py."""
 PACKAGES = {"regex": ("re2", "google-re2"), "language": ("py3langid", "py3langid")}
 """Module and package that a reward cannot do without."""
 

@@ -1,8 +1,8 @@
 """Takes from this process what a user's code does not need to score answers: network, writing files, other processes.
 
-On Linux the kernel refuses it: a network namespace of its own without a connection, and no capabilities, where unprivileged user
-namespaces are allowed (containers often forbid them), and a filter of system calls (seccomp, x86-64 and ARM). On every system
-Python refuses it too (an audit hook), which names what is refused.
+On Linux the kernel refuses it: by a network namespace without a connection, where the process may have one (unprivileged user
+namespaces are often forbidden in containers), and by a filter of system calls (seccomp, x86-64 and ARM). On every system Python
+refuses it too (an audit hook), which names what is refused.
 """
 
 import ctypes
@@ -15,6 +15,7 @@ from typing import Any
 _NEW_USER, _NEW_NET = 0x10000000, 0x40000000  # linux/sched.h
 _NO_NEW_PRIVILEGES, _SET_SECCOMP, _FILTER, _DEATH_SIGNAL = 38, 22, 2, 1  # linux/prctl.h
 _SIGKILL = 9
+_CAPABILITIES, _READING = 0x20080522, 1 << 1 | 1 << 2  # linux/capability.h: version 3; DAC_OVERRIDE and DAC_READ_SEARCH
 _LOAD, _EQUAL, _ANY_BIT, _AT_LEAST, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x06  # linux/bpf_common.h
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000  # SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO
 _NOT_PERMITTED, _NO_SUCH_CALL = 1, 38  # EPERM; ENOSYS, after which libraries take an older call
@@ -39,7 +40,9 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "rt_tgsigqueueinfo": (297, 240),
     "pidfd_send_signal": (424, 424),
     "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271),
+    "pidfd_getfd": (438, 438),
     "creat": (85, None),
     "unlink": (87, None),
     "unlinkat": (263, 35),
@@ -103,7 +106,9 @@ def confine() -> None:
     """Refuses network, writing files, and starting, ending or changing processes, from now on."""
     if sys.platform == "linux":
         library = ctypes.CDLL(None, use_errno=True)
-        library.unshare(_NEW_USER | _NEW_NET)
+        # root needs no user namespace, in which it could not read the files of others, but gives up all its other powers
+        library.unshare(_NEW_NET if os.geteuid() == 0 else _NEW_USER | _NEW_NET)
+        library.capset(struct.pack("=2I", _CAPABILITIES, 0), struct.pack("=6I", _READING, _READING, 0, 0, 0, 0))
         if platform.machine() in _MACHINES:
             _filter_calls(library, platform.machine())
     sys.addaudithook(_refuse)

@@ -9,8 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from training.config.name_lists import METRICS
 from training.errors import UserError
-from training.scoring.built_in import REWARDS
-from training.scoring.rewards import JUDGE, Reward, reward_of
+from training.scoring.built_in import JUDGE, REWARDS
+from training.scoring.judge import Judge
+from training.scoring.rewards import Reward, reward_of
 
 BUILT_IN = METRICS
 ACCURACY = "accuracy"
@@ -28,37 +29,6 @@ EVALUATIONS_FOLDER = "evaluations"
 """In the run's folder, with a folder for each evaluation."""
 
 _CHECKPOINT = re.compile(r"checkpoint-\d+")
-_PLACEHOLDERS = ("{prompt}", "{answer}", "{expected}")
-DEFAULT_PROMPT = (
-    "Rate an answer from 0 (wrong) to 10 (as good as the reference).\n\nTask:\n{prompt}\n\nReference answer:\n{expected}\n\n"
-    'Answer to rate:\n{answer}\n\nReply with JSON only: {"score": NUMBER}'
-)
-
-
-class Judge(BaseModel):
-    """A model behind an OpenAI-compatible API that scores each answer from 0 to `scale`.
-
-    `url` is the address of the API, such as http://localhost:8000/v1, or of its route /chat/completions.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    url: str = Field(max_length=2000)
-    model: str = Field(min_length=1, max_length=200)
-    prompt: str = Field(DEFAULT_PROMPT, max_length=20_000)
-    scale: float = Field(10.0, gt=0)
-
-    @field_validator("prompt")
-    @classmethod
-    def _has_the_answer(cls, value: str) -> str:
-        if "{answer}" not in value:
-            raise ValueError(f"has no {{answer}}; its placeholders are {', '.join(_PLACEHOLDERS)}")
-        return value
-
-    def filled(self, prompt: str, answer: str, expected: str) -> str:
-        """The prompt for an answer. Text in braces in the answer is not replaced."""
-        values = {"{prompt}": prompt, "{answer}": answer, "{expected}": expected}
-        return re.sub("|".join(map(re.escape, values)), lambda match: values[match.group()], self.prompt)
 
 
 class Prompt(BaseModel):

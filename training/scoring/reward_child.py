@@ -17,6 +17,7 @@ from training.units import byte_size
 
 PROGRAM = "training.scoring.reward_program"
 _NO_CPU_LIMIT = 10**8  # seconds: each request has a limit on its time
+_PAUSE_SECONDS = 0.001  # to read many answers at once: each sample has one
 _LONGEST_LINE = 2**20  # bytes of an answer
 _KEPT_ERRORS = 4_000  # bytes
 _PIPE_BYTES = 65_536
@@ -74,6 +75,7 @@ class RewardChild:
                         return
                     if len(received) > _LONGEST_LINE:
                         raise Died("ended", _GARBLED)
+                    time.sleep(_PAUSE_SECONDS)
 
     def kill(self) -> None:
         """Ends the process, and what it may have started."""

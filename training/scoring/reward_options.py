@@ -5,8 +5,11 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any, Literal, get_args, get_origin
 
+from pydantic import ValidationError
+
 from training.errors import UserError
 from training.scoring import built_in
+from training.scoring.judge import Judge
 
 _NAMES = {
     str: "text",
@@ -23,6 +26,9 @@ def check(kind: str, options: dict[str, Any]) -> None:
     Raises:
         UserError: there is no such option, a value is wrong, or a package is missing.
     """
+    if kind == built_in.JUDGE:
+        judge_of(options)
+        return
     known = declared(built_in.REWARDS[kind])
     for name, value in options.items():
         if name not in known:
@@ -37,6 +43,24 @@ def check(kind: str, options: dict[str, Any]) -> None:
     _installed(kind)
     if problem := built_in.problem(kind, options):
         raise UserError("rewards", next(iter(options.values()), kind), problem, "Correct it; see docs/evaluation.md.")
+
+
+def judge_of(options: dict[str, Any]) -> Judge:
+    """The judge that the options of a reward describe.
+
+    Raises:
+        UserError: an option is missing or wrong.
+    """
+    try:
+        return Judge.model_validate(options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"])) or "judge"
+        message = f"is wrong: judge, option {name}: {first['msg'].removeprefix('Value error, ')}."
+        fix = (
+            'Give {"reward": "judge", "url": "http://HOST:PORT/v1", "model": "NAME"}, and prompt and scale if you like.'
+        )
+        raise UserError("rewards", options.get(name), message, fix) from None
 
 
 def declared(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:

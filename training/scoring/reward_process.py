@@ -2,13 +2,16 @@
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from training.scoring.built_in import JUDGE
+from training.scoring.judge import Judge, JudgeError, judged
 from training.scoring.reward_child import Died, RewardChild
+from training.scoring.reward_options import judge_of
 from training.scoring.rewards import Reward, Sample
 
 MEMORY_BYTES = 2 * 2**30
@@ -16,6 +19,7 @@ DEATHS = 3
 """Batches in a row at which a reward ended its process, before it is given up."""
 
 _LOADING_SECONDS = 60.0  # to import what the files name
+_JUDGE_SECONDS = 600.0  # for a batch
 _MUCH_PRINTED = 1_000_000  # characters in a batch
 
 
@@ -92,7 +96,8 @@ def together(first: Mapping[str, Trouble], second: Mapping[str, Trouble]) -> dic
 class RewardProcess:
     """A process that scores samples; it is started again after it was ended. Use it as a context manager.
 
-    `code` has the files of the rewards' functions, which are written to `folder`.
+    `code` has the files of the rewards' functions, which are written to `folder`. Judges are asked by the process that uses this
+    object, with the key that `judge_key` has for an address.
     """
 
     def __init__(
@@ -103,9 +108,11 @@ class RewardProcess:
         *,
         seconds_per_batch: float = 60.0,
         memory_bytes: int = MEMORY_BYTES,
+        judge_key: Callable[[str], str | None] = lambda _: None,
     ) -> None:
         self._rewards, self._code, self._folder = tuple(rewards), dict(code), folder.absolute()
-        self._seconds, self._memory = seconds_per_batch, memory_bytes
+        self._seconds, self._memory, self._judge_key = seconds_per_batch, memory_bytes, judge_key
+        self._judges = {one.name: judge_of(one.options) for one in rewards if one.kind == JUDGE}
         self._deaths = dict.fromkeys((reward.name for reward in rewards), 0)
         self._last_deaths: dict[str, str] = {}
         self._child: RewardChild | None = None
@@ -125,7 +132,7 @@ class RewardProcess:
         """The scores of a batch, by every reward."""
         began = time.monotonic()
         batch = _Batch(samples, {reward.name: [None] * len(samples) for reward in self._rewards})
-        waiting = [reward.name for reward in self._rewards] if samples else []
+        waiting = [reward.name for reward in self._rewards if reward.name not in self._judges] if samples else []
         while waiting := [name for name in waiting if not self._is_given_up(name, batch)]:
             batch.reward, batch.done = "", 0
             try:
@@ -137,21 +144,56 @@ class RewardProcess:
             except BaseException:  # its further answers would be taken for those of the next batch
                 self._end()
                 raise
+        for name, judge in self._judges.items():
+            if samples and not self._is_given_up(name, batch):
+                self._ask_judge(name, judge, batch)
         self._note_none(batch)
         return Scores(batch.values, batch.troubles, time.monotonic() - began)
 
     def _ask(self, batch: _Batch, names: Sequence[str]) -> None:
         """Has the process score the batch by these rewards."""
         if self._child is None:
-            kept = [asdict(reward) for reward in self._rewards if self._deaths[reward.name] < DEATHS]
+            kept = [asdict(reward) for reward in self._rewards if self._counts(reward)]
             self._child, batch.loading = RewardChild(self._memory), True
             start = {"rewards": kept, "folder": str(self._folder), "parent": os.getpid()}
             self._child.exchange(start, batch.take, max(self._seconds, _LOADING_SECONDS))
         batch.loading = False
-        samples = [asdict(sample) for sample in batch.samples]
+        samples = [vars(sample) for sample in batch.samples]
         self._child.exchange({"samples": samples, "rewards": list(names)}, batch.take, self._seconds)
         for name in names:
             self._deaths[name] = 0
+
+    def _counts(self, reward: Reward) -> bool:
+        return reward.name not in self._judges and self._deaths[reward.name] < DEATHS
+
+    def _ask_judge(self, name: str, judge: Judge, batch: _Batch) -> None:
+        """Scores the batch by a judge, whose answers may take _JUDGE_SECONDS."""
+        records = [
+            vars(sample) | {"row": index if sample.number is None else sample.number}
+            for index, sample in enumerate(batch.samples)
+        ]
+        deadline, done = time.monotonic() + _JUDGE_SECONDS, 0
+        late = f"took more than {_JUDGE_SECONDS:g} s"
+        try:
+            answers = judged(
+                judge, records, lambda *_: None, lambda: time.monotonic() > deadline, self._judge_key(judge.url)
+            )
+            for done, answer in enumerate(answers, 1):
+                batch.values[name][done - 1] = answer.score
+                if answer.score is None:
+                    place = batch.samples[done - 1].place(done - 1)
+                    message = (
+                        f"{place}, {name}: no number from 0 to {judge.scale:g} in the reply: {answer.reply[:100]!r}"
+                    )
+                    batch.fail(name, 1, "judge", message)
+        except JudgeError as error:
+            late = error.message.rstrip(".")
+        if done == len(batch.samples):
+            self._deaths[name] = 0
+            return
+        self._deaths[name] += 1
+        self._last_deaths[name] = late
+        batch.fail(name, len(batch.samples) - done, "judge", f"{name}: {late}")
 
     def _after_death(self, death: Died, batch: _Batch, waiting: list[str]) -> list[str]:
         """Notes which reward ended the process, and returns those that are still to be computed."""

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from training.errors import UserError
-from training.scoring.built_in import REWARDS
+from training.scoring.built_in import JUDGE, REWARDS
 
 OWN = re.compile(r"(?P<file>[\w.-]+\.py):(?P<function>[A-Za-z_]\w*)")
-JUDGE = "judge"
 _WEIGHTED = re.compile(r"(?P<name>[^*]+?)\s*(?:\*\s*(?P<weight>[^*]+))?")
 _FORMS = (
     'Write names, such as "exact_match, own.py:score*0.5", or a JSON list, such as [{"reward": "length", "most": 50}].'
@@ -106,9 +105,9 @@ def reward_of(entry: Any) -> Reward:
     if not isinstance(entry, dict) or not isinstance(entry.get("reward"), str):
         raise UserError("rewards", entry, 'has no "reward".', _FORMS)
     kind, weight, name = entry["reward"], entry.get("weight", 1.0), entry.get("name", entry["reward"])
-    if kind not in REWARDS and not OWN.fullmatch(kind):
+    if kind not in (*REWARDS, JUDGE) and not OWN.fullmatch(kind):
         raise UserError(
-            "rewards", kind[:200], "is unknown.", f"Rewards are {', '.join(REWARDS)}, and FILE.py:FUNCTION."
+            "rewards", kind[:200], "is unknown.", f"Rewards are {', '.join(REWARDS)}, judge, and FILE.py:FUNCTION."
         )
     if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight):
         raise UserError("rewards", weight, f"is not the weight of {kind}.", "Give a finite number.")
@@ -119,7 +118,7 @@ def reward_of(entry: Any) -> Reward:
 
 
 def check_options(reward: Reward) -> None:
-    """Checks the options of a built-in reward; those of a user's function reach it as they are.
+    """Checks the options of a built-in reward or of a judge; those of a user's function reach it as they are.
 
     Raises:
         UserError: an option is unknown, missing or wrong, or a package is missing.

@@ -11,6 +11,7 @@ from training.config.fields import ConfigError
 from training.errors import Problem
 from training.scoring.reward_process import RewardProcess, Trouble, together
 from training.scoring.rewards import Reward, Sample, parse_rewards, total
+from worker import allowed_rewards
 from worker.allowed_paths import AllowedPaths
 from worker.datasets import checking, datasets
 from worker.machine import programs
@@ -19,7 +20,6 @@ from worker.runs.settle import find_data
 
 MOST_ROWS = 1000
 _BATCH = 256
-_WHO_FIX = "Use built-in rewards, or ask who runs the server to try it."
 
 
 @dataclass(frozen=True)
@@ -50,16 +50,16 @@ def try_rewards(
         UserError: a reward is wrong or may not be used, or the rows cannot be read.
     """
     parsed = parse_rewards(rewards)
-    functions = [reward.kind for reward in parsed if reward.own]
     if missing := next((reward for reward in parsed if reward.own and reward.own[0] not in own), None):
         raise ConfigError([Problem("rewards", missing.kind, "has no code.", "Send the code of its file in `own`.")])
-    if problem := allowed.code(functions, "rewards", _WHO_FIX):
-        raise ConfigError([problem])
+    if problems := allowed_rewards.problems(parsed, allowed, "rewards"):
+        raise ConfigError(problems)
     samples = _samples(data, columns, rows, answers, allowed)
     values: dict[str, list[float | None]] = {reward.name: [] for reward in parsed}
     troubles: dict[str, Trouble] = {}
     seconds = 0.0
-    with tempfile.TemporaryDirectory() as folder, RewardProcess(parsed, own, Path(folder)) as process:
+    key = allowed_rewards.judge_key
+    with tempfile.TemporaryDirectory() as folder, RewardProcess(parsed, own, Path(folder), judge_key=key) as process:
         for start in range(0, len(samples), _BATCH):
             scores = process.score(samples[start : start + _BATCH])
             troubles, seconds = together(troubles, scores.troubles), seconds + scores.seconds

@@ -2,7 +2,6 @@
 
 import re
 import shutil
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,12 @@ from training.config.fields import ConfigError
 from training.data.row_formats import UNKNOWN, UNKNOWN_FIX
 from training.errors import Problem, UserError
 from training.run_folder.paths import saved_result
+from training.scoring.built_in import JUDGE
 from training.scoring.request import ACCURACY, DEFAULT_METRICS, RESULT, EvaluationRequest, evaluation_dir
-from training.scoring.rewards import JUDGE, check_options, functions_in
-from worker import celery_app, disk_quota
+from training.scoring.rewards import functions_in
+from worker import allowed_rewards, celery_app, disk_quota
 from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.datasets import datasets, run_data
-from worker.evaluations import scoring
 from worker.runs import fetching
 from worker.runs.requests import admitted, as_both_see
 from worker.runs.settle import find_data
@@ -28,7 +27,6 @@ from worker.store import database, evaluations, runs
 from worker.store.tables import LOCAL, Dataset, Evaluation, Run
 
 _TASK_NAME = re.compile(r"[\w:-]+")
-_WHO_FIX = "Use built-in metrics or a judge, or ask who runs the server to evaluate with it."
 _INSTALL_FIX = "Install it in the environment of Lathe: pip install lm-eval"
 
 
@@ -142,15 +140,9 @@ def _metric_problems(run: Run, request: EvaluationRequest, allowed: AllowedPaths
     if ACCURACY in request.metrics and run.config.get("task") != Task.CLASSIFICATION:
         fix = "Use exact_match, which is the share of answers that are exactly right."
         problems.append(Problem("metrics", ACCURACY, "is for runs of the task classification.", fix))
-    for reward in request.rewards:
-        try:
-            check_options(reward)
-        except UserError as error:
-            problems.append(replace(error.problem, field="metrics"))
-    code = allowed.code([reward.kind for reward in request.rewards if reward.own], "metrics", _WHO_FIX)
-    problems += [code] if code else []
+    problems += allowed_rewards.problems(request.rewards, allowed, "metrics")
     if JUDGE in request.metrics and request.judge:
-        refused = scoring.judge_problem(request.judge.url, trusted=allowed.data is None)
+        refused = allowed_rewards.judge_problem(request.judge.url, trusted=allowed.data is None)
         problems += [refused] if refused else []
     return problems
 

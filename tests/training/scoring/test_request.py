@@ -3,7 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from training.scoring.request import EvaluationRequest, Judge
+from training.scoring.judge import Judge
+from training.scoring.request import EvaluationRequest
 
 
 @pytest.mark.parametrize(

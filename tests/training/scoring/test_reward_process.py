@@ -1,10 +1,13 @@
 """Tests of the process that computes rewards: what users write in their files, and what must not harm the run or the machine."""
 
 import os
+import subprocess
 import sys
 
 import psutil
 import pytest
+from paths import ROOT
+from patience import eventually
 from subtest_table import table
 
 from training.scoring.reward_process import DEATHS, RewardProcess
@@ -206,9 +209,31 @@ def test_the_kernel_refuses_what_python_does_not_see(tmp_path):
     assert (tmp_path / "kept").exists()
 
 
+PARENT = """
+import sys
+from pathlib import Path
+from training.scoring.reward_process import RewardProcess
+from training.scoring.rewards import Sample, parse_rewards
+code = {"own.py": "def score(answer):\\n    while True: pass"}
+with RewardProcess(parse_rewards("own.py:score"), code, Path(sys.argv[1]), seconds_per_batch=10_000) as rewards:
+    rewards.score([Sample("p", "a", "e")])
+"""
+
+
+@pytest.mark.skipif(not LINUX, reason="the kernel of Linux ends the process with its parent")
+def test_a_killed_run_leaves_no_process_behind(tmp_path):
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)], cwd=ROOT)
+    (child,) = eventually(lambda: psutil.Process(parent.pid).children())
+    eventually(lambda: child.cpu_times().user > 0.5)
+    parent.kill()
+    parent.wait()
+    eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+
+
 @pytest.mark.skipif(not LINUX, reason="the kernel of Linux ends the process with its parent")
 def test_no_process_is_left(tmp_path):
+    before = set(psutil.Process(os.getpid()).children())
     with process(tmp_path, "def score(answer): return 1") as rewards:
         rewards.score(SAMPLES)
-        (child,) = psutil.Process(os.getpid()).children()
+        (child,) = set(psutil.Process(os.getpid()).children()) - before
     assert not child.is_running()

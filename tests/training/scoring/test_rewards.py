@@ -39,6 +39,7 @@ def test_names_have_weights_and_a_list_has_options():
         ('[{"reward": "length", "unit": "lines"}]', "is not characters or words"),
         ('[{"reward": "length", "least": 3, "most": 2}]', "no answer has this length"),
         ('[{"reward": "json_fields", "fields": "city"}]', "is not a list of texts"),
+        ('[{"reward": "judge", "url": "http://x"}]', "is wrong: judge, option model: Field required"),
     ],
 )
 def test_a_wrong_reward_is_refused_with_the_fix(text, message):

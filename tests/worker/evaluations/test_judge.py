@@ -7,19 +7,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from environment import use
 
-from training.scoring.request import EvaluationRequest, Judge
-from training.scoring.reward_process import Trouble
-from worker.evaluations import scoring
-from worker.evaluations.scoring import (
-    JudgeError,
-    MetricFailed,
-    add_scores,
-    judge_problem,
-    judged,
-    read_records,
-    score_in,
-    summarize,
-)
+from training.scoring import judge as judge_module
+from training.scoring.judge import Judge, JudgeError, judged, score_in
+from training.scoring.request import EvaluationRequest
+from training.scoring.reward_process import RewardProcess, Trouble
+from training.scoring.rewards import Sample, parse_rewards, total
+from worker.allowed_rewards import judge_key, judge_problem
+from worker.evaluations.scoring import MetricFailed, add_scores, read_records, summarize
 
 
 class Server(ThreadingHTTPServer):
@@ -59,7 +53,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(home, monkeypatch):
-    monkeypatch.setattr(scoring, "_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(judge_module, "_WAIT_SECONDS", 0.0)
     found = Server()
     yield found
     found.shutdown()
@@ -72,7 +66,8 @@ def record(row, answer):
 
 def all_judged(server, *answers, **settings):
     judge = Judge(url=server.url, model="m", **settings)
-    return list(judged(judge, [record(*one) for one in enumerate(answers)], lambda *_: None, lambda: False))
+    records = [record(*one) for one in enumerate(answers)]
+    return list(judged(judge, records, lambda *_: None, lambda: False, judge_key(judge.url)))
 
 
 def test_answers_are_scored_in_order_and_the_replies_kept(server):
@@ -117,6 +112,29 @@ def test_rows_without_a_score_are_counted_and_named_and_a_metric_without_any_fai
     assert [summary["metrics"][name]["rows"] for name in request.metrics] == [2, 1, 2]
     with pytest.raises(MetricFailed, match=r"row 1, own\.py, line 2: KeyError: 'total'"):
         add_scores(tmp_path, request, lambda *_: None, lambda: False)  # the columns are gone with the scores
+
+
+def test_a_judge_is_a_reward_beside_others_and_is_given_up_when_it_does_not_answer(server, tmp_path):
+    judge = {"reward": "judge", "url": server.url, "model": "m", "weight": 2}
+    rewards = parse_rewards(json.dumps([judge, "exact_match"]))
+    samples = [Sample("p", answer, "wrong") for answer in ("right", "wrong", "right")]
+    with RewardProcess(rewards, {}, tmp_path, judge_key=lambda url: url[:4]) as process:
+        scores = process.score(samples)
+        assert (scores.values, scores.troubles) == ({"judge": [1, 0.2, 1], "exact_match": [0, 1, 0]}, {})
+        assert total(rewards, scores.values) == [2, 1.4, 2]
+        assert set(server.keys) == {"Bearer http"}
+        server.replies = [(200, json.dumps({"choices": [{"message": {"content": "fine"}}]}))] * 3
+        trouble = process.score(samples).troubles["judge"]
+        message = "sample 1, judge: no number from 0 to 10 in the reply: 'fine'"
+        assert (trouble.failed, trouble.kind, trouble.sentence) == (3, "judge", message)
+        server.replies = [(401, "no such key")] * 100
+        for _ in range(3):
+            scores = process.score(samples)
+            assert scores.values == {"judge": [None] * 3, "exact_match": [0, 1, 0]}
+            assert scores.troubles["judge"].sentence == "judge: row 1: answered with status 401: no such key"
+        asked = len(server.received)
+        assert process.score(samples).troubles["judge"].kind == "given up"
+        assert len(server.received) == asked
 
 
 def test_a_busy_judge_is_asked_again(server):

@@ -92,6 +92,10 @@ def test_accounts_may_neither_run_code_nor_call_other_addresses(home, rows):
     ]
     judge = {"metrics": ["judge"], "judge": {"url": "http://169.254.169.254/v1", "model": "m"}}
     assert refused(run, judge, data=rows, allowed=paths) == [("judge_url", "is not a judge of this server.")]
+    reward = json.dumps({"name": "other", "reward": "judge"} | judge["judge"])
+    assert refused(run, {"metrics": [reward]}, data=rows, allowed=paths) == [
+        ("judge_url", "is not a judge of this server.")
+    ]
     task = {"lm_eval": ["folder/task.yaml"]}
     assert refused(run, task, allowed=paths)[0][1].startswith("is not the name of a task")
     both = own | judge | {"metrics": ["own.py:score", "judge"]}

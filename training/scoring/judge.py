@@ -1,0 +1,154 @@
+"""A judge: a model behind an OpenAI-compatible API that scores answers."""
+
+import json
+import math
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from training.errors import UserError
+
+if TYPE_CHECKING:
+    import httpx
+
+_ROUTE = "/chat/completions"
+_CONNECT_SECONDS, _READ_SECONDS = 10.0, 120.0
+_LONGEST_REPLY = 200_000  # bytes
+_AT_ONCE = 4
+_TRIES, _WAIT_SECONDS = 4, 1.0
+_BUSY = (408, 429, 500, 502, 503, 504)
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+_SCORE = re.compile(r"""["']?score["']?\s*[:=]\s*(-?\d+(?:\.\d+)?)""", re.IGNORECASE)
+_FIX = "Check the judge's address and model, and LATHE_JUDGE_KEY."
+
+_PLACEHOLDERS = ("{prompt}", "{answer}", "{expected}")
+DEFAULT_PROMPT = (
+    "Rate an answer from 0 (wrong) to 10 (as good as the reference).\n\nTask:\n{prompt}\n\nReference answer:\n{expected}\n\n"
+    'Answer to rate:\n{answer}\n\nReply with JSON only: {"score": NUMBER}'
+)
+
+
+class Judge(BaseModel):
+    """A model behind an OpenAI-compatible API that scores each answer from 0 to `scale`.
+
+    `url` is the address of the API, such as http://localhost:8000/v1, or of its route /chat/completions.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str = Field(max_length=2000)
+    model: str = Field(min_length=1, max_length=200)
+    prompt: str = Field(DEFAULT_PROMPT, max_length=20_000)
+    scale: float = Field(10.0, gt=0)
+
+    @field_validator("prompt")
+    @classmethod
+    def _has_the_answer(cls, value: str) -> str:
+        if "{answer}" not in value:
+            raise ValueError(f"has no {{answer}}; its placeholders are {', '.join(_PLACEHOLDERS)}")
+        return value
+
+    def filled(self, prompt: str, answer: str, expected: str) -> str:
+        """The prompt for an answer. Text in braces in the answer is not replaced."""
+        values = {"{prompt}": prompt, "{answer}": answer, "{expected}": expected}
+        return re.sub("|".join(map(re.escape, values)), lambda match: values[match.group()], self.prompt)
+
+
+class JudgeError(UserError):
+    """The judge did not answer, or refused."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A judge's reply to an answer; `score` (0 to 1) is None if it has no number from 0 to the scale."""
+
+    score: float | None
+    reply: str
+
+
+def judged(
+    judge: Judge,
+    records: Sequence[dict[str, Any]],
+    progress: Callable[[int, int], None],
+    stopped: Callable[[], bool],
+    key: str | None = None,
+) -> Iterator[Judgement]:
+    """Yields the judgement of each record (row, prompt, answer, expected), in their order. `key` is sent as a bearer token.
+
+    Raises:
+        JudgeError: the judge did not answer, or refused; names the row.
+    """
+    import httpx
+
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    timeout = httpx.Timeout(_CONNECT_SECONDS, read=_READ_SECONDS)
+    with httpx.Client(timeout=timeout, headers=headers) as client, ThreadPoolExecutor(_AT_ONCE) as pool:
+        done = 0
+        for start in range(0, len(records), _AT_ONCE * 4):
+            if stopped():
+                return
+            part = records[start : start + _AT_ONCE * 4]
+            for judgement in pool.map(lambda record: _ask(client, judge, record), part):
+                done += 1
+                progress(done, len(records))
+                yield judgement
+
+
+def score_in(reply: str, scale: float) -> float | None:
+    """The score in a reply, from 0 to 1: after "score", else its last number. None if there is none from 0 to `scale`."""
+    named = _SCORE.findall(reply)
+    numbers = named or _NUMBER.findall(reply)
+    value = float(numbers[-1]) if numbers else math.nan
+    return value / scale if 0 <= value <= scale else None
+
+
+def _ask(client: "httpx.Client", judge: Judge, record: dict[str, Any]) -> Judgement:
+    import httpx
+
+    content = judge.filled(record["prompt"], record["answer"], record["expected"])
+    body = {"model": judge.model, "temperature": 0, "messages": [{"role": "user", "content": content}]}
+    for attempt in range(_TRIES):
+        try:
+            status, text = _post(client, address(judge.url), body)
+        except httpx.TransportError as error:
+            status, text = 0, str(error) or type(error).__name__
+        if status == 200:
+            return _judgement(text, judge, record)
+        if status and status not in _BUSY:
+            break
+        if attempt + 1 < _TRIES:
+            time.sleep(_WAIT_SECONDS * 2**attempt)
+    reason = f"answered with status {status}: {text[:200]}" if status else f"did not answer: {text}"
+    raise JudgeError("judge_url", judge.url, f"row {record['row'] + 1:,}: {reason}.", _FIX)
+
+
+def _post(client: "httpx.Client", address: str, body: dict[str, Any]) -> tuple[int, str]:
+    """Status and text of the answer; redirects are not followed, and a longer answer is cut."""
+    with closing(client.send(client.build_request("POST", address, json=body), stream=True)) as answer:
+        received = b""
+        for chunk in answer.iter_bytes():
+            received += chunk
+            if len(received) > _LONGEST_REPLY:
+                break
+        return answer.status_code, received[:_LONGEST_REPLY].decode("utf-8", "replace")
+
+
+def _judgement(text: str, judge: Judge, record: dict[str, Any]) -> Judgement:
+    try:
+        reply = str(json.loads(text)["choices"][0]["message"]["content"])
+    except (ValueError, KeyError, IndexError, TypeError):
+        message = f"row {record['row'] + 1:,}: answered, but not as /v1/chat/completions does: {text[:200]}"
+        raise JudgeError("judge_url", judge.url, message, _FIX) from None
+    return Judgement(score_in(reply, judge.scale), reply)
+
+
+def address(url: str) -> str:
+    """The address of the route of a judge's API."""
+    address = url.rstrip("/")
+    return address if address.endswith(_ROUTE) else address + _ROUTE

@@ -1,0 +1,62 @@
+"""The rewards that a user may use: code and judges of other addresses only the user who runs the server; and the key of judges."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+from training.errors import Problem, UserError
+from training.scoring.built_in import JUDGE
+from training.scoring.judge import address
+from training.scoring.rewards import Reward, check_options
+from worker.allowed_paths import AllowedPaths
+from worker.settings import get_settings
+
+
+def problems(rewards: Sequence[Reward], allowed: AllowedPaths, field: str) -> list[Problem]:
+    """The problems of rewards that a user may not use, or whose options are wrong. `field` names them."""
+    found: list[Problem] = []
+    for reward in rewards:
+        try:
+            check_options(reward)
+        except UserError as error:
+            found.append(replace(error.problem, field=field))
+            continue
+        refused = judge_problem(reward.options["url"], trusted=allowed.data is None) if reward.kind == JUDGE else None
+        found += [refused] if refused else []
+    own = [reward.kind for reward in rewards if reward.own]
+    if own and allowed.data is not None:
+        fix = f"Use built-in {field} or a judge, or ask who runs the server."
+        message = "is code, which only the user who runs the server may run."
+        found.append(Problem(field, ", ".join(own), message, fix))
+    return found
+
+
+def judge_problem(url: str, *, trusted: bool) -> Problem | None:
+    """Why a user may not use the judge at this address; None if they may.
+
+    `trusted` users may use any address. Others may use those of LATHE_JUDGE_URLS, so that they cannot reach services of the
+    server's network.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
+        return Problem(
+            "judge_url", url, "is not the address of an API.", "Give http://HOST:PORT/v1 or https://HOST/v1."
+        )
+    if trusted or _listed(url):
+        return None
+    fix = "Ask who runs the server to add it to LATHE_JUDGE_URLS."
+    return Problem("judge_url", url, "is not a judge of this server.", fix)
+
+
+def judge_key(url: str) -> str | None:
+    """The key for a judge: of LATHE_JUDGE_URLS, or of any without that variable, since only the server's user can then name one."""
+    settings = get_settings()
+    if settings.judge_key is None or (settings.judge_urls.strip() and not _listed(url)):
+        return None
+    return settings.judge_key.get_secret_value()
+
+
+def _listed(url: str) -> bool:
+    """True if the address is, or begins with, one of LATHE_JUDGE_URLS."""
+    known = [address(part.strip()) for part in get_settings().judge_urls.split(",") if part.strip()]
+    return address(url) in known
