@@ -1,10 +1,12 @@
 """Built-in rewards: functions of a sample, with options as keyword-only parameters. They return a score or None: does not apply."""
 
 import functools
+import io
 import json
 import math
 import re
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -12,12 +14,13 @@ if TYPE_CHECKING:
 
 JUDGE = "judge"
 """A reward that is not here but in judge.py."""
-PACKAGES = {"regex": ("re2", "google-re2"), "language": ("py3langid", "py3langid")}
+PACKAGES = {"regex": ("re2", "google-re2"), "language": ("py3langid", "py3langid>=0.4")}
 """Module and package that a reward cannot do without."""
 
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+|(?<=\d)\.?)(?:[eE][-+]?\d+)?")
 _BRACES = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
 _TOOL_CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+_MATH_SECONDS = 2  # of math-verify, for an answer
 _ABSENT = object()
 
 
@@ -162,8 +165,11 @@ def _compiled(pattern: str) -> Any:
 
 @functools.cache
 def _identifier() -> Any:
+    from py3langid import modelio
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
+    # It unpacks its model into a file, which the reward process may not write.
+    modelio.tempfile = SimpleNamespace(TemporaryFile=lambda **_: io.BytesIO())
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
 
@@ -223,8 +229,8 @@ def _same_mathematics(found: str, expected: str) -> bool:
         from math_verify import parse, verify
     except ImportError:
         return False
-    one, other = (parse(f"\\boxed{{{text}}}") for text in (found, expected))
-    return bool(verify(other, one))
+    one, other = (parse(f"\\boxed{{{text}}}", parsing_timeout=_MATH_SECONDS) for text in (found, expected))
+    return bool(verify(other, one, timeout_seconds=_MATH_SECONDS))
 
 
 def _calls(text: str) -> list[dict[str, Any]]:

@@ -89,5 +89,5 @@ def _fits(value: Any, kind: Any) -> bool:
 def _installed(kind: str) -> None:
     module, package = built_in.PACKAGES.get(kind, ("", ""))
     if module and find_spec(module) is None:
-        fix = f"Install it in the environment of Lathe: pip install {package}"
+        fix = f"Install it in the environment of Lathe: pip install '{package}'"
         raise UserError("rewards", kind, f"needs the package {package}, which is not installed.", fix)

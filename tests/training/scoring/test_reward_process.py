@@ -1,8 +1,10 @@
 """Tests of the process that computes rewards: what users write in their files, and what must not harm the run or the machine."""
 
+import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import psutil
 import pytest
@@ -79,6 +81,22 @@ def test_files_of_a_user_can_import_each_other(tmp_path):
     code = {"own.py": "from helper import two\ndef score(answer): return two()", "helper.py": "def two(): return 2"}
     with RewardProcess(parse_rewards("own.py:score"), code, tmp_path) as rewards:
         assert rewards.score(SAMPLES).values["own.py:score"] == [2, 2, 2, 2]
+
+
+@table(
+    ("module", "reward", "answer", "score"),
+    [
+        ("re2", {"reward": "regex", "pattern": "b+$"}, "ab", 1.0),
+        ("math_verify", {"reward": "boxed"}, r"\boxed{x + 1}", 1.0),
+        ("py3langid", {"reward": "language", "code": "de"}, "Das ist ein Satz über zwei Hunde.", 1.0),
+    ],
+)
+def test_rewards_of_other_packages_need_nothing_that_the_process_refuses(tmp_path, module, reward, answer, score):
+    if find_spec(module) is not None:  # rows of a table cannot skip
+        with RewardProcess(parse_rewards(json.dumps([reward])), {}, tmp_path) as rewards:
+            scores = rewards.score([Sample("p", answer, "1 + x")])
+        assert not scores.troubles
+        assert scores.values[reward["reward"]] == [pytest.approx(score, abs=0.1)]
 
 
 @table(
