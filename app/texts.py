@@ -1,9 +1,9 @@
 """The texts of the pages, in the language of the request, from one catalogue.
 
 A text is its English wording, and app/translations/LANGUAGE.po has it in another language; `python -m tools.catalogue` brings
-those files up to date. Python and templates have `_`, `ngettext` and `gettext_noop`, templates `{% trans %}` too, and scripts
-`lathe.gettext` and `lathe.ngettext` (static/lathe.js). What REST answers and the command line prints, with the problems and causes
-that the worker and the training name, is English: only the request of a page has another language (app/web/middleware.py).
+those files up to date. Python and templates have `_`, `ngettext`, `pgettext` and `gettext_noop`, templates `{% trans %}` too, and
+scripts `lathe.gettext` and `lathe.ngettext` (static/lathe.js). What REST answers and the command line prints, with the problems and
+causes that the worker and the training name, is English: only the request of a page has another language (app/web/middleware.py).
 """
 
 import io
@@ -44,6 +44,11 @@ def _(english: str) -> str:
 def ngettext(one: str, many: str, number: int) -> str:
     """The wording for this number."""
     return _catalogue(language()).ngettext(one, many, number)
+
+
+def pgettext(context: str, english: str) -> str:
+    """The text where its English wording means something else in another place; `context` says which it is here."""
+    return _catalogue(language()).pgettext(context, english)
 
 
 def gettext_noop(english: str) -> str:

@@ -54,8 +54,10 @@
 
     function draw() {
       const kept = chooser.value;
-      chooser.replaceChildren(new Option(sets.length ? _("choose a set") : _("no set kept yet"), ""));
+      chooser.replaceChildren(new Option(_("choose a set"), ""));
       for (const one of sets) chooser.append(new Option(`${one.name} (${one.prompts.length})`, one.id));
+      chooser.closest("label").hidden = !sets.length;
+      root.querySelector("#set-about").hidden = Boolean(sets.length);
       chooser.value = sets.some((one) => one.id === kept) ? kept : "";
       update();
     }

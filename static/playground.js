@@ -76,11 +76,11 @@
       return fold;
     }
 
+    // The run of a model whose label another has too, and the status of one that has not finished.
     function about(model) {
       if (model.kind === "base") return "";
-      const run = model.run_id;
-      const about = model.kind === "result" ? _("result of {run}", { run }) : _("checkpoint of {run}", { run });
-      return model.status === "finished" ? about : `${about}, ${_(model.status)}`;
+      const twin = models().some((other) => other !== model && other.label === model.label);
+      return [twin && model.run_id, model.status !== "finished" && _(model.status)].filter(Boolean).join(", ");
     }
 
     function changed() {
@@ -125,10 +125,11 @@
       const on = served.device ? _("on {device}", served) : _("on the CPU");
       if (served.state === "waiting") return served.reason;
       if (served.state === "ended") return served.reason;
-      const names = served.models.map(label).join(", ");
-      if (served.state === "starting") return _("Loading {names} {on}", { names, on });
+      const asChosen = chosen().length === served.models.length && served.models.every((name) => chosen().includes(name));
+      const names = asChosen ? "" : served.models.map(label).join(", ");
+      if (served.state === "starting") return _("Loading {names} {on}", { names, on }).replace("  ", " ");
       const note = served.reason ? `; ${served.reason}` : "";
-      return _("{names} {on}, process {pid}", { names, on, pid: served.pid }) + note;
+      return _("{names} {on}, process {pid}", { names, on, pid: served.pid }).trim() + note;
     }
 
     function button(text, action) {

@@ -27,7 +27,8 @@
     return { ...panel, title: _(panel.title), lines: panel.lines.map((line) => ({ ...line, label: _(line.label) })) };
   }
 
-  const plots = lathe.plots(document.querySelector(".plots"), { load, axes: ["step", "time"] });
+  const place = document.querySelector(".plots");
+  const plots = lathe.plots(place, { load, axes: ["step", "time"], empty: place.dataset.empty || undefined });
   const log = lathe.log(document.querySelector(".log-viewer"), { ask, download: address("log.txt") });
 
   function show({ share, status, since, until, elapsed, ...texts }) {

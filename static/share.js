@@ -18,7 +18,7 @@
     const [make, close, save] = [["", _("Make a link")], ["", _("Close")], [" primary", _("Save")]].map(([kind, word]) =>
       element("button", { type: "button", className: `button${kind}`, textContent: word }));
     const dialog = element("dialog", { id: "share" },
-      element("h2", { id: "share-title", textContent: _("Share") }),
+      element("h2", { id: "share-title", textContent: _("Share with others") }),
       element("label", { htmlFor: "share-users", textContent: _("Shared with") }), users,
       element("p", { className: "note", textContent: NOTE }), link, said,
       element("div", { className: "acts" }, make, close, save));

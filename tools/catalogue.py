@@ -30,7 +30,14 @@ from training.foreign.entries import Outcome
 from training.run_folder.gguf_types import GgufType
 
 ROOT = Path(__file__).resolve().parents[1]
-KEYWORDS = {"_": None, "gettext_noop": None, "gettext": None, "ngettext": (1, 2), "plural": (2, 3)}
+KEYWORDS = {
+    "_": None,
+    "gettext_noop": None,
+    "gettext": None,
+    "ngettext": (1, 2),
+    "pgettext": ((1, "c"), 2),
+    "plural": (2, 3),
+}
 SOURCES = {"app/**/*.py": "python", "app/**/*.html": "jinja2.ext:babel_extract", "static/*.js": "javascript"}
 _TEMPLATES = {"trimmed": "true", "trim_blocks": "true", "lstrip_blocks": "true", "silent": "false"}
 _WIDTH = 132
@@ -39,16 +46,18 @@ _WIDTH = 132
 def texts_of_pages() -> Catalog:
     """Every text of the pages, without translations."""
     catalogue = Catalog(charset="utf-8")
-    for location, text in (*_of_source(), *_of_components(), *_of_settings(), *_of_tables()):
+    for location, text in (*_of_components(), *_of_settings(), *_of_tables()):
         catalogue.add(text, locations=[(location, 0)])
+    for location, marked, context in _of_source():
+        catalogue.add(marked, locations=[(location, 0)], context=context)
     return catalogue
 
 
-def _of_source() -> Iterator[tuple[str, str | tuple[str, ...]]]:
+def _of_source() -> Iterator[tuple[str, str | tuple[str, ...], str | None]]:
     for pattern, method in SOURCES.items():
         for path in sorted(ROOT.glob(pattern)):
-            for _, text, _, _ in extract_from_file(method, path, KEYWORDS, options=_TEMPLATES):
-                yield str(path.relative_to(ROOT)), text
+            for _, text, _, context in extract_from_file(method, path, KEYWORDS, options=_TEMPLATES):
+                yield str(path.relative_to(ROOT)), text, context
 
 
 def _of_components() -> Iterator[tuple[str, str]]:
@@ -85,11 +94,12 @@ def updated(code: str) -> Catalog:
     catalogue = Catalog(code, charset="utf-8")
     for message in sorted(texts_of_pages(), key=_order):
         if message.id:
-            old = kept.get(message.id)
+            old = kept.get(message.id, message.context)
             catalogue.add(
                 message.id,
                 old.string if old else "",
                 locations=sorted({file: 0 for file, _ in message.locations}.items()),
+                context=message.context,
             )
     return catalogue
 
@@ -104,7 +114,10 @@ def _forms(message: Message) -> tuple[str, ...]:
 
 
 def _order(message: Message) -> tuple[str, str]:
-    return (min(file for file, _ in message.locations) if message.locations else "", str(message.id))
+    return (
+        min(file for file, _ in message.locations) if message.locations else "",
+        f"{message.id}{message.context or ''}",
+    )
 
 
 def main() -> None:

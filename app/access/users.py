@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from app.access import callers, server_token
 from app.access.permissions import check_admin
 from app.documents.preferences import AccountOfCaller
+from app.texts import gettext_noop
 from training.errors import Conflict
 from worker.settings import get_settings
 from worker.store import accounts, database
@@ -85,11 +86,11 @@ def _token() -> str | None:
     caller, settings = callers.current(), get_settings()
     if caller.is_local:
         if settings.token is not None:
-            return "LATHE_TOKEN in the server's environment"
-        return "in the file “token” of the data folder, which only the server's user can read"
+            return gettext_noop("LATHE_TOKEN in the server's environment")
+        return gettext_noop("in the file “token” of the data folder, which only the server's user can read")
     with database.read() as session:
         account = accounts.find(session=session, name=caller.name)
-    return "stored as a hash, so it cannot be shown again" if account else None
+    return gettext_noop("stored as a hash, so it cannot be shown again") if account else None
 
 
 def rotate_own() -> str:

@@ -10,7 +10,7 @@ from app.documents.sweep import document
 from app.format import sweep_text as words
 from app.pages.common import diagnosis  # noqa: F401 what the template calls
 from app.pages.common.cache import TimedCache
-from app.pages.common.run_plots import plotted
+from app.pages.common.run_plots import plotted, strokes
 from app.pages.common.view import Context, MissingError, View, why_missing
 from app.texts import _
 from worker.machine.sizes import size_of
@@ -45,6 +45,7 @@ def sweep(query: QueryParams) -> Context:
         "may_change": may_change,
         "freed": _freed(shown["id"], runs) if may_change and shown["ended"] else 0,
         "may_share": callers.current().may_share(shown["owner"]),
+        "strokes": strokes(run["id"] for run in runs[:MOST_RUNS]),
         "plotted": plotted([by_id[run["id"]] for run in runs if run["id"] in by_id][:MOST_RUNS]),
     }
 

@@ -18,7 +18,7 @@ TEMPLATES = Environment(
     extensions=["jinja2.ext.i18n"],
 )
 TEMPLATES.policies["ext.i18n.trimmed"] = True
-cast("Any", TEMPLATES).install_gettext_callables(texts._, texts.ngettext, newstyle=False)
+cast("Any", TEMPLATES).install_gettext_callables(texts._, texts.ngettext, newstyle=False, pgettext=texts.pgettext)
 TEMPLATES.globals["language"] = texts.language
 
 

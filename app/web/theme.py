@@ -4,11 +4,12 @@ The server writes the frame into its HTML, so that the browser paints it before 
 """
 
 import inspect
+import json
 import re
 from collections.abc import Mapping
 
 import gradio as gr
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from app import texts
 from app.access import callers
@@ -121,7 +122,10 @@ def frame(html: str, path: str, nonce: str, colors: str) -> str:
     """A Gradio page with our head, header and skeleton, and with `nonce` on every script, as the CSP requires."""
     html = gradio_texts.translated(html)
     html = re.sub(r"<script(?=[\s>])", f'<script nonce="{nonce}"', html)
-    html = html.replace('lang="en"', f'lang="{texts.language() or "en"}" data-theme="{colors}"', 1)
+    # Gradio's own words would be in the browser's language, and stand on no page of Lathe.
+    words = escape(json.dumps(_("Drop a file here or click to choose"), ensure_ascii=False))
+    root = f'lang="{texts.language() or "en"}" data-theme="{colors}" style="--upload-words: {words}"'
+    html = html.replace('lang="en"', root, 1)
     html = re.sub(r"<head(?:\s[^>]*)?>", lambda tag: f"{tag[0]}{assets.scripts(path, nonce)}", html, count=1)
     html = html.replace("</head>", f"{assets.head(path)}</head>", 1)
     before, element, after = html.partition("<gradio-app")

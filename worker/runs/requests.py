@@ -15,10 +15,11 @@ from worker import allowed_paths, celery_app, disk_quota
 from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.datasets import run_data
 from worker.datasets.run_data import DATASET_ID, sources_of
+from worker.runs import fetching
 from worker.runs.checks import adapter_problems, model_problems, quota_problems
 from worker.runs.settle import FILES, Settled, is_text, machine_of, resolve, settle
 from worker.settings import get_settings
-from worker.store import accounts, database, runs, sight
+from worker.store import accounts, database, history, runs, sight
 from worker.store.tables import LOCAL, Run
 
 
@@ -66,6 +67,14 @@ def resume(
             raise ConfigError(problems)
     celery_app.notify(run.id)
     return run
+
+
+def can_continue(run: Run) -> bool:
+    """True if the run has a checkpoint from which Resume continues; without one Resume trains from the first step."""
+    if fetching.is_elsewhere(run):
+        with database.read_everything() as session:
+            return history.has_checkpoint(session=session, run_id=run.id)
+    return bool(checkpoints.sealed(get_settings().runs_dir / run.id))
 
 
 def _sharding_changes(session: Session, run_id: str, strategy: Strategy | None, num_processes: int | None) -> Changes:

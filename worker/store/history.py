@@ -96,6 +96,12 @@ def phases(*, session: Session, run_id: str, limit: int = 5000) -> list[RunEvent
     return _first(session, _after(RunEvent, run_id).where(RunEvent.kind == trainer.PhaseStarted.kind), limit)
 
 
+def has_checkpoint(*, session: Session, run_id: str) -> bool:
+    """True if the run has ever saved a checkpoint."""
+    saved = select(RunEvent.id).where(RunEvent.run_id == run_id, RunEvent.kind == trainer.CheckpointSaved.kind)
+    return session.exec(saved.limit(1)).first() is not None
+
+
 def following(*, session: Session, run_id: str, after_id: int = 0, limit: int = 500) -> list[RunEvent]:
     """The first `limit` events after `after_id`, the oldest first."""
     return _first(session, _after(RunEvent, run_id, after_id), limit)

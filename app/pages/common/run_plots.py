@@ -11,19 +11,27 @@ from app.web.assets import plotly_url
 from app.web.templating import TEMPLATES
 from worker.store.tables import Run
 
-_COLORS, _DASHES = 10, 5  # of static/compare.css
+_COLORS, _DASHES = 10, 5  # --run-1 and after in static/lathe.css, and those of static/compare.css
 
 
 def strokes(run_ids: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """The color and the dash pattern of each run's line, chosen by its id, so that they are the same on every page.
+    """The color and the dash pattern of each run's line: those of its id, so that they are the same on every page.
 
-    Of runs that would look alike, those with later ids take the next color that is free.
+    Of runs that would look alike, all but the one with the earliest id take, on this page only, the next color that is free.
     """
-    chosen: dict[str, tuple[int, int]] = {}
-    for run_id in sorted(set(run_ids)):
-        first, free = crc32(run_id.encode()), set(product(range(_COLORS), range(_DASHES))) - set(chosen.values())
-        chosen[run_id] = min(free, key=lambda stroke: (stroke[1], (stroke[0] - first) % _COLORS), default=(0, 0))
+    ids = sorted(set(run_ids))
+    owners = {(color_of(run_id), 0): run_id for run_id in reversed(ids)}
+    chosen = {run_id: stroke for stroke, run_id in owners.items()}
+    for run_id in ids:
+        first, free = color_of(run_id), set(product(range(_COLORS), range(_DASHES))) - set(chosen.values())
+        if run_id not in chosen:
+            chosen[run_id] = min(free, key=lambda stroke: (stroke[1], (stroke[0] - first) % _COLORS), default=(0, 0))
     return chosen
+
+
+def color_of(run_id: str) -> int:
+    """The number, from 0, of the color that a run has on every page."""
+    return crc32(run_id.encode()) % _COLORS
 
 
 def plotted(runs: Sequence[Run]) -> str:
@@ -48,4 +56,4 @@ def plot_options() -> str:
     return "" if callers.current().is_local else json.dumps(notify.current_preferences().plots or {})
 
 
-TEMPLATES.globals |= {"plotly_url": plotly_url, "plot_options": plot_options}
+TEMPLATES.globals |= {"color_of": color_of, "plotly_url": plotly_url, "plot_options": plot_options}

@@ -31,25 +31,29 @@ class Phase:
         return self.seconds / self.times if self.times > 1 and self.name != _(_INTERRUPTED) else None
 
 
-def listed(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
-    """Each attempt with its changed settings and its outcome; none for a single attempt with enough memory."""
+def listed(attempts: Sequence[Attempt], *, explained: bool) -> list[dict[str, Any]]:
+    """Each attempt with its changed settings and its outcome; none for a single attempt with enough memory.
+
+    `explained`: the page says elsewhere why the last one ended.
+    """
     if len(attempts) < 2 and not any(attempt.out_of_memory for attempt in attempts):
         return []
     return [
         {
             "number": attempt.number,
             "settings": in_words(attempt.stepped_down) or _("unchanged"),
-            "outcome": _outcome(attempt),
+            "outcome": _outcome(attempt, with_reason=not (explained and attempt is attempts[-1])),
             "memory": facts(OutOfMemory(**attempt.out_of_memory)) if attempt.out_of_memory else [],
         }
         for attempt in attempts
     ]
 
 
-def proposal(run: Run) -> str:
+def proposal(run: Run, *, continues: bool) -> str:
     """The label of the button that resumes with settings that need less memory; empty without a proposal."""
     proposed = (run.error or {}).get("step_down") if run.status is Status.FAILED else None
-    return _("Resume with {settings}").format(settings=in_words(proposed)) if proposed else ""
+    label = _("Resume with {settings}") if continues else _("Train from the start with {settings}")
+    return label.format(settings=in_words(proposed)) if proposed else ""
 
 
 def timelines(attempts: Sequence[Attempt], events: Sequence[RunEvent], now: float) -> list[tuple[int, list[Phase]]]:
@@ -76,9 +80,9 @@ def _phases(events: Sequence[RunEvent], ended: float | None, now: float) -> list
     ]
 
 
-def _outcome(attempt: Attempt) -> str:
+def _outcome(attempt: Attempt, *, with_reason: bool) -> str:
     if attempt.ended_at is None:
         return _("running")
     duration = numbers.duration(attempt.ended_at - attempt.started_at)
     ended = _("{outcome} after {time}.").format(outcome=_(str(attempt.outcome)), time=duration)
-    return f"{ended} {attempt.reason}".strip()
+    return f"{ended} {attempt.reason}".strip() if with_reason else ended

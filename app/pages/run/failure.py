@@ -24,19 +24,19 @@ class Failure:
     """How sure the diagnosis is, and the rank that failed first."""
 
 
-def failure(run: Run, attempts: Sequence[Attempt]) -> Failure | None:
-    """The failure; None for a healthy run."""
+def failure(run: Run, attempts: Sequence[Attempt], *, continues: bool) -> Failure | None:
+    """The failure; None for a healthy run. `continues`: it has a checkpoint, from which Resume continues."""
     if run.damage:
         fix = _("The rest of it is here. Restore the run from an archive, or delete it.")
         message = _("These fields of its row cannot be read: {fields}.").format(fields=run.damage)
         return Failure(_("Damaged"), message, fix)
     if run.error:
-        return _explained(run, run.error, attempts)
+        return _explained(run.error, attempts, proposal(run, continues=continues))
     return _diverged(run, attempts) if run.status is Status.DIVERGED or run.diverged else None
 
 
-def _explained(run: Run, error: dict[str, Any], attempts: Sequence[Attempt]) -> Failure:
-    report, proposed = attempts[-1].out_of_memory if attempts else None, proposal(run)
+def _explained(error: dict[str, Any], attempts: Sequence[Attempt], proposed: str) -> Failure:
+    report = attempts[-1].out_of_memory if attempts else None
     cause = failure_cause(error, report, proposed=bool(proposed))
     return Failure(cause.title, cause.message, cause.fix, proposed, cause.changes, _certainty(error.get("diagnosis")))
 

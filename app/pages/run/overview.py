@@ -11,18 +11,34 @@ from app.pages.common.form import applying, from_config
 from app.texts import _, gettext_noop
 from training.config.data_sets import FIELDS
 from training.config.fields import settings
-from training.run_folder.events import LOSS_OF
+from training.run_folder.events import LOSS_OF, Failed, OutOfMemory
 from training.units import NONE, byte_size
-from worker.store.tables import Run, RunEvent
+from worker.store.tables import Run, RunEvent, Status
 
 Pair = tuple[str, str]
+_FAILED = (Status.FAILED.value, Status.DIVERGED.value)
 _MOMENTS = (gettext_noop("before"), gettext_noop("after"), gettext_noop("peak"), gettext_noop("reserved"))
 
 
-def without_repeats(events: Sequence[RunEvent]) -> list[RunEvent]:
-    """The events, each phase of an attempt once: training and evaluation alternate during the whole run."""
+def without_repeats(events: Sequence[RunEvent], *, explained: bool) -> list[tuple[RunEvent, str]]:
+    """The events with their texts, each phase of an attempt once: training and evaluation alternate during the whole run.
+
+    `explained`: the page says elsewhere why the last attempt failed, so that the events only say that it did.
+    """
     first = {(event.attempt, event.message): event.id for event in reversed(events) if event.kind == "phase"}
-    return [event for event in events if event.kind != "phase" or first[event.attempt, event.message] == event.id]
+    shown = [event for event in events if event.kind != "phase" or first[event.attempt, event.message] == event.id]
+    if not explained or not (ends := [event for event in shown if event.kind in _FAILED]):
+        return [(event, _text(event)) for event in shown]
+    last = ends[-1]
+    return [
+        (event, _(event.kind).capitalize() if event is last else _text(event))
+        for event in shown
+        if event is last or event.attempt != last.attempt or event.kind not in (OutOfMemory.kind, Failed.kind)
+    ]
+
+
+def _text(event: RunEvent) -> str:
+    return _(event.message) if event.kind == "phase" else event.message
 
 
 def configuration(run: Run, dataset_names: dict[str, str]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from app.web.rest.results import adapter_path
 from training.config.choices import Strategy
 from training.config.fields import choice_label
 from training.run_folder.paths import GGUF_FILE, MERGED_FILE
+from worker.runs.requests import can_continue
 from worker.store.jobs import submitted_id
 from worker.store.runs import RunNotFound
 from worker.store.tables import Request, Run
@@ -34,7 +35,8 @@ def shown(query: QueryParams) -> Context:
         now = snapshot.read(run_id)
     except RunNotFound:
         raise MissingError(_("Run not found"), why_missing(run_id), "/", _("Show all runs")) from None
-    context = _heading(now.run) | _progress(now) | answers.shown(now.run, query)
+    continues = now.run.status.resumable and can_continue(now.run)
+    context = _heading(now.run) | _progress(now, continues=continues) | answers.shown(now.run, query)
     context |= scores.shown(now.run, query) | take_away.shown(now.run, query)
     busy = context["evaluating"] or context["building"]
     context["seconds"] = _ENDED_SECONDS if now.run.status.ended and not busy else _LIVE_SECONDS
@@ -65,24 +67,27 @@ def _heading(run: Run) -> Context:
     }
 
 
-def _progress(now: Snapshot) -> Context:
+def _progress(now: Snapshot, *, continues: bool) -> Context:
     run, error = now.run, now.run.error or {}
+    problem = failure(run, now.attempts, continues=continues)
+    explained, message = problem is not None and not run.damage, error.get("message") or ""
     return {
         "facts": now.facts,
         "cursor": str(now.cursor),
         "panels": now.panels,
-        "failure": failure(run, now.attempts),
+        "continues": continues,
+        "failure": problem,
         "diagnosis": error.get("diagnosis"),
-        "error_message": error.get("message") or "",
+        "error_message": message if problem and message != problem.message else "",
         "compared": snapshot.compared(run),
-        "log_tail": error.get("log_tail") or "\n".join(line.text for line in now.log),
+        "log_tail": "" if now.has_log else error.get("log_tail") or "",
         "traceback": error.get("traceback") or "",
-        "attempts": attempts.listed(now.attempts),
+        "attempts": attempts.listed(now.attempts, explained=explained),
         "timelines": attempts.timelines(now.attempts, now.phases, time.time()),
         "results": overview.results(run),
         "memory": overview.memory(run),
         "data_sets": overview.data_sets(run, now.set_losses),
-        "events": overview.without_repeats(now.events),
+        "events": overview.without_repeats(now.events, explained=explained),
         "configuration": overview.configuration(run, now.dataset_names),
     }
 

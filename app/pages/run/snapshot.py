@@ -11,10 +11,10 @@ from app.documents.run import place
 from app.pages.common.cache import TimedCache
 from worker.datasets import datasets
 from worker.store import database, history, runs, series
-from worker.store.tables import Attempt, LogLine, Run, RunEvent
+from worker.store.tables import Attempt, Run, RunEvent
 from worker.supervision import run_diagnosis
 
-EVENTS, LOG_LINES = 100, 12
+EVENTS = 100
 _LOSSES_SECONDS = 30.0  # those of several data sets would be sent with every step
 
 
@@ -24,7 +24,7 @@ class Snapshot:
 
     run: Run
     events: list[RunEvent]
-    log: list[LogLine]
+    has_log: bool
     dataset_names: dict[str, str]
     cursor: Cursor
     facts: dict[str, Any]
@@ -53,7 +53,7 @@ def read(run_id: str) -> Snapshot:
         return Snapshot(
             run=run,
             events=history.events(session=session, run_id=run.id, limit=EVENTS),
-            log=history.log_tail(session=session, run_id=run.id, limit=LOG_LINES),
+            has_log=bool(history.log_tail(session=session, run_id=run.id, limit=1)),
             dataset_names={item.id: item.name for item in datasets.listing(session=session)},
             cursor=live.end(session, run),
             facts=facts(run, place(session, run), speed),

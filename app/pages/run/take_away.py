@@ -36,7 +36,7 @@ def shown(run: Run, query: QueryParams) -> dict[str, Any]:
             "rows": compared["rows"],
             "forms": [(name, verdict(form), figures(form), difference(form)) for name, form in compared["forms"].items()],
         },
-        "can_be_tried": bool(offered(run)),
+        "can_be_tried": len(offered(run)) > 1,  # more than the base model
         "build_words": building,
     }  # fmt: skip
 

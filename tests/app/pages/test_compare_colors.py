@@ -6,7 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from app.pages.common.run_plots import strokes
+from app.pages.common.run_plots import color_of, strokes
 from app.web.assets import STATIC
 
 # Linear RGB without L, M or S cones: Machado, Oliveira, Fernandes (2009), severity 1.
@@ -45,7 +45,7 @@ def values(sheet, name):
 @pytest.fixture(params=[0, 1], ids=["light", "dark"])
 def scheme(request):
     """The surface and the ten colors of a scheme."""
-    colors = [values("compare.css", f"--run-{number}")[request.param] for number in range(1, 11)]
+    colors = [values("lathe.css", f"--run-{number}")[request.param] for number in range(1, 11)]
     return values("lathe.css", "--surface")[request.param], colors
 
 
@@ -71,3 +71,12 @@ def test_a_run_keeps_its_color_whatever_it_is_compared_with():
         next(run_id for run_id, (color, _) in zip(ids, alone, strict=True) if color == number) for number in (3, 1, 7)
     ]
     assert [strokes(three)[run_id] for run_id in three] == [(3, 0), (1, 0), (7, 0)]
+
+
+def test_of_runs_that_would_look_alike_only_the_later_one_takes_another_color():
+    ids = [f"dc4e{number:08d}" for number in range(50)]
+    first, second = [run_id for run_id in ids if color_of(run_id) == 3][:2]
+    others = [next(run_id for run_id in ids if color_of(run_id) == number) for number in (4, 5)]
+    together = strokes([first, second, *others])
+    assert [together[run_id] for run_id in (first, *others)] == [(3, 0), (4, 0), (5, 0)]
+    assert together[second] == (6, 0)

@@ -243,7 +243,7 @@ def test_a_hostile_name_is_shown_as_text_and_does_not_widen_the_page(page):
     for width in (1280, 390):
         page.set_viewport_size({"width": width, "height": 900})
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    box = page.locator(".table-wrap").first
+    box = page.locator(".on-phone")
     before = box.locator("tbody th").first.bounding_box()
     assert box.evaluate("box => (box.scrollLeft = 200)") == box.evaluate("box => box.scrollLeft")
     assert box.locator("tbody th").first.bounding_box() == before  # only the first column stands

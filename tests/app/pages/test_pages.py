@@ -5,6 +5,7 @@ import json
 import pytest
 from browser import IN_BROWSER, choose, field, pick, reveal, says
 from played_run import GIB, PlayedRun, model_folder
+from run_files import checkpoint
 
 from training.run_folder.events import CheckpointSaved, Metrics, Note, PhaseStarted, Planned
 from worker.settings import get_settings
@@ -191,10 +192,9 @@ def test_a_failed_run_shows_its_error_and_fix_and_can_be_resumed(page):
     run.end(Status.FAILED, reason="no memory", error=error)
     page.goto(f"/run?id={run.id}")
     says(page, ".failure", "Out of memory.", "Halve micro_batch_size.", "Failed while training on rank 0")
-    assert not page.locator(".failure pre", has_text="last words").is_visible()
-    page.locator(".failure summary", has_text="Last log lines").click()
-    says(page, ".failure pre", "last words")
-    page.get_by_role("button", name="Resume", exact=True).click()
+    page.locator(".failure a", has_text="Log of the run").click()
+    says(page, "#log .log-line", "last words")
+    page.get_by_role("button", name="Train from the start", exact=True).click()
     says(page, ".run-title", "queued")
 
 
@@ -206,13 +206,14 @@ def test_a_refused_resume_shows_why(page):
         row.config = row.config | {"model": "/nowhere/model"}
         session.add(row)
     page.goto(f"/run?id={run.id}")
-    page.get_by_role("button", name="Resume", exact=True).click()
+    page.get_by_role("button", name="Train from the start", exact=True).click()
     says(page, "#said", "/nowhere/model")
     says(page, ".run-title", "failed")
 
 
 def test_a_stopped_run_is_resumed_on_other_processes_and_a_refusal_stays_in_the_dialog(page):
     run = trained("sums", gradient_accumulation_steps=4).end(Status.STOPPED)
+    checkpoint(run.id, 1)
     page.goto(f"/run?id={run.id}")
     page.get_by_role("button", name="Resume on ...").click()
     dialog = page.get_by_role("dialog", name="Resume on other processes")

@@ -1,8 +1,11 @@
 """The box of a failed run: one cause, one message, one next action."""
 
+from html import unescape
+
 import pytest
 from played_run import PlayedRun
 from prepared import prepared_installation  # noqa: F401
+from run_files import checkpoint
 from web import client
 
 from training.run_folder.events import OutOfMemory
@@ -40,7 +43,7 @@ def out_of_memory(run, device):
         "rank": 0,
     }
     diagnosis = diagnose(LOG, config=run.row.config).document()
-    return run.report(report).end(Status.FAILED, error=error | {"diagnosis": diagnosis})
+    return run.report(report).end(Status.FAILED, reason=summary(report), error=error | {"diagnosis": diagnosis})
 
 
 def test_a_healthy_run_has_no_box(run):
@@ -78,6 +81,26 @@ def test_an_error_that_the_user_can_fix_is_shown_as_it_is(run):
     assert "Failed while loading data on rank 0" in box
     assert "row 3 is empty." in box
     assert "Fill it." in box
+
+
+def test_the_message_of_a_failure_stands_once_and_events_and_attempts_only_say_that_it_failed(run):
+    out_of_memory(run, "cpu")
+    message = run.row.error["message"]
+    page = unescape(client().get(f"/run?id={run.id}").text)
+    assert page.count(message) == 1
+    assert "<span>Failed</span>" in page and 'href="#log"' in page
+
+
+def test_without_a_checkpoint_the_buttons_say_that_training_begins_again(run):
+    out_of_memory(run, "cpu")
+    page = client().get(f"/run?id={run.id}").text
+    again = f'data-do="POST /api/runs/{run.id}/resume">Train from the start</button>'
+    assert again in page and "Train from the start with " in page
+    assert 'data-open="resume-on"' not in page
+    checkpoint(run.id, 2)
+    page = client().get(f"/run?id={run.id}").text
+    assert "Train from the start" not in page and "Resume with " in page
+    assert '/resume">Resume</button>' in page and 'data-open="resume-on"' in page
 
 
 def test_a_diverged_run_names_the_step_and_offers_half_the_learning_rate(run):

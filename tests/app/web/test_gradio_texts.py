@@ -157,3 +157,8 @@ def test_no_text_is_marked_inside_an_f_string_where_it_is_not_found_for_the_cata
         if call.args and isinstance(call.args[0], ast.Constant)
     ]
     assert not marked
+
+
+def test_the_upload_box_speaks_the_language_of_the_page_and_not_the_browsers():
+    page = web.client().get("/new-dataset", headers={"Cookie": "lathe-language=de"}).text
+    assert 'style="--upload-words: &#34;Datei hier ablegen oder klicken&#34;"' in page
