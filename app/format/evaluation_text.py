@@ -10,7 +10,11 @@ from training.units import NONE
 LABELS = {
     "exact_match": gettext_noop("Exact match"), "accuracy": gettext_noop("Accuracy"), "f1": gettext_noop("Token F1"),
     "rouge1": "ROUGE-1", "rouge2": "ROUGE-2",
-    "rougeL": "ROUGE-L", "judge": gettext_noop("Judge"),
+    "rougeL": "ROUGE-L", "judge": gettext_noop("Judge"), "contains": gettext_noop("Contains the expected text"),
+    "number_equal": gettext_noop("Last number equal"), "json_valid": gettext_noop("Valid JSON"),
+    "json_fields": gettext_noop("JSON fields equal"), "regex": gettext_noop("Pattern matches"),
+    "length": gettext_noop("Length"), "boxed": gettext_noop("Boxed answer equal"),
+    "tool_call": gettext_noop("Tool calls equal"), "language": gettext_noop("Language"),
 }  # fmt: skip
 _SOURCES = {"result": gettext_noop("result"), "base": gettext_noop("before training")}
 

@@ -18,6 +18,7 @@ from worker.settings import get_settings
 from worker.store import database, evaluations
 from worker.store.tables import Evaluation, Run
 
+_REWARDS = ("contains", "number_equal", "json_valid", "json_fields", "boxed", "tool_call")
 ORDERS = {
     "row": gettext_noop("Row"),
     "lowest": gettext_noop("Lowest score first"),
@@ -58,8 +59,8 @@ def sources(run: Run) -> list[tuple[str, str]]:
 
 
 def metrics(run: Run) -> list[tuple[str, str]]:
-    """The built-in metrics of the run's task; the first two are the default."""
-    names = (ACCURACY,) if run.config.get("task") == "classification" else BUILT_IN
+    """The built-in metrics of the run's task, and rewards that need no options; the first two are the default."""
+    names = (ACCURACY,) if run.config.get("task") == "classification" else (*BUILT_IN, *_REWARDS)
     return [(name, words.label(name)) for name in names]
 
 

@@ -56,12 +56,13 @@ def test_an_evaluation_is_queued_from_the_page_and_its_problems_shown(page, run)
     says(page, "#evaluations .alert", "is missing.", "Give a data file or a data set id.")
     page.get_by_label("Data set").first.select_option(data)
     page.get_by_label("ROUGE-1").check()
+    page.get_by_label("JSON fields equal").check()
     page.get_by_role("button", name="Evaluate").click()
     says(page, "table.evaluations", "queued", "held.jsonl")
     assert page.locator("#evaluation-data").input_value() == data  # for the next one
     with database.read() as session:
         (item,) = evaluations.of_run(session=session, run_id=run_id)
-    assert (item.request["metrics"], item.request["rows"]) == (["exact_match", "f1", "rouge1"], None)
+    assert (item.request["metrics"], item.request["rows"]) == (["exact_match", "f1", "rouge1", "json_fields"], None)
 
 
 def test_what_is_typed_for_an_evaluation_stays_while_the_page_changes(page, run, tmp_path):
@@ -102,7 +103,8 @@ def test_answers_are_compared_and_sorted_and_an_evaluation_deleted_after_a_quest
     run_id, data = run
     finished(run_id, data, 10, "base")
     engine = {"name": "transformers", "reason": "vllm: the adapter <b> uses DoRA."}
-    result = finished(run_id, data, 30, "result", engine=engine)
+    fault = {"failed": 2, "sentence": "row 5, own.py, line 8: KeyError: 'total'", "kind": "exception"}
+    result = finished(run_id, data, 30, "result", engine=engine, troubles={"own.py:<i>": fault})
     page.goto(f"/run?id={run_id}")
     says(
         page,
@@ -110,6 +112,7 @@ def test_answers_are_compared_and_sorted_and_an_evaluation_deleted_after_a_quest
         "75.0%",
         "better by 50.0 points",
         "Answered by transformers. vllm: the adapter <b> uses",
+        "own.py:<i> has no score for 2 rows: row 5, own.py, line 8: KeyError: 'total'.",
     )
     page.get_by_role("link", name=result).click()
     says(page, "table.rows-of-evaluation", "Difference", "result <b>")
