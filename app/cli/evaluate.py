@@ -72,11 +72,13 @@ def request(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_code(name: str, own: dict[str, str], option: str) -> str:
-    """The metric or reward with the name of its file only, whose code goes into `own`.
+    """The metric or reward, also one as JSON, with the name of its file only, whose code goes into `own`.
 
     Raises:
-        CommandError: the file cannot be read.
+        CommandError: the file cannot be read, or the JSON is not valid.
     """
+    if name.lstrip().startswith("{"):
+        return json.dumps(_entry_with_code(name, own, option))
     file, colon, function = name.rpartition(":")
     if not colon or not file.endswith(".py"):
         return name
@@ -87,6 +89,16 @@ def with_code(name: str, own: dict[str, str], option: str) -> str:
         fix = "Give FILE.py:FUNCTION with a file of this machine."
         raise CommandError(option, name, f"cannot be read: {error}.", fix) from None
     return f"{path.name}:{function}"
+
+
+def _entry_with_code(text: str, own: dict[str, str], option: str) -> dict[str, Any]:
+    try:
+        entry = json.loads(text)
+        kind = str(entry["reward"])
+    except (ValueError, KeyError, TypeError) as error:
+        fix = 'Write it as {"reward": "length", "most": 50}, in quotes.'
+        raise CommandError(option, text[:200], f"is no reward as JSON: {error}.", fix) from None
+    return dict(entry) | {"reward": with_code(kind, own, option)}
 
 
 def _judge(options: dict[str, Any]) -> dict[str, Any] | None:

@@ -79,19 +79,9 @@ def _short(text: str) -> str:
 
 def _entries(given: str, own: dict[str, str]) -> list[Any]:
     """The rewards of an argument; the code of their files goes into `own`."""
-    if given.lstrip().startswith(("{", "[")):
-        try:
-            found = json.loads(given)
-        except ValueError as error:
-            raise CommandError("REWARD", given[:200], f"is not valid JSON: {error}.", "Correct it.") from None
-        return [_with_file(entry, own) for entry in (found if isinstance(found, list) else [found])]
+    if given.lstrip().startswith("{"):
+        return [json.loads(with_code(given, own, "REWARD"))]
     return [entry for part in given.split(",") for entry in _named(part.strip(), own)]
-
-
-def _with_file(entry: Any, own: dict[str, str]) -> Any:
-    if not isinstance(entry, dict) or not isinstance(entry.get("reward"), str):
-        return entry
-    return entry | {"reward": with_code(entry["reward"], own, "REWARD")}
 
 
 def _named(part: str, own: dict[str, str]) -> list[str]:

@@ -111,8 +111,8 @@ def main() -> None:
         os.write(answers, json.dumps(words).encode() + b"\n")
 
     start = json.loads(requests.readline())
-    end_with_parent(start["parent"])
     confine()
+    end_with_parent(start["parent"])  # after the change of capabilities, which could undo it
     scorer = _Scorer([Reward(**one) for one in start["rewards"]], Path(start["folder"]), say)
     for line in requests:
         batch = json.loads(line)

@@ -5,6 +5,7 @@ import json
 import pytest
 from commands import lathe
 
+from app.cli.evaluate import request
 from app.cli.reward import lines
 from app.web.rest.evaluations import AskedTrial, score_rows
 from training.errors import UserError
@@ -79,7 +80,7 @@ def test_what_is_wrong_is_named(data, tmp_path):
         (["no.py:f", "--data", data], "cannot be read"),
         ([f"{tmp_path}/empty.py", "--data", data], "has no function"),
         (["regex", "--data", data], "needs the option pattern"),
-        (["{", "--data", data], "is not valid JSON"),
+        (["{", "--data", data], "is no reward as JSON"),
         (["exact_match", "--data", "nowhere.jsonl"], "is neither a file nor a data set id"),
         (["exact_match", "--data", str(tmp_path / "odd.jsonl")], "data"),
         (["exact_match", "--data", data, "--answers", data], "has no answer in line 1"),
@@ -108,3 +109,12 @@ def test_a_reward_that_applies_to_no_row_has_a_dash():
     row = {"row": 1, "prompt": "p", "expected": "", "answer": "a", "scores": {"boxed": None}, "total": None}
     text = lines({"rewards": [reward], "rows": [row], "troubles": {}, "seconds": 0.1})
     assert text[0].splitlines()[1].split() == ["1", "-", "-", "a"]
+
+
+def test_a_metric_as_json_can_name_a_file(tmp_path):
+    (tmp_path / "own.py").write_text(CODE)
+    entry = {"reward": f"{tmp_path}/own.py:city", "name": "town"}
+    options = dict.fromkeys(("source", "rows", "columns", "max_new_tokens", "judge_url", "judge_model"))
+    found = request(options | {"metrics": ["f1", json.dumps(entry)], "lm_eval": []})
+    assert json.loads(found["metrics"][1]) == {"reward": "own.py:city", "name": "town"}
+    assert found["own"] == {"own.py": CODE}
