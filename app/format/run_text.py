@@ -17,6 +17,7 @@ from worker.store.tables import Request, Run, Status
 
 _END = 12  # characters of a name that stay where space is short
 _LONG_BEGINNING = 12  # characters that names share
+_LONE_WORD = 7  # characters: a shorter end needs the word before it, such as "rate 0.001"
 _SHORT_ID = 8  # ids begin with the time
 DIFFERS = gettext_noop("result differs")
 """Beside the status of a run whose result does not compute what was trained."""
@@ -55,10 +56,17 @@ def short_names(runs: Collection[Run]) -> dict[str, str]:
     """As `names`, without the words with which all begin if these are long: what differs is then seen where space is short."""
     labels = names(runs)
     shared = commonprefix(list(labels.values()))  # noqa: RUF071 - texts, no paths
-    cut = max(shared.rfind(separator) for separator in " -_/") + 1
+    cut = _word(shared)
     if len(labels) < 2 or cut < _LONG_BEGINNING or any(len(label) == cut for label in labels.values()):
         return labels
+    if max(map(len, labels.values())) - cut < _LONE_WORD:
+        cut = _word(shared[: cut - 1]) or cut
     return {run_id: f"…{label[cut:]}" for run_id, label in labels.items()}
+
+
+def _word(text: str) -> int:
+    """Where the last word begins."""
+    return max(text.rfind(separator) for separator in " -_/") + 1
 
 
 def progress(values: dict[str, Any]) -> str:
