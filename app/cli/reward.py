@@ -28,9 +28,9 @@ def reward(rewards: tuple[str, ...], options: dict[str, Any], *, as_json: bool) 
     entries = [entry for given in rewards for entry in _entries(given, own)]
     client = connect()
     body = {"rewards": entries, "own": own, "data": sent_files.data(client, options["data"])}
-    body |= {"columns": options["columns"], "rows": options["rows"]}
+    body |= {"columns": options["columns"]} | ({"rows": options["rows"]} if options["rows"] else {})
     if options["answers"]:
-        body["answers"] = _answers(options["answers"], options["rows"])
+        body["answers"] = dict(list(_answers(options["answers"]).items())[: options["rows"]])
     found = client.send("POST", "/api/rewards", json=body)
     click.echo(json.dumps(found) if as_json else "\n".join(lines(found)))
     return int(any(trouble["failed"] for trouble in found["troubles"].values()))
@@ -93,16 +93,16 @@ def _named(part: str, own: dict[str, str]) -> list[str]:
     return [f"{file}:{function}{star}{weight}" for function in functions_in("REWARD", file, own[file])]
 
 
-def _answers(file: Path, most: int) -> dict[int, str]:
+def _answers(file: Path) -> dict[int, str]:
     """The answers in a file by number of their row, from 1."""
     try:
-        read = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()][:most]
+        read = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError("--answers", str(file), f"cannot be read: {error}.", "Give a text file in UTF-8.") from None
     if file.suffix not in (".jsonl", ".ndjson"):
         return dict(enumerate(read, 1))
     found: dict[int, str] = {}
-    for number, line in enumerate(read, 1):
+    for number, line in enumerate(filter(str.strip, read), 1):
         try:
             record = json.loads(line)
             place, answer = (record.get("row"), record["answer"]) if isinstance(record, dict) else (None, record)

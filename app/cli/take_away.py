@@ -165,7 +165,9 @@ def evaluate(ctx: click.Context, /, run_id: str, as_json: bool, only_queue: bool
     help="Answers to score: answers.jsonl of an evaluation, or a line each.  [default: the expected answers]",
 )
 @click.option("--columns", metavar="TEXT", help="Column of each role, such as prompt=question, completion=answer.")
-@click.option("--rows", type=count_type, default=20, show_default=True, metavar="N", help="Only the first N rows.")
+@click.option(
+    "--rows", type=click.IntRange(1, 1000), metavar="N", help="Only the first N.  [default: 20, or all answers]"
+)
 @json_option
 @click.pass_context
 def reward(ctx: click.Context, /, rewards: tuple[str, ...], as_json: bool, **options: Any) -> None:

@@ -77,7 +77,10 @@ def _samples(
     path = found if isinstance(found, Path) else datasets.path_of(found)
     mapping = columns or (None if isinstance(found, Path) else found.columns_map)
     name = path.name if isinstance(found, Path) else found.name
-    numbers = None if answers is None else list(answers)[:MOST_ROWS]
+    if answers is not None and len(answers) > MOST_ROWS:
+        fix = f"Send at most {MOST_ROWS:,}; an evaluation scores any number of rows."
+        raise ConfigError([Problem("answers", None, f"are {len(answers):,}.", fix)])
+    numbers = None if answers is None else list(answers)
     asked = {"path": str(path.absolute()), "name": name, "columns": mapping, "first": rows, "rows": numbers}
     read = _read(asked, path)
     if not read:

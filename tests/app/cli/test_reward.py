@@ -70,6 +70,14 @@ def test_given_answers_are_scored_as_lines_or_as_records_of_an_evaluation(data, 
     assert [(row["row"], row["answer"], row["total"]) for row in found["rows"]] == [(1, "Bonn", 0), (2, "Kiel", 0)]
     found = json.loads(lathe("reward", "exact_match", "--data", data, "--answers", records, "--json").stdout)
     assert [(row["row"], row["total"]) for row in found["rows"]] == [(2, 1)]
+    plain.write_text('\n{"city": "Kiel"}\n')  # an empty answer is an answer
+    found = json.loads(lathe("reward", "exact_match", "--data", data, "--answers", plain, "--json").stdout)
+    assert [(row["row"], row["total"]) for row in found["rows"]] == [(1, 0), (2, 1)]
+    plain.write_text("Bonn\n" * 1001)
+    result = lathe("reward", "exact_match", "--data", data, "--answers", plain)
+    assert "are 1,001. Send at most 1,000" in result.stderr
+    result = lathe("reward", "contains", "--data", data, "--answers", plain, "--rows", 1)
+    assert len(result.stdout.splitlines()) == 3
 
 
 def test_what_is_wrong_is_named(data, tmp_path):
