@@ -34,6 +34,7 @@ def setting_cell(name: str) -> str:
 
 
 TEMPLATES.filters["setting_label"] = label
+TEMPLATES.filters["setting_head"] = lambda name: (label(name), setting_cell(name))
 TEMPLATES.globals |= {
     "UNEXPLAINED": (UNKNOWN, NO_FAILURE),
     "known_settings": known_settings,

@@ -54,6 +54,11 @@ class Draft:
         return cls(defaults() | usable, str(stored.get("parent", "")))
 
 
+def kept_in_browser(key: str = "lathe-draft") -> gr.BrowserState:
+    """A draft that the browser keeps. Its `secret` need not be secret: it must only stay the same."""
+    return gr.BrowserState(None, storage_key=key, secret="lathe")  # noqa: S106
+
+
 def defaults() -> dict[str, Any]:
     """The form's values before anything is typed."""
     return {name: shown(setting, setting.default) for name, setting in settings().items()}
@@ -117,6 +122,15 @@ def check(values: Values) -> RunConfig | list[Problem]:
 def of_components(typed: Iterable[Any]) -> dict[str, Any]:
     """The form's values, by setting, of what the components of all settings send, in their order."""
     return dict(zip(settings(), typed, strict=True))
+
+
+def by_name(answer: Callable[..., Any], *, before: int = 0) -> Callable[..., Any]:
+    """The handler that calls `answer` with the settings by name; `before` further values, sent before them, come after."""
+
+    def handler(*sent: Any) -> Any:
+        return answer(of_components(sent[before:]), *sent[:before])
+
+    return handler
 
 
 def check_without_data(values: Values) -> RunConfig | list[Problem]:

@@ -71,12 +71,12 @@ def problem_html(error: Exception) -> Markup:
 
 def note_html(text: Any) -> Markup:
     """A sentence below or above what it is about."""
-    return Markup('<p class="note">{}</p>').format(text)
+    return macros("parts.html").note(text)
 
 
 def looking_html(text: Any) -> Markup:
     """What is done at the moment, until its result takes its place."""
-    return Markup('<p class="note looking">{}</p>').format(text)
+    return macros("parts.html").note(text, "looking")
 
 
 def alert_html(heading: str, text: str, fix: str = "") -> Markup:

@@ -87,14 +87,14 @@ def link(query: QueryParams, **changes: Any) -> str:
     return "?" + urlencode({name: value for name, value in {**query, **changes}.items() if value not in ("", None)})
 
 
-def labelled(rows: str, heads: Iterable[str]) -> Markup:
+def labelled(rows: str, heads: Iterable[str | tuple[str, ...]]) -> Markup:
     """The rows of a table, in which each cell has its heading as `data-label`."""
     names: Iterator[str] = iter(())
 
     def named(tag: re.Match[str]) -> str:
         nonlocal names
         if tag[1] == "tr":
-            names = iter(heads)
+            names = (head if isinstance(head, str) else head[0] for head in heads)
             return tag[0]
         return f'{tag[0]} data-label="{escape(next(names, ""))}"'
 

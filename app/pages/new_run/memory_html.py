@@ -37,13 +37,12 @@ def forecast_html(estimate: Estimate, placement: dict[str, Any], speed: Speed, r
 
     `placement` are the settings by which the forecast's configuration differs from the form's: the buttons set them too.
     """
-    options = [(placement | advice.changes, advice) for advice in estimate.advice]
     cells = {(rung.strategy, rung.method): rung for rung in rungs}
     methods = list(dict.fromkeys(rung.method for rung in rungs))
     ladder = [
         (name, [cells[name, method] for method in methods]) for name in dict.fromkeys(rung.strategy for rung in rungs)
     ]
-    offered = [(changes, advice) for changes, advice in options if changes]
+    offered = [(changes, advice) for advice in estimate.advice if (changes := placement | advice.changes)]
     return _template().forecast(estimate, placement, speed, offered, methods, ladder)
 
 

@@ -1,7 +1,6 @@
 """The memory forecast beside the form of New run, after each change, with settings that fit behind buttons."""
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -131,13 +130,7 @@ def _simulating() -> Markup:
     return looking_html(_("Simulating a step. A large model takes up to a minute."))
 
 
-def _by_name(answer: Callable[[Values, str, str], Any]) -> Callable[..., Any]:
-    """The handler of the values of `_fields`: calls `answer` with the settings by name, the GPU and the number of GPUs."""
-
-    def handler(card: str, count: str, *typed: Any) -> Any:
-        return answer(form.of_components(typed), card, count)
-
-    return handler
+_by_name = partial(form.by_name, before=2)  # GPU and number of GPUs, as in `_fields`
 
 
 def _fields(panel: MemoryPanel, inputs: list[Any]) -> list[Any]:

@@ -51,13 +51,9 @@ def build() -> MethodPanel:
 
 def wire(panel: MethodPanel, chosen: Any, inputs: list[Any]) -> None:
     """Connects the options to the chosen method, and the button to all settings."""
-
-    def targets(*typed: Any) -> Markup:
-        return targets_html(form.of_components(typed))
-
     chosen.change(lambda name: [options_html(str(name)), ""], chosen, [panel.options, panel.targets], **UNQUEUED)
     loading = panel.show_targets.click(_loading, None, panel.targets, **UNQUEUED)
-    loading.then(targets, inputs, panel.targets, **UNQUEUED)
+    loading.then(form.by_name(targets_html), inputs, panel.targets, **UNQUEUED)
 
 
 def _loading() -> Markup:

@@ -24,7 +24,7 @@ from app.pages.new_run.previews import previews_of
 from app.pages.new_run.review import problems_html, processes_here, review, summary_html
 from app.pages.new_run.rows_panel import RowsPanel
 from app.web.gradio_texts import made
-from training.config.applies import APPLIES
+from training.config.applies import APPLIES, Values
 from training.config.choices import Group, Strategy
 from training.config.data_sets import FIELDS, entries
 from training.config.fields import ConfigError, Setting, settings
@@ -77,9 +77,7 @@ class Page:
 
 def build(demo: gr.Blocks) -> None:
     """Components, handlers and wiring of the page."""
-    # `secret` need not be secret: it must only stay the same.
-    draft = gr.BrowserState(None, storage_key="lathe-draft", secret="lathe")  # noqa: S106
-    earlier = gr.BrowserState(None, storage_key="lathe-earlier-draft", secret="lathe")  # noqa: S106
+    draft, earlier = form.kept_in_browser(), form.kept_in_browser("lathe-earlier-draft")
     parent, visible, about = gr.State(""), gr.State(()), gr.State(())
     address = gr.Textbox(visible=False)
     with gr.Row(elem_classes="title-row"):
@@ -107,7 +105,7 @@ def build(demo: gr.Blocks) -> None:
         page.fields[name] for name in ("data", "validation_data", "strategy", "num_processes")
     )
     ticked = tokenizing.tick(described, about_data, shown, **UNQUEUED)
-    ticked.then(start_line, page.inputs, page.problems, trigger_mode="always_last", **UNQUEUED)
+    ticked.then(form.by_name(start_line), page.inputs, page.problems, trigger_mode="always_last", **UNQUEUED)
     memory_panel.refresh_after(ticked, page.memory, page.inputs)
     page.dataset.select(mixed, data, data, **UNQUEUED)
     method_panel.wire(page.method, page.fields["method"], page.inputs)
@@ -171,9 +169,9 @@ def refreshed(*inputs: Any) -> list[Any]:
     ]
 
 
-def start_line(*typed: Any) -> Markup:
+def start_line(values: Values) -> Markup:
     """What keeps the run from starting, again: the forecast changes when the tokens of its rows are known."""
-    return problems_html(review(form.of_components(typed)))
+    return problems_html(review(values))
 
 
 def described(*about: Any) -> list[Any]:

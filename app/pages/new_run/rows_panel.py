@@ -40,13 +40,9 @@ def build() -> RowsPanel:
 
 def wire(panel: RowsPanel, inputs: list[Any]) -> None:
     """Renders the rows of the form's run when the button is pressed."""
-
-    def rendered_rows(*typed: Any) -> Markup:
-        return rows_html(form.of_components(typed))
-
     panel.show.click(
         lambda: looking_html(_("Rendering the first rows. This takes a few seconds.")), None, panel.rows, **UNQUEUED
-    ).then(rendered_rows, inputs, panel.rows, **UNQUEUED)
+    ).then(form.by_name(rows_html), inputs, panel.rows, **UNQUEUED)
 
 
 def rows_html(values: Values) -> Markup:

@@ -60,8 +60,7 @@ _VARIED_FIRST = ("learning_rate", "lora_r", "lora_alpha", "micro_batch_size", "w
 
 def build(demo: gr.Blocks) -> None:
     """Components, handlers and wiring of the page."""
-    draft = gr.BrowserState(None, storage_key="lathe-draft", secret="lathe")  # noqa: S106 need not be secret
-    address, count = gr.Textbox(visible=False), gr.State(_SHOWN)
+    draft, address, count = form.kept_in_browser(), gr.Textbox(visible=False), gr.State(_SHOWN)
     title("New sweep", Markup('<a class="button" href="/sweeps">All sweeps</a>'))
     with gr.Row(elem_classes="two-columns new-sweep"):
         with gr.Column(scale=2):
