@@ -20,7 +20,8 @@
     const models = () => offered[at("base").selectedIndex]?.models ?? [];
     const chosen = () => [...at("models").querySelectorAll("input:checked")].map((box) => box.value);
     const known = () => offered.flatMap((base) => base.models);
-    const label = (name) => known().find((model) => model.name === name)?.label ?? name;
+    const inWords = (model) => (model.kind === "base" ? _("base model") : model.label);
+    const label = (name) => known().filter((model) => model.name === name).map(inWords)[0] ?? name;
     const prompt = () => ({ system: at("system").value, user: at("user").value, mode: at("mode").value, history });
     const serves = (names) => served?.state === "ready" && names.every((name) => served.models.includes(name));
 
@@ -62,8 +63,8 @@
     function modelBox(model, checked) {
       const line = element("label", "model");
       Object.assign(line.appendChild(element("input")), { type: "checkbox", value: model.name, checked });
-      line.append(element("span", "", model.label), element("span", "faint", about(model)));
-      line.title = `${model.label}: ${model.name}`;
+      line.append(element("span", "", inWords(model)), element("span", "faint", about(model)));
+      line.title = `${inWords(model)}: ${model.name}`;
       return line;
     }
 
