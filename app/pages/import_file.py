@@ -14,7 +14,7 @@ from app.pages.common.html import UNQUEUED, html, title, user_error_html
 from app.pages.common.upload_box import deleted_afterwards, uploads_only
 from app.texts import _, gettext_noop
 from app.web.gradio_texts import made
-from app.web.templating import filled, macros
+from app.web.templating import Macros, filled
 from training.config.fields import settings
 from training.config.yaml_file import to_yaml
 from training.errors import UserError
@@ -27,6 +27,7 @@ finetuning_type: lora
 model_name_or_path: Qwen/Qwen3-0.6B
 cutoff_len: 2048
 per_device_train_batch_size: 2"""
+_HTML = Macros("import.html")
 _LONGEST = 2**20  # bytes; configurations are a few thousand
 _LONGEST_VALUE = 120
 _NOTES = {
@@ -62,14 +63,14 @@ def build(demo: gr.Blocks) -> None:  # noqa: ARG001 every page takes it
             )
             ask = gr.Button("Import", variant="primary", elem_id="import")
         with gr.Column(scale=3):
-            result = html(made(_empty))
+            result = html(made(_HTML.empty))
     ask.click(pasted, text, result, **UNQUEUED)
     upload.upload(dropped, upload, [upload, result], **UNQUEUED)
 
 
 def pasted(text: str | None) -> Markup:
     """The translation of a pasted file, or what is wrong with it."""
-    return _answer([(_("the pasted text"), text)]) if text and text.strip() else _empty()
+    return _answer([(_("the pasted text"), text)]) if text and text.strip() else _HTML.empty()
 
 
 def dropped(files: list[str] | None) -> list[Any]:
@@ -78,10 +79,6 @@ def dropped(files: list[str] | None) -> list[Any]:
         return [gr.skip(), gr.skip()]
     with deleted_afterwards(files) as paths:
         return [None, _answer([(path.name, _read(path)) for path in paths])]
-
-
-def _empty() -> Markup:
-    return macros("import.html").empty()
 
 
 def _read(path: Path) -> str:
@@ -110,18 +107,13 @@ def _checked(name: str, text: str) -> str:
 
 
 def _imported(imported: Imported) -> Markup:
-    groups = [
-        (outcome.value, note, some)
-        for outcome, note in _NOTES.items()
-        if (some := [one for one in imported.entries if one.outcome is outcome])
-    ]
     return filled(
         "import.html",
         imported=imported,
         missing=listed(imported.missing),
         address=f"/new?{_query(imported)}",
         yaml=to_yaml(imported.config()),
-        groups=groups,
+        notes=_NOTES,
         short=_short,
         here=_here,
     )

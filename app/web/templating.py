@@ -1,8 +1,9 @@
 """The templates of pages that are read (app/pages/templates/)."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -27,12 +28,14 @@ def filled(template: str, **values: Any) -> Markup:
     return Markup(TEMPLATES.get_template(template).render(values))  # noqa: S704 the engine escapes
 
 
-class Macros(Protocol):
-    """The macros of a template, as functions that return HTML."""
+@dataclass(frozen=True)
+class Macros:
+    """The macros of a template, as functions that return HTML. The template is read when the first one is asked for."""
 
-    def __getattr__(self, name: str) -> Callable[..., Markup]: ...
+    template: str
+
+    def __getattr__(self, name: str) -> Callable[..., Markup]:
+        return cast("Callable[..., Markup]", getattr(TEMPLATES.get_template(self.template).module, name))
 
 
-def macros(template: str) -> Macros:
-    """The macros of a template. They know the globals that there are when they are first asked for."""
-    return cast("Macros", TEMPLATES.get_template(template).module)
+PARTS = Macros("parts.html")

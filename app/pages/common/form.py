@@ -15,7 +15,7 @@ from markupsafe import Markup
 from app.access import callers
 from app.format.setting_text import all_in_words, in_short
 from app.texts import _
-from app.web.templating import TEMPLATES, macros
+from app.web.templating import PARTS, TEMPLATES
 from training.config.applies import APPLIES, Values, applies
 from training.config.choices import EngineName
 from training.config.fields import ConfigError, Setting, parse, settings
@@ -144,7 +144,7 @@ def fix_button(changes: Mapping[str, Any], more: Mapping[str, Any] | None = None
     if not known:
         return Markup("")
     sent = json.dumps({"changes": {**(more or {}), **known}}, default=str)
-    return macros("parts.html").fix(sent, _("Set {settings}").format(settings=all_in_words(known)))
+    return PARTS.fix(sent, _("Set {settings}").format(settings=all_in_words(known)))
 
 
 TEMPLATES.globals["fix_button"] = fix_button

@@ -7,7 +7,7 @@ import gradio as gr
 from markupsafe import Markup, escape
 
 from app.texts import _
-from app.web.templating import macros
+from app.web.templating import PARTS
 from training.errors import UserError
 from training.units import NONE
 from worker.store.tables import Run
@@ -41,7 +41,7 @@ def html(
 
 def title(name: str, aside: Markup | str = "") -> HTML:
     """The page's heading, with `aside` at its right."""
-    return html(macros("parts.html").title(name, aside))
+    return html(PARTS.title(name, aside))
 
 
 def card_title(name: str) -> HTML:
@@ -51,7 +51,7 @@ def card_title(name: str) -> HTML:
 
 def user_error_html(error: UserError) -> Markup:
     """Every problem of an error, with its field, value and fix."""
-    return macros("parts.html").refusals(error.problems)
+    return PARTS.refusals(error.problems)
 
 
 def ago(epoch: float | None) -> Markup:
@@ -71,22 +71,22 @@ def problem_html(error: Exception) -> Markup:
 
 def note_html(text: Any) -> Markup:
     """A sentence below or above what it is about."""
-    return macros("parts.html").note(text)
+    return PARTS.note(text)
 
 
 def looking_html(text: Any) -> Markup:
     """What is done at the moment, until its result takes its place."""
-    return macros("parts.html").note(text, "looking")
+    return PARTS.note(text, "looking")
 
 
 def alert_html(heading: str, text: str, fix: str = "") -> Markup:
     """A problem, with its cure."""
-    return macros("parts.html").alert(heading, text, fix)
+    return PARTS.alert(heading, text, fix)
 
 
 def banner_html(sentence: str, run: Run) -> Markup:
     """A sentence in which {run} is a link to a run."""
-    link = macros("parts.html").run_link(run.id, run.name)
+    link = PARTS.run_link(run.id, run.name)
     return Markup('<div class="banner">{}</div>').format(escape(sentence).format(run=link))
 
 

@@ -14,7 +14,7 @@ from app.format.dataset_text import problems_of
 from app.pages.common.html import alert_html, note_html
 from app.pages.new_run import data_cost, data_mix
 from app.texts import _
-from app.web.templating import filled, macros
+from app.web.templating import PARTS, filled
 from training.config.data_sets import FIELDS, Source, entries, sources, written
 from training.config.run_config import RunConfig
 from training.errors import DataError
@@ -118,7 +118,7 @@ def error_html(error: DataError, name: str) -> Markup:
     named = ((_("row"), error.line), (_("field"), error.field))
     place = ", ".join(f"{noun} {value}" for noun, value in named if value)
     message = f"({place}) {error.message}" if place else error.message
-    return alert_html(name, message, error.fix) + macros("parts.html").issues(problems_of(error)[1:])
+    return alert_html(name, message, error.fix) + PARTS.issues(problems_of(error)[1:])
 
 
 def _stored() -> dict[str, Dataset]:

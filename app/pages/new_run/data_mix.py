@@ -66,8 +66,8 @@ def mixed(found: Sequence[Mapping[str, Any]], stored: Sets) -> list[MixedSet]:
         MixedSet(
             _name(entry, stored),
             stored.get(str(entry.get("path"))),
-            _shown(entry.get("weight")),
-            _shown(entry.get("max_rows")),
+            _shown(entry, "weight"),
+            _shown(entry, "max_rows"),
             share,
         )
         for entry, share in zip(found, _shares(found, stored), strict=True)
@@ -109,5 +109,6 @@ def _number(typed: str) -> Any:
     return int(number) if number == int(number) else number
 
 
-def _shown(value: Any) -> str:
+def _shown(entry: Mapping[str, Any], key: str) -> str:
+    value = entry.get(key)
     return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -16,12 +16,13 @@ from app.pages.common import form
 from app.pages.common.html import HTML, html
 from app.texts import _
 from app.web.gradio_texts import made
-from app.web.templating import Macros, macros
+from app.web.templating import Macros
 from training.config.applies import APPLIES, Values
 from training.config.choices import Group
 from training.config.data_sets import FIELDS
 from training.config.fields import ELSEWHERE, Setting, settings
 
+_HTML = Macros("new_run/folds.html")
 _NAMED = 5  # changed settings that a folded group's line names
 
 
@@ -47,13 +48,13 @@ def build_group(group: Group, choosers: Mapping[str, form.Chooser]) -> dict[str,
 def folded(group: Group) -> Iterator[None]:
     """A group below a button that opens it."""
     with gr.Column(elem_classes="card group foldable", elem_id=_id(group)):
-        html(made(lambda: _template().head(_(group.value), [label(item.name) for item in members(group)])))
+        html(made(lambda: _HTML.head(_(group.value), [label(item.name) for item in members(group)])))
         yield
 
 
 def title_html() -> Markup:
     """The heading, with the search over all settings and what it searches: it needs no request."""
-    return _template().title(json.dumps(index(), ensure_ascii=False, separators=(",", ":")), len(settings()))
+    return _HTML.title(json.dumps(index(), ensure_ascii=False, separators=(",", ":")), len(settings()))
 
 
 def changes_box() -> HTML:
@@ -70,7 +71,7 @@ def changes_html(values: Values) -> Markup:
         more = [_("{number} more").format(number=len(words) - _NAMED)] if len(words) > _NAMED else []
         line = _("{number} changed: {settings}").format(number=len(words), settings=", ".join([*words[:_NAMED], *more]))
         lines.append((_id(group), line if words else ""))
-    return _template().changes(lines)
+    return _HTML.changes(lines)
 
 
 def index() -> dict[str, dict[str, object]]:
@@ -91,10 +92,6 @@ def index() -> dict[str, dict[str, object]]:
         }
         for name, setting in settings().items()
     }
-
-
-def _template() -> Macros:
-    return macros("new_run/folds.html")
 
 
 def _words(setting: Setting, value: object) -> str:

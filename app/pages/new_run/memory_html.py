@@ -9,7 +9,7 @@ from markupsafe import Markup
 from app.format import forecast_text as words
 from app.format.setting_text import all_in_words
 from app.texts import _, gettext_noop, language
-from app.web.templating import TEMPLATES, Macros, macros
+from app.web.templating import TEMPLATES, Macros
 from training.forecast.advice import Combination
 from training.forecast.forecast import HOST_MOMENTS
 from training.forecast.gpus import GIB
@@ -17,6 +17,7 @@ from training.forecast.solve import Solution, Wanted
 from worker.forecasts.forecast import Estimate
 from worker.forecasts.speed import Speed
 
+CARD = Macros("new_run/memory.html")
 WIDTH, HEIGHT = 560, 150
 KINDS = (
     gettext_noop("weights"),
@@ -43,7 +44,7 @@ def forecast_html(estimate: Estimate, placement: dict[str, Any], speed: Speed, r
         (name, [cells[name, method] for method in methods]) for name in dict.fromkeys(rung.strategy for rung in rungs)
     ]
     offered = [(changes, advice) for advice in estimate.advice if (changes := placement | advice.changes)]
-    return _template().forecast(estimate, placement, speed, offered, methods, ladder)
+    return CARD.forecast(estimate, placement, speed, offered, methods, ladder)
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Answer:
 def most_html(solutions: list[Solution], *, confirming: bool = False) -> Markup:
     """The answers, each with a button that applies it. `confirming`: simulated steps are on their way."""
     answers = [_answer(solution) for solution in solutions if solution.value is not None or solution.reason]
-    return _template().most(answers, confirming)
+    return CARD.most(answers, confirming)
 
 
 def _answer(solution: Solution) -> Answer:
@@ -78,8 +79,8 @@ def _answer(solution: Solution) -> Answer:
 def simulation_html(done: dict[str, Any]) -> Markup:
     """The peak in words, the chart, and the parts of the peak; or why there is none."""
     if "problem" in done:
-        return _template().no_step(done["problem"])
-    return _template().step(done, _areas(done["timeline"]), _passes(done["timeline"]), WIDTH, HEIGHT)
+        return CARD.no_step(done["problem"])
+    return CARD.step(done, _areas(done["timeline"]), _passes(done["timeline"]), WIDTH, HEIGHT)
 
 
 def _areas(points: list[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -112,7 +113,3 @@ def _outline(below: list[float], above: list[float], across: float, top: float) 
     """The corners of an area, along its upper edge and back along its lower one."""
     corners = [*enumerate(above), *reversed(list(enumerate(below)))]
     return " ".join(f"{number * across:.1f},{HEIGHT * (1 - value / top):.1f}" for number, value in corners)
-
-
-def _template() -> Macros:
-    return macros("new_run/memory.html")

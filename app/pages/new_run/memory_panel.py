@@ -13,10 +13,9 @@ from app.pages.common import form
 from app.pages.common.cache import TimedCache
 from app.pages.common.html import HTML, UNQUEUED, alert_html, card_title, html, looking_html, note_html
 from app.pages.new_run import review
-from app.pages.new_run.memory_html import forecast_html, most_html, simulation_html
+from app.pages.new_run.memory_html import CARD, forecast_html, most_html, simulation_html
 from app.texts import _
 from app.web.gradio_texts import made
-from app.web.templating import macros
 from training.config.applies import Values
 from training.config.choices import Task
 from training.config.run_config import RunConfig, on_gpus
@@ -231,7 +230,7 @@ def _unknown_shape(error: ModelError, revision: str | None) -> Markup:
     """Why there is no forecast; for a hub model with a button that fetches its config.json."""
     name = str(error.problem.value)
     sent = json.dumps({"fetch": name, "revision": revision}) if HUB_ID.fullmatch(name) else ""
-    return macros("new_run/memory.html").no_shape(error, sent)
+    return CARD.no_shape(error, sent)
 
 
 def _asked(event: gr.EventData) -> list[Any]:

@@ -15,7 +15,7 @@ from app.pages.common.form import local_model
 from app.pages.common.html import HTML, UNQUEUED, alert_html, html
 from app.texts import _, gettext_noop
 from app.web.gradio_texts import made
-from app.web.templating import Macros, macros
+from app.web.templating import Macros
 from training.config.applies import Values
 from training.config.choices import Group
 from training.config.fields import ConfigError, settings
@@ -24,6 +24,7 @@ from training.config.run_config import RunConfig
 from training.errors import Problem
 from worker.forecasts import shapes
 
+_HTML = Macros("new_run/method.html")
 _PARTS = {
     "matched": gettext_noop("With an adapter"),
     "whole": gettext_noop("Fully trained"),
@@ -57,7 +58,7 @@ def wire(panel: MethodPanel, chosen: Any, inputs: list[Any]) -> None:
 
 
 def _loading() -> Markup:
-    return _template().loading()
+    return _HTML.loading()
 
 
 def options_html(name: str) -> Markup:
@@ -65,7 +66,7 @@ def options_html(name: str) -> Markup:
     known = method(name)
     if known is None or not known.options:
         return Markup("")
-    return _template().options(value_in_words("method", name), known.options)
+    return _HTML.options(value_in_words("method", name), known.options)
 
 
 def targets_html(values: Values) -> Markup:
@@ -77,7 +78,7 @@ def targets_html(values: Values) -> Markup:
         answer = _answers.get(_key(config), lambda: shapes.list_targets(callers.settled(config)))
     except ConfigError as error:  # is not cached, since it may be gone at the next try
         return _problem(error.problem)
-    return _template().targets(answer, [(_(heading), answer[part]) for part, heading in _PARTS.items() if answer[part]])
+    return _HTML.targets(answer, [(_(heading), answer[part]) for part, heading in _PARTS.items() if answer[part]])
 
 
 def _key(config: RunConfig) -> str:
@@ -89,7 +90,3 @@ def _key(config: RunConfig) -> str:
 
 def _problem(problem: Problem) -> Markup:
     return alert_html(label(problem.field), problem.message, problem.fix)
-
-
-def _template() -> Macros:
-    return macros("new_run/method.html")

@@ -14,7 +14,7 @@ from app.pages.common import form
 from app.pages.common.cache import TimedCache
 from app.pages.new_run import data_cost
 from app.texts import _
-from app.web.templating import filled, macros
+from app.web.templating import PARTS, filled
 from training import rules
 from training.config.applies import Values
 from training.config.choices import EngineName
@@ -130,7 +130,7 @@ def summary_html(checked: Review) -> Markup:
         parameters = _("{number} parameters").format(number=numbers.count(checked.model.parameters))
         known = [checked.model.architecture, *([parameters] if checked.model.parameters else [])]
         pairs.insert(0, (_("Model"), ", ".join(known)))
-    return macros("parts.html").facts(pairs)
+    return PARTS.facts(pairs)
 
 
 def problems_html(checked: Review, refused: list[Problem] | None = None) -> Markup:

@@ -12,20 +12,11 @@ from app.access import callers, changes
 from app.format import sweep_text as words
 from app.pages.common import diagnosis, form  # noqa: F401 what the template calls
 from app.pages.common.form import Draft
-from app.pages.common.html import (
-    GO,
-    UNQUEUED,
-    banner_html,
-    database_unreachable,
-    html,
-    problem_html,
-    title,
-    user_error_html,
-)
+from app.pages.common.html import GO, UNQUEUED, banner_html, html, problem_html, title
 from app.pages.new_sweep.typed import applies, sweep_of
 from app.texts import _
 from app.web.gradio_texts import made
-from app.web.templating import Macros, macros
+from app.web.templating import Macros
 from training.config.fields import parse, settings
 from training.config.yaml_file import to_yaml
 from training.errors import UserError
@@ -34,6 +25,7 @@ from worker.store.database import UNREACHABLE
 from worker.store.tables.sweep_values import SweepSpec
 from worker.sweeps import plan
 
+_HTML = Macros("new_sweep.html")
 _ROWS, _SHOWN = 6, 2
 _METHODS = [("Grid", "grid"), ("Random", "random"), ("Successive halving", "halving")]
 _NAMES = ("name", "trials", "seed", "seeds", "metric", "direction", "reduction_factor", "min_steps")
@@ -72,7 +64,7 @@ def build(demo: gr.Blocks) -> None:
             with gr.Column(elem_classes="card start-card"):
                 problems = html()
                 start = gr.Button("Start", variant="primary", interactive=False, size="lg", elem_id="start-sweep")
-            shown = html(made(lambda: _template().empty()))
+            shown = html(made(_HTML.empty))
     by_method = [fields[name] for name in _BY_METHOD]
     typed = [configuration, method, *varied, *fields.values()]
     checked = [problems, shown, start]
@@ -96,10 +88,8 @@ def sweep_form_opened(stored: Any, request: gr.Request) -> list[Any]:
             return [_draft(stored), ""]
         with database.read() as session:
             run = runs.get(session=session, run_id=clone)
-    except UserError as error:
-        return ["", user_error_html(error)]
-    except UNREACHABLE:
-        return [gr.skip(), database_unreachable()]
+    except (UserError, *UNREACHABLE) as error:
+        return [gr.skip(), problem_html(error)]
     config = run.asked.model_copy(update={"name": ""})
     return [to_yaml(config), banner_html(_("The configuration is that of {run}."), run)]
 
@@ -117,33 +107,29 @@ def method_chosen(method: str) -> list[Any]:
 
 def sweep_checking() -> Markup:
     """The note that is shown until the plan is there."""
-    return _template().said("note", _("Checking the runs …"))
+    return _HTML.said("note", _("Checking the runs …"))
 
 
 def sweep_planned(*typed: Any) -> list[Any]:
     """The plan of what is typed, or what is wrong with it."""
     if not any(str(text or "").strip() for text in typed[3 : 2 + 2 * _ROWS : 2]):
-        lead = _template().said("lead", _("To start, choose a setting that varies."))
-        return [lead, _template().empty(), gr.update(interactive=False)]
+        lead = _HTML.said("lead", _("To start, choose a setting that varies."))
+        return [lead, _HTML.empty(), gr.update(interactive=False)]
     try:
         found = plan.make_plan(_spec(typed), callers.current().allowed, callers.current().name)
     except UserError as error:
-        return [user_error_html(error), _template().no_plan(), gr.update(interactive=False)]
-    except UNREACHABLE:
-        return [database_unreachable(), gr.skip(), gr.skip()]
+        return [problem_html(error), _HTML.no_plan(), gr.update(interactive=False)]
+    except UNREACHABLE as error:
+        return [problem_html(error), gr.skip(), gr.skip()]
     starting = bool(found.starting)
     said = ("ready", _("Ready to start.")) if starting else ("lead", _("No run can start."))
-    shown = _template().plan(plan.as_document(found).model_dump(mode="json"), words)
-    return [_template().said(*said), shown, gr.update(interactive=starting)]
+    shown = _HTML.plan(plan.as_document(found).model_dump(mode="json"), words)
+    return [_HTML.said(*said), shown, gr.update(interactive=starting)]
 
 
 def sweep_starting() -> list[Any]:
     """The note that is shown until the runs are queued."""
-    return [_template().said("note", _("Queueing the runs …")), gr.update(interactive=False)]
-
-
-def _template() -> Macros:
-    return macros("new_sweep.html")
+    return [_HTML.said("note", _("Queueing the runs …")), gr.update(interactive=False)]
 
 
 def sweep_started(*typed: Any) -> list[Any]:
