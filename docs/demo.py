@@ -43,7 +43,7 @@ SELECTORS = {
     "download": "a[href*='adapter.zip']",
 }
 CARD = "T4"  # the GPU for which the forecast is shown: part of its name
-LIVE_FRAMES = 26
+LIVE_FRAMES, LIVE_MS = 9, 430
 MOVE_FRAMES = 5
 
 POINTS = "() => window.lathe?.plotsOfRun?.()?.panels[0]?.lines[0]?.x.length ?? 0"
@@ -111,7 +111,7 @@ class Film:
     def save(self, path: Path) -> None:
         pictures, durations = zip(*self.frames, strict=True)
         pictures[0].save(
-            path, save_all=True, append_images=pictures[1:], duration=list(durations), loop=0, quality=75, method=6,
+            path, save_all=True, append_images=pictures[1:], duration=list(durations), loop=0, quality=66, method=6,
             allow_mixed=True, minimize_size=True,
         )  # fmt: skip
 
@@ -205,7 +205,7 @@ def watch(film: Film) -> None:
         points = int(film.page.evaluate(POINTS))
         if points not in (0, drawn):
             drawn = points
-            taken.shoot(150)
+            taken.shoot(LIVE_MS)
         film.page.wait_for_timeout(250)
     download.first.wait_for()
     settle(film.page)
