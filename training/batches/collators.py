@@ -117,6 +117,15 @@ class TargetCollator(Collator):
         return batch | item_sets(rows, lambda row: count_loss_tokens(row["labels"]))
 
 
+class PromptCollator(Collator):
+    """Prompts: input_ids and attention_mask of (rows, length), and of shape (rows,) the numbers `sample` and `row`."""
+
+    def __call__(self, rows: list[dict[str, Any]]) -> Batch:
+        batch = self.pad(rows)
+        del batch["labels"]
+        return batch | {name: torch.tensor([row[name] for row in rows]) for name in ("sample", "row")}
+
+
 class ClassCollator(Collator):
     """Texts and their classes: input_ids and attention_mask of (rows, length), labels of (rows,)."""
 

@@ -26,7 +26,7 @@ from training.tokens.packing import order_of
 _ATTENTION_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
 _PROBE_TOKENS = 12  # in each of the two test rows
 _TOLERANCE = {"fp32": 1e-3, "fp16": 0.05, "bf16": 0.1}  # rounding error, as a share of the largest logit
-LOSSES_BY_SET = tuple(task for task in Task if not task.is_preference)
+LOSSES_BY_SET = tuple(task for task in Task if not task.is_preference and not task.samples)
 """Tasks whose training loss is a mean over items that each belong to one data set."""
 
 

@@ -7,7 +7,7 @@ from functools import cached_property, reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from training.batches.views import ChunkView, LabelView, PairView, TargetView, TokenView, View
+from training.batches.views import ChunkView, LabelView, PairView, SampleView, TargetView, TokenView, View
 from training.config.choices import Task
 from training.config.run_config import RunConfig
 from training.data.example import Example, check_classes
@@ -33,7 +33,7 @@ class TaskRows:
 
     @property
     def limit(self) -> int:
-        """Tokens after which a row is truncated; pretraining truncates none."""
+        """Tokens after which a row is truncated, or a prompt left out; pretraining truncates none."""
         return ENDLESS if self.config.task is Task.PRETRAINING else self.config.max_length
 
     @cached_property
@@ -49,6 +49,8 @@ class TaskRows:
         everything = self.config.train_on_prompt or self.config.task is Task.PRETRAINING
         firsts = [store.first_trained_with(train_on_prompt=everything) for store in self._learning]
         missing = (reduce(np.minimum, firsts) < 0) | (self.lengths == 0)
+        if self.config.task.samples:  # the end of a prompt is where the answer begins
+            missing |= self.lengths > self.limit
         return np.where(missing, -1, reduce(np.maximum, firsts))
 
     @property
@@ -70,8 +72,8 @@ class TaskRows:
         """The stores whose tokens carry loss: all but an encoder's input."""
         return self.stores[1:] if self.config.task is Task.SEQ2SEQ else self.stores
 
-    def view(self, rows: Integers) -> View:
-        """Returns a view of some of the rows, truncated and labeled."""
+    def view(self, rows: Integers, *, trains: bool = True) -> View:
+        """Returns a view of some of the rows, truncated and labeled; of prompts with all of their samples if it `trains`."""
         store, limit, prompts = self.stores[0], self.config.max_length, self.config.train_on_prompt
         match self.config.task:
             case Task.SFT:
@@ -85,6 +87,8 @@ class TaskRows:
             case Task.DPO | Task.ORPO | Task.REWARD:
                 chosen, rejected = (TokenView(part, rows, limit, train_on_prompt=False) for part in self.stores)
                 return PairView(chosen, rejected)
+            case Task.GRPO:
+                return SampleView(store, rows, limit, samples=self.config.num_generations if trains else 1)
             case Task.KTO | Task.CLASSIFICATION:
                 assert self.labels is not None
                 return LabelView(store, rows, limit, self.labels, whole=self.config.task is Task.KTO)

@@ -147,6 +147,17 @@ class LabelView(TokenView):
         return row | {"whole": np.array(self._store.row(number)[0])} if self._whole else row
 
 
+class SampleView(TokenView):
+    """Prompts, each `samples` times in succession: an index is that of a sample, its prompt is number index // samples."""
+
+    def __init__(self, store: Store, prompts: Integers, max_length: int, *, samples: int) -> None:
+        super().__init__(store, np.repeat(prompts, samples), max_length, train_on_prompt=True)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Returns `input_ids`, `labels`, and the numbers of the sample and of its row in the data."""
+        return {**super().__getitem__(index), "sample": index, "row": int(self.rows[index])}
+
+
 View = TokenView | ChunkView | PairView | TargetView | LabelView
 
 

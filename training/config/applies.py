@@ -96,6 +96,20 @@ _mixtures = Applies("data", "several data sets with weights", lambda values: has
 _plateau = _to("lr_scheduler", Scheduler.REDUCE_ON_PLATEAU)
 _moments = _to_all_but("optimizer", *(one for one in OptimizerName if not one.has_betas))
 
+SAMPLING = (
+    "rewards",
+    "reward_code",
+    "num_generations",
+    "max_completion_length",
+    "temperature",
+    "policy_loss",
+    "scale_rewards",
+    "clip_low",
+    "clip_high",
+    "kl_coefficient",
+)
+"""Settings of a task that trains on samples of the model itself."""
+
 APPLIES: dict[str, Applies] = {
     "loss_on": _to("task", Task.SFT),
     "loss_field": _to("loss_on", LossOn.FIELD),
@@ -109,6 +123,7 @@ APPLIES: dict[str, Applies] = {
     "dpo_loss": _to("task", Task.DPO),
     "desirable_weight": _to("task", Task.KTO),
     "undesirable_weight": _to("task", Task.KTO),
+    **dict.fromkeys(SAMPLING, _to("task", Task.GRPO)),
     "answer_rows": _answers,
     "eval_answers": _answers,
     "eval_answers_every": _to_runs_with("eval_answers"),

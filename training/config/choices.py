@@ -12,6 +12,7 @@ class Task(StrEnum):
     ORPO = "orpo"
     REWARD = "reward"
     CLASSIFICATION = "classification"
+    GRPO = "grpo"
 
     @property
     def pairs(self) -> bool:
@@ -32,6 +33,11 @@ class Task(StrEnum):
     def has_reference(self) -> bool:
         """True if its loss compares the model with a reference model: with an adapter, the model without it."""
         return self in (Task.DPO, Task.KTO)
+
+    @property
+    def samples(self) -> bool:
+        """True if it trains on answers that the model itself samples to the prompts of its rows."""
+        return self is Task.GRPO
 
     @property
     def renders_rows(self) -> bool:
@@ -74,6 +80,24 @@ class PreferenceLoss(StrEnum):
     SPPO_HARD = "sppo_hard"
     NCA_PAIR = "nca_pair"
     BCO_PAIR = "bco_pair"
+
+
+class PolicyLoss(StrEnum):
+    """Losses of trl's GRPOTrainer that differ in what they average over, and how they clip."""
+
+    DAPO = "dapo"
+    GRPO = "grpo"
+    DR_GRPO = "dr_grpo"
+    BNPO = "bnpo"
+    CISPO = "cispo"
+
+
+class ScaleRewards(StrEnum):
+    """What the deviation of a sample's reward from the mean of its group is divided by."""
+
+    GROUP = "group"
+    BATCH = "batch"
+    NONE = "none"
 
 
 class Method(StrEnum):

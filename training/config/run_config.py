@@ -30,11 +30,13 @@ from training.config.choices import (
     OnOutOfMemory,
     OptimizerName,
     Packing,
+    PolicyLoss,
     Precision,
     PreferenceLoss,
     Probe,
     Quantization,
     Reasoning,
+    ScaleRewards,
     Scheduler,
     Strategy,
     Task,
@@ -134,7 +136,7 @@ class RunConfig(BaseModel):
     name: str = setting("", "Run name. Default: the names of model and data.", Group.MODEL, max_length=120)
     model: str = setting(..., "Model folder, or a hub id such as Qwen/Qwen3-0.6B. A folder has config.json and safetensors weights.", Group.MODEL, basic=2, min_length=1)
     revision: Revision = setting(None, "Branch, tag or commit of a hub model. Default: its main branch.", Group.MODEL, advanced=True)
-    task: Task = setting(Task.SFT, "Training objective. sft: answers to prompts and chats. pretraining: whole texts. seq2seq: targets of an encoder-decoder such as T5. dpo, orpo: chosen over rejected answers. kto: answers labeled good or bad. reward: scores of answers. classification: the class of a text.", Group.MODEL, basic=3)
+    task: Task = setting(Task.SFT, "Training objective. sft: answers to prompts and chats. pretraining: whole texts. seq2seq: targets of an encoder-decoder such as T5. dpo, orpo: chosen over rejected answers. kto: answers labeled good or bad. reward: scores of answers. classification: the class of a text. grpo: samples of the model itself that rewards score (docs/grpo.md).", Group.MODEL, basic=3)
     data: DataText = setting(..., "Training data: a data set id or a file. Files are JSON, JSONL, CSV, TSV, Parquet or text, also as .gz. To mix several, a list of them (docs/mixing.md).", Group.MODEL, basic=1, min_length=1)
     columns: Text = setting(None, "Column mapping, needed only if the format is not detected. Example: prompt=question, completion=answers.0.text. Default: the mapping saved with the data set.", Group.MODEL, advanced=True)
     validation_data: OptionalData = setting(None, "Evaluation data: a file, a data set id or a list of them. If empty, a share of the training data is held out (see Eval split).", Group.MODEL)
@@ -155,6 +157,12 @@ class RunConfig(BaseModel):
     weight_field: Text = setting(None, "Field of a message, or of a row, with its loss weight from 0 up; a token's weight is their product. The loss is divided by the sum of the weights. Default: no weights.", Group.MODEL, label="Loss weight field", advanced=True, max_length=120)
     template_check: TemplateCheck = setting(TemplateCheck.STRICT, "Check of rendered rows before Start (docs/templates.md). strict: errors prevent the start. warn: they are shown only.", Group.MODEL, label="Chat template check", advanced=True)
     train_on_prompt: bool = setting(False, "Compute the loss on the prompt tokens too, not only on the answer.", Group.MODEL, advanced=True)
+
+    rewards: str = setting("", "grpo: what scores a sample, separated by commas, each with a weight: exact_match, json_valid * 0.5. A name that is not built in is a function of reward_code. docs/grpo.md lists them.", Group.MODEL, max_length=20_000)
+    reward_code: Template = setting(None, "grpo: a Python file, or its text, with functions that score samples: f(prompt, answer, expected) or f(prompt, answer, expected, row).", Group.MODEL)
+    num_generations: int = setting(8, "grpo: samples for each prompt, which are compared with each other. Their number divides the global batch size.", Group.MODEL, label="Samples per prompt", ge=2, le=1024)
+    max_completion_length: int = setting(512, "grpo: maximum length of a sample in tokens.", Group.MODEL, ge=1, le=1_048_576)
+    temperature: float = setting(1.0, "grpo: temperature of sampling. Below 1 the samples differ less.", Group.MODEL, label="Sampling temperature", advanced=True, gt=0, le=10)
 
     method: Method = setting(Method.LORA, "Training method. lora: trains low-rank matrices, the base model is frozen. qlora: LoRA on a base model quantized to 4 or 8 bits. full: trains all weights. docs/methods.md lists PEFT's other methods.", Group.METHOD, basic=4)
     method_options: Options = setting(None, "Options of the method. Example: r=8, layers_to_transform=[0, 1]. docs/methods.md lists them.", Group.METHOD)
@@ -230,6 +238,12 @@ class RunConfig(BaseModel):
     dpo_loss: PreferenceLoss = setting(PreferenceLoss.SIGMOID, "dpo: loss function of the margin between chosen and rejected; sigmoid is the original.", Group.OPTIMIZATION, label="DPO loss", advanced=True)
     desirable_weight: float = setting(1.0, "kto: weight of good answers. Raise it if there are fewer of them than bad answers.", Group.OPTIMIZATION, advanced=True, gt=0, le=1000)
     undesirable_weight: float = setting(1.0, "kto: weight of bad answers.", Group.OPTIMIZATION, advanced=True, gt=0, le=1000)
+
+    policy_loss: PolicyLoss = setting(PolicyLoss.DAPO, "grpo: what the loss averages over. dapo, cispo: all tokens of the global batch. grpo: the tokens of each sample, then samples. dr_grpo: max_completion_length instead of a sample's tokens. bnpo: the tokens of each micro batch.", Group.OPTIMIZATION, advanced=True)
+    scale_rewards: ScaleRewards = setting(ScaleRewards.GROUP, "grpo: divide the deviation of a reward from its group's mean by the standard deviation of the group, or of the batch, or not at all.", Group.OPTIMIZATION, advanced=True)
+    clip_low: float = setting(0.2, "grpo: how far below 1 the ratio of new to old probability of a token may push the loss.", Group.OPTIMIZATION, advanced=True, ge=0, lt=1)
+    clip_high: float = setting(0.28, "grpo: how far above 1. cispo: the largest ratio itself, such as 5.", Group.OPTIMIZATION, advanced=True, ge=0, le=100)
+    kl_coefficient: float = setting(0.0, "grpo: weight of the KL divergence from the model before training. 0: none, and no reference model in memory.", Group.OPTIMIZATION, label="KL coefficient", advanced=True, ge=0, le=10)
 
     logging_steps: Amount = setting(1, "Interval between logged metrics: steps, or a share of the run below 1.", Group.REPORTING, gt=0)
     report_to: Trackers = setting(None, "Experiment trackers that also receive the metrics, separated by commas: tensorboard, wandb, mlflow, trackio. docs/trackers.md says how the worker signs in to them. Default: none.", Group.REPORTING, label="Report to", advanced=True)

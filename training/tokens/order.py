@@ -107,6 +107,27 @@ class ByLength:
         return np.concatenate([generator.permutation(batches).ravel(), order[whole:]])
 
 
+@dataclass(frozen=True)
+class Repeated:
+    """Each unit of an order `times` in succession: unit u becomes u * times, u * times + 1 and so on."""
+
+    order: Order
+    times: int
+
+    def __len__(self) -> int:
+        return len(self.order) * self.times
+
+    @property
+    def covering(self) -> int:
+        """The number of epochs after which every row was used."""
+        return covering(self.order)
+
+    def epoch(self, number: int) -> Integers:
+        units = np.asarray(self.order.epoch(number))
+        copies: Integers = (units[:, None] * self.times + np.arange(self.times)).ravel()
+        return copies
+
+
 def covering(order: Order | None) -> int:
     """The number of epochs after which every row was used: 1, or more if each epoch takes a part of a mixture."""
     return int(getattr(order, "covering", 1))

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from training.config.choices import BatchOrder, MixBy, MixUntil, Packing
 from training.config.run_config import RunConfig
 from training.errors import DataError
-from training.tokens.order import ByLength, Integers, Order, Shuffled, epoch_order
+from training.tokens.order import ByLength, Integers, Order, Repeated, Shuffled, epoch_order
 
 _MIX = 6  # differs from the other seeds (order.py, packing.py, selection.py, training/batches/streaming.py)
 _SEEDS = 2**32
@@ -222,8 +222,17 @@ class Packs:
 def order_of(config: RunConfig, lengths: Integers, ends: Sequence[int] = ()) -> Order | None:
     """The order of rows with these truncated lengths; None if they are only shuffled.
 
-    `ends` are the indexes at which the rows of each of several data sets end.
+    `ends` are the indexes at which the rows of each of several data sets end. Samples of a prompt stay together.
     """
+    if config.task.samples:
+        each = config.num_generations
+        prompts = order_of_rows(config, lengths[::each], [end // each for end in ends])
+        return Repeated(prompts or Shuffled(len(lengths) // each, config.seed), each)
+    return order_of_rows(config, lengths, ends)
+
+
+def order_of_rows(config: RunConfig, lengths: Integers, ends: Sequence[int]) -> Order | None:
+    """The order of rows, or of prompts."""
     if config.mixes and len(ends) > 1:
         return _mixture(config, lengths, ends)
     if config.packing is Packing.PACKED:

@@ -38,6 +38,7 @@ STORED_TEXTS: dict[Task, tuple[StoredText, ...]] = {
     Task.ORPO: (StoredText.CHOSEN, StoredText.REJECTED),
     Task.REWARD: (StoredText.CHOSEN, StoredText.REJECTED),
     Task.CLASSIFICATION: (StoredText.SOURCE,),
+    Task.GRPO: (StoredText.SOURCE,),
 }
 
 
@@ -50,6 +51,7 @@ _NEEDED = {
     Task.KTO: (("unpaired preference",), "answers with a label, true or false"),
     Task.SEQ2SEQ: (_ANSWERED, "prompts with answers"),
     Task.CLASSIFICATION: (_ANSWERED, "texts with their class (text and label)"),
+    Task.GRPO: (_ANSWERED, "prompts, with the expected answers where rewards compare with them"),
 }
 
 

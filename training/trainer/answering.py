@@ -1,30 +1,27 @@
 """Held-out rows as questions, greedy answers by the forward pass alone (which works on every strategy), and their scores."""
 
-import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from peft import PeftModel
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from training.batches.layout import base_of, evaluating
+from training.batches.layout import evaluating
 from training.chat.rendering_settings import ChatSettings
 from training.config.choices import Task
 from training.config.name_lists import listed
 from training.config.run_config import RunConfig
 from training.data.example import Example
 from training.errors import StopRequested
-from training.ranks.distributed import reduce_over_ranks
 from training.run_folder.events import Metrics
 from training.tokens.encoding import Encoder
 from training.tokens.parts import PartRenderer, StoredText
 from training.tokens.rendering import Renderer
+from training.trainer.generation import continued
 
 if TYPE_CHECKING:
     from training.trainer.reporting_trainer import ReportingTrainer
@@ -85,77 +82,13 @@ def configured_ends(generation: GenerationConfig) -> list[int]:
     return [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
 
 
-@torch.no_grad()
 def greedy(
     model: Any, prompts: Sequence[Sequence[int]], longest: int, ends: Sequence[int], padding: int, device: torch.device
 ) -> list[list[int]]:
-    """Returns the most likely tokens after each prompt, up to an end token, which is omitted, or `longest`.
-
-    A collective: each rank calls it with as many prompts, and all take as many forward passes, since sharded weights are gathered
-    in each. `generate` calls modules inside the model, whose root then does not gather its own weights (FSDP). `device` is that of
-    the forward pass: offloaded weights are elsewhere.
-    """
-    inputs = _Inputs(model, prompts, padding, device)
-    answers = torch.empty(len(prompts), 0, dtype=torch.long, device=device)
-    ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)
-    stops = torch.tensor(list(ends), device=device)
-    for _ in range(longest):
-        logits = inputs.forward(answers)
-        token = torch.where(ended, padding, logits.argmax(dim=-1))
-        ended |= torch.isin(token, stops)
-        answers = torch.cat([answers, token[:, None]], dim=1)
-        if reduce_over_ranks(ended.all().to(torch.int32), dist.ReduceOp.MIN):
-            break
-    return [list(takewhile(lambda token: token not in ends, row)) for row in answers.tolist()]
-
-
-class _Inputs:
-    """The arguments of the next forward pass. Past keys and values are kept where the model returns them."""
-
-    def __init__(self, model: Any, prompts: Sequence[Sequence[int]], padding: int, device: torch.device) -> None:
-        self._model, width = model, max(map(len, prompts))
-        base = base_of(model)
-        self._known = inspect.signature(base.forward).parameters
-        self._start: Any = base.config.decoder_start_token_id if base.config.is_encoder_decoder else None
-        self._virtual = isinstance(model, PeftModel) and model.active_peft_config.is_prompt_learning
-        rows = [[padding] * (width - len(prompt)) + list(prompt) for prompt in prompts]
-        seen = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
-        self._ids = torch.tensor(rows, device=device)
-        self._mask = torch.tensor(seen, device=device)
-        self._past: Any = None
-        self._encoded: Any = None
-
-    def forward(self, answers: torch.Tensor) -> torch.Tensor:
-        """Returns the logits of the next token, of shape (rows, vocabulary)."""
-        output = self._encoder_decoder(answers) if self._start is not None else self._decoder(answers)
-        return output.logits[:, -1].float()  # type: ignore[no-any-return]
-
-    def _decoder(self, answers: torch.Tensor) -> Any:
-        mask = torch.cat([self._mask, torch.ones_like(answers)], dim=1)
-        ids = torch.cat([self._ids, answers], dim=1)
-        arguments: dict[str, Any] = {"attention_mask": mask, "use_cache": not self._virtual}
-        positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
-        if self._past is not None:
-            ids, positions = ids[:, -1:], positions[:, -1:]
-            arguments["past_key_values"] = self._past
-        if "position_ids" in self._known and not self._virtual:
-            arguments["position_ids"] = positions
-        if "logits_to_keep" in self._known:
-            arguments["logits_to_keep"] = 1
-        output = self._model(input_ids=ids, **arguments)
-        self._past = None if self._virtual else getattr(output, "past_key_values", None)
-        return output
-
-    def _encoder_decoder(self, answers: torch.Tensor) -> Any:
-        starts = torch.full((len(answers), 1), self._start, device=answers.device)
-        read = (
-            {"input_ids": self._ids} if self._encoded is None or self._virtual else {"encoder_outputs": self._encoded}
-        )
-        output = self._model(
-            **read, attention_mask=self._mask, decoder_input_ids=torch.cat([starts, answers], dim=1), use_cache=False
-        )
-        self._encoded = (output.encoder_last_hidden_state,)
-        return output
+    """Returns the most likely tokens after each prompt, up to an end token, which is omitted, or `longest`. A collective, see
+    `continued`."""
+    rows = continued(model, prompts, longest, ends, padding, device, lambda logits, _: logits.argmax(dim=-1))
+    return [[token for token in row if token not in ends] for row in rows]
 
 
 class SampleAnswers:

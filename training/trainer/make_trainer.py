@@ -16,6 +16,7 @@ from training.batches.collators import (
     Collator,
     OddsCollator,
     PairCollator,
+    PromptCollator,
     ScoreCollator,
     TargetCollator,
     UnpairedCollator,
@@ -64,6 +65,8 @@ def objective(config: RunConfig) -> Objective:
             return Objective(ClassTrainer, ClassCollator)
         case Task.DPO | Task.KTO | Task.ORPO | Task.REWARD:
             return _preference(config)
+        case Task.GRPO:
+            return _policy(config)
 
 
 def _preference(config: RunConfig) -> Objective:
@@ -95,6 +98,25 @@ def _preference(config: RunConfig) -> Objective:
             return Objective(RewardRun, ScoreCollator, RewardConfig, no_truncation)
         case _:
             raise ValueError(f"{config.task} compares no answers")
+
+
+def _policy(config: RunConfig) -> Objective:
+    from trl.trainer.grpo_config import GRPOConfig
+
+    from training.trainer.policy_trainer import GRPORun
+
+    options = {
+        "num_generations": config.num_generations,
+        "num_generations_eval": 1,
+        "max_completion_length": config.max_completion_length,
+        "temperature": config.temperature,
+        "loss_type": config.policy_loss.value,
+        "scale_rewards": config.scale_rewards.value,
+        "epsilon": config.clip_low,
+        "epsilon_high": config.clip_high,
+        "beta": 0.0,  # else trl loads a reference model; the trainer compares with the model without its adapter
+    }
+    return Objective(GRPORun, PromptCollator, GRPOConfig, options)
 
 
 def make_trainer(
@@ -136,6 +158,10 @@ def make_trainer(
         if not has_flash_kernels(precision):
             attend_without_groups(loaded, config)
         reference["ref_model"] = loaded.requires_grad_(False)
+    if config.task.samples:
+        from training.trainer.sampled import Scorer
+
+        reference["scorer"] = Scorer(config, data, tokenizer, run_dir, report)
     rows = dataset(config, data.train, data.files)
     plan |= {"sets": _training_sets(rows, data)}
     if held_out_sets and held_out_sets.several:

@@ -17,12 +17,27 @@ _METRICS = {
     "rewards/chosen": "reward_chosen",
     "rewards/rejected": "reward_rejected",
     "kl": "kl",
+    "reward": "reward",
+    "reward_std": "reward_std",
+    "all_equal_groups": "all_equal_groups",
+    "completion_length": "completion_length",
+    "cut_off": "cut_off",
+    "unscored": "unscored",
+    "entropy": "entropy",
+    "clip_ratio/region_mean": "clipped",
+    "cispo_clip_ratio": "clipped",
+    "generate_seconds": "generate_seconds",
+    "score_seconds": "score_seconds",
 }
 _LOGGED = (
     {"learning_rate": "learning_rate", "grad_norm": "grad_norm", "eval_perplexity": "eval_perplexity"}
     | _METRICS
     | {f"eval_{name}": f"eval_{metric}" for name, metric in _METRICS.items()}
 )
+
+
+REWARD_OF = "reward/"
+"""Begins the metric of each reward of a run."""
 
 
 class Throughput:
@@ -89,4 +104,5 @@ def _rates(counts: torch.Tensor, seconds: float) -> dict[str, float | None]:
 
 def recorded(logs: Mapping[str, float]) -> dict[str, float | None]:
     """Returns the metrics in a trainer's log under the names in which Lathe records them."""
-    return {metric: float(logs[name]) for name, metric in _LOGGED.items() if name in logs}
+    rewards = {name: float(logs[name]) for name in logs if name.startswith(REWARD_OF) and name not in _LOGGED}
+    return {metric: float(logs[name]) for name, metric in _LOGGED.items() if name in logs} | rewards

@@ -83,7 +83,7 @@ def prepare_data(config: RunConfig, run_dir: Path, tokenizer: PreTrainedTokenize
     shared_with_held_out(train, NumberedRows(held_out_numbered, held_out, held_out_rows.hashes), report)
     return Data(
         rows.view(selection.train),
-        held_out_rows.view(held_out) if len(held_out) else None,
+        held_out_rows.view(held_out, trains=False) if len(held_out) else None,
         numbered,
         held_out_numbered,
         selection.truncated,

@@ -66,6 +66,8 @@ def worst_batches_of(config: RunConfig, counts: RowLengths, *, flat: bool) -> li
         kinds = [source + target, source, target]
     else:
         source = np.minimum(lengths, limit)
+        if config.task.samples:
+            first_trained = np.where(lengths > limit, -1, first_trained)
         target, kinds = np.maximum(source - np.maximum(first_trained, 1), 0), [source]
     try:
         selected = select(
@@ -78,6 +80,13 @@ def worst_batches_of(config: RunConfig, counts: RowLengths, *, flat: bool) -> li
     if not len(train):
         return []
     rows, sizes = _TrainingRows(train, source[train], target[train], counts.sets, flat), [kind[train] for kind in kinds]
+    if config.task.samples:  # of the greatest length
+        train = np.repeat(train, config.num_generations)
+        longest = source[train] + config.max_completion_length
+        rows, sizes = (
+            _TrainingRows(train, longest, np.full_like(train, config.max_completion_length), counts.sets, flat),
+            [longest],
+        )
     if config.task is Task.PRETRAINING:  # it truncates no row
         text, _, pieces = chunks(lengths[train], config.max_length)
         rows, sizes = _TrainingRows(train[text], pieces, pieces - 1, counts.sets, flat), [pieces]
