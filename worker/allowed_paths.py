@@ -18,6 +18,8 @@ STARTER = ROOT / "static" / "starter"
 
 _MODEL_FIX = "Give a hub id such as Qwen/Qwen3-0.6B, or a model in a folder of LATHE_MODEL_FOLDERS."
 _WHO = "may only be set by the user who runs the server."
+_CODE = "is code, which only the user who runs the server may run."
+_CODE_FIX = "Use built-in rewards, or ask the user who runs the server to queue the run."
 _OWN_FIX = "Leave it out, or ask the user who runs the server to queue the run."
 # Keys that name files or folders, at any depth.
 _PATH_KEYS = re.compile(r".*(path|file|folder|dir|directory)")
@@ -48,12 +50,13 @@ class AllowedPaths:
         return Problem(field, value, "is neither a hub id nor a model in an allowed folder.", _MODEL_FIX)
 
     def problems(self, config: RunConfig) -> list[Problem]:
-        """The problems of a configuration: a model or a folder to write to that is not allowed."""
+        """The problems of a configuration: a model, a folder to write to, or code that is not allowed."""
         model, pushed = self.model(config.model), config.push_to_hub
         adapter = self._adapter(config.init_adapter) if config.init_adapter else None
         written = [] if self.models is None else list(_written(config))
         push = [Problem("push_to_hub", pushed, _WHO, _OWN_FIX)] if pushed and not self.pushes else []
-        return [*([model] if model else []), *([adapter] if adapter else []), *written, *push]
+        code = [] if self.data is None or not config.reward_code else [Problem("reward_code", None, _CODE, _CODE_FIX)]
+        return [*([model] if model else []), *([adapter] if adapter else []), *written, *push, *code]
 
     def _adapter(self, value: str) -> Problem | None:
         path = find_path(value)

@@ -55,18 +55,27 @@ def from_file(path: Path) -> str:
     """The template in a file.
 
     Raises:
+        OSError, ValueError: as `text_in`; or it is not a template.
+    """
+    text = text_in(path)
+    if not is_source(text):
+        raise ValueError("is not a Jinja template: it has no {{ }} and no {% %}")
+    return text
+
+
+def text_in(path: Path) -> str:
+    """The text of a file.
+
+    Raises:
         OSError: the file cannot be read.
-        ValueError: it is too large, empty, or not text in UTF-8.
+        ValueError: it is too large, or not text in UTF-8.
     """
     if path.stat().st_size > LARGEST_BYTES:
         raise ValueError(f"is larger than {LARGEST_BYTES // 1024} KiB")
     try:
-        text = read_regular(path, LARGEST_BYTES).decode("utf-8-sig")
+        return read_regular(path, LARGEST_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError("is not text in UTF-8") from None
-    if not is_source(text):
-        raise ValueError("is not a Jinja template: it has no {{ }} and no {% %}")
-    return text
 
 
 def syntax_problem(source: str) -> str | None:

@@ -12,13 +12,27 @@ from training.rules import (
     own_deepspeed,
     precision,
     processes,
+    samples,
     speed,
     strategies,
     tasks,
 )
 from training.rules.conflict import Conflict, rules_in, settings_without_effect
 
-SUBJECTS = (processes, precision, strategies, tasks, own_deepspeed, methods, lora, optimizers, outputs, speed, memory)
+SUBJECTS = (
+    processes,
+    precision,
+    strategies,
+    tasks,
+    samples,
+    own_deepspeed,
+    methods,
+    lora,
+    optimizers,
+    outputs,
+    speed,
+    memory,
+)
 _RULES = [rule for subject in SUBJECTS for rule in rules_in(subject)]
 
 

@@ -4,10 +4,11 @@ import ast
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.scoring.built_in import JUDGE, REWARDS
 
@@ -66,14 +67,37 @@ class Reward:
         return named | {"reward": self.kind} | self.options | weight
 
 
-def parse_rewards(text: str) -> tuple[Reward, ...]:
+CODE_FILE = "rewards.py"
+"""The file of a run's own functions."""
+
+
+def rewards_of(config: RunConfig) -> tuple[Reward, ...]:
+    """The rewards of a run; a name that is not built in is a function of its `reward_code`.
+
+    Raises:
+        UserError: as `parse_rewards` and `functions_in`; or a run cannot use a reward.
+    """
+    own = functions_in("reward_code", CODE_FILE, config.reward_code) if config.reward_code else []
+    rewards = parse_rewards(config.rewards, own)
+    if files := sorted({reward.own[0] for reward in rewards if reward.own} - {CODE_FILE}):
+        fix = "Put its functions into reward_code, and name them without the file."
+        raise UserError("rewards", files[0], "is not sent with a run.", fix)
+    if any(reward.kind == JUDGE for reward in rewards):
+        fix = "Score the run's answers by an evaluation with a judge."
+        raise UserError("rewards", JUDGE, "is not a reward of a run: it would be asked for every sample.", fix)
+    return rewards
+
+
+def parse_rewards(text: str, own: Collection[str] = ()) -> tuple[Reward, ...]:
     """The rewards in a text: "exact_match, own.py:city*0.5" (a name and a weight each), or a JSON list with options.
+
+    `own` are functions of CODE_FILE, which go by their name alone.
 
     Raises:
         UserError: a name, weight or option is wrong; its field is rewards.
     """
     entries = _entries(text) if text.lstrip().startswith(("[", "{")) else [_named(part) for part in text.split(",")]
-    found = tuple(reward_of(entry) for entry in entries)
+    found = tuple(reward_of(entry, own) for entry in entries)
     for reward in found:
         check_options(reward)
     if not found or len(found) > MOST:
@@ -94,8 +118,8 @@ def total(rewards: Sequence[Reward], values: Mapping[str, Sequence[float | None]
     return sums
 
 
-def reward_of(entry: Any) -> Reward:
-    """The reward of an entry of a JSON list; its options are not checked (see `check_options`).
+def reward_of(entry: Any, own: Collection[str] = ()) -> Reward:
+    """The reward of an entry of a JSON list; its options are not checked (see `check_options`). `own` as in `parse_rewards`.
 
     Raises:
         UserError: the entry has no known reward, or a wrong weight or name.
@@ -105,6 +129,8 @@ def reward_of(entry: Any) -> Reward:
     if not isinstance(entry, dict) or not isinstance(entry.get("reward"), str):
         raise UserError("rewards", entry, 'has no "reward".', _FORMS)
     kind, weight, name = entry["reward"], entry.get("weight", 1.0), entry.get("name", entry["reward"])
+    if kind in own:
+        kind = f"{CODE_FILE}:{kind}"
     if kind not in (*REWARDS, JUDGE) and not OWN.fullmatch(kind):
         raise UserError(
             "rewards", kind[:200], "is unknown.", f"Rewards are {', '.join(REWARDS)}, judge, and FILE.py:FUNCTION."

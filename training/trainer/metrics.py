@@ -104,5 +104,6 @@ def _rates(counts: torch.Tensor, seconds: float) -> dict[str, float | None]:
 
 def recorded(logs: Mapping[str, float]) -> dict[str, float | None]:
     """Returns the metrics in a trainer's log under the names in which Lathe records them."""
-    rewards = {name: float(logs[name]) for name in logs if name.startswith(REWARD_OF) and name not in _LOGGED}
-    return {metric: float(logs[name]) for name, metric in _LOGGED.items() if name in logs} | rewards
+    rewards = {name: name for name in logs if name.startswith(REWARD_OF)}
+    named = {metric: logs[name] for name, metric in (_LOGGED | rewards).items() if name in logs}
+    return {metric: None if value is None else float(value) for metric, value in named.items()}

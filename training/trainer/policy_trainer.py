@@ -1,7 +1,7 @@
 """trl's GRPO trainer on samples that Lathe draws, scores outside the ranks, and compares within their groups.
 
-Before each optimizer step, every rank draws the samples of all of its micro batches, and a process of its own scores them. The ranks
-exchange the scores, since a group can be spread over micro batches and ranks. The step then trains on these samples; trl computes the
+Before each optimizer step, every rank draws the samples of its micro batches, and a process of its own scores them. The ranks
+exchange the scores, since a group can be spread over micro batches and ranks. The step trains on these samples: trl computes the
 loss of each micro batch, and `GlobalBatchTrainer` makes one mean of them, so that it does not depend on the split.
 """
 
@@ -28,6 +28,8 @@ _SEEDS = 11  # differs from the other seeds (training/tokens)
 class _Policy(GRPOTrainer):  # type: ignore[misc]
     """trl's trainer without its own samples: those of a batch are there before the step."""
 
+    loss_is_scaled_for_ga = None  # Trainer divides by the accumulation
+
     def __init__(self, *, data_collator: Any, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.data_collator = data_collator
@@ -35,6 +37,10 @@ class _Policy(GRPOTrainer):  # type: ignore[misc]
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         prepared: dict[str, Any] = Trainer._prepare_inputs(self, inputs)
         return prepared
+
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        loss: torch.Tensor = Trainer.training_step(self, model, inputs, num_items_in_batch)
+        return loss
 
     def prediction_step(self, model: Any, inputs: dict[str, Any], *_: Any, **__: Any) -> tuple[Any, None, None]:
         """Answers held-out prompts greedily; the loss is minus the mean reward."""

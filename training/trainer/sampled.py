@@ -14,7 +14,7 @@ from training.data.example import Row
 from training.data.rows import DataRows, read_files
 from training.reports.report import Report
 from training.scoring.reward_process import RewardProcess
-from training.scoring.rewards import Reward, Sample, rewards_of, total
+from training.scoring.rewards import CODE_FILE, Reward, Sample, rewards_of, total
 from training.tokens.rendering import Renderer
 from training.trainer.prepare import Data
 
@@ -44,7 +44,9 @@ class Scorer:
         self, config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, folder: Path, report: Report
     ) -> None:
         self.rewards: tuple[Reward, ...] = rewards_of(config)
-        self._process = RewardProcess(self.rewards, {"rewards.py": config.reward_code or ""}, folder)
+        self._process = RewardProcess(
+            self.rewards, {CODE_FILE: config.reward_code} if config.reward_code else {}, folder
+        )
         self._tokenizer, self._report = tokenizer, report
         renderer = Renderer(tokenizer, ChatSettings.of(config))
         self._train = _asked(set(data.train.rows.tolist()), data.files, renderer)

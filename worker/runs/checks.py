@@ -62,7 +62,7 @@ def _checked(settled: Settled) -> list[Problem]:
 
 def _unprintable(config: RunConfig) -> Iterator[Problem]:
     for field, value in config:
-        text = value.translate(_IN_TEMPLATES) if field == "chat_template" and value else value
+        text = value.translate(_IN_TEMPLATES) if field in ("chat_template", "reward_code") and value else value
         if isinstance(text, str) and not text.isprintable():
             yield Problem(field, value, "contains a non-printable character.", "Type it again.")
 

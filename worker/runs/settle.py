@@ -37,21 +37,24 @@ from worker.settings import get_settings
 from worker.store import database
 from worker.store.tables import LOCAL, Dataset, Run
 
-FILES = ("deepspeed_config", "chat_template")
+FILES = ("deepspeed_config", "chat_template", "reward_code")
 """Settings that name a file, whose text takes the place of the path: a run depends on no file of a user."""
 
 _NAMES = ", ".join(NAMED)
 _READERS: dict[str, Callable[[Path], str]] = {
     "deepspeed_config": sharding.deepspeed_from_file,
     "chat_template": template.from_file,
+    "reward_code": template.text_in,
 }
 _MISSING = {
     "deepspeed_config": "is neither JSON nor an existing file.",
     "chat_template": f"is neither a Jinja template nor an existing file nor one of the names {_NAMES}.",
+    "reward_code": "is neither Python of several lines nor an existing file.",
 }
 _FIXES = {
     "deepspeed_config": "Give the path of a DeepSpeed JSON file, or its text.",
     "chat_template": f"Give a name ({_NAMES}), the path of a .jinja file, or the text of a template.",
+    "reward_code": "Give the path of a Python file on this machine, or its text.",
 }
 _RUN_ID = re.compile(r"[\w-]+")
 _MOST_ADAPTER_BYTES = 2**20
@@ -183,6 +186,8 @@ def is_text(config: RunConfig, field: str) -> bool:
     value = getattr(config, field)
     if field == "deepspeed_config":
         return sharding.own_deepspeed(config) is not None
+    if field == "reward_code":
+        return bool(value) and "\n" in value
     return bool(value) and template.is_source(value)
 
 

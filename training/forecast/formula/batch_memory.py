@@ -183,7 +183,7 @@ def _logits(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) ->
     """Bytes of logits and loss at the end of the forward pass and at the beginning of the backward pass."""
     if not config.task.generates:
         return 0.0, 0.0
-    if config.task.has_reference:
+    if config.task.has_reference or config.task.samples:
         return _fused_head(config, shape, batch, sizes)
     elements = batch.loss_tokens * shape.vocab / config.sequence_parallel_size
     if config.task is Task.ORPO:

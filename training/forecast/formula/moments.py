@@ -35,12 +35,16 @@ MOMENTS = {
     "gradients": "the end of the backward pass",
     "optimizer": "the optimizer step",
     "evaluating": "the evaluation of held-out rows",
+    "sampling": "the drawing of samples",
     "saving": "saving",
 }
-NOT_IN_STEPS = ("loading", "check", "evaluating", "saving")
+NOT_IN_STEPS = ("loading", "check", "evaluating", "sampling", "saving")
 """Moments that a simulated step does not have."""
 
-_AFTER_PASSES = ("optimizer", "evaluating", "saving")
+_AFTER_PASSES = ("optimizer", "evaluating", "sampling", "saving")
+_SUMS_BYTES = 24
+"""Bytes for each entry of the vocabulary of a row whose next token is drawn: probabilities and their sums in fp64
+(training/trainer/generation.py)."""
 
 
 def moments(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) -> dict[str, Parts]:
@@ -91,6 +95,7 @@ def moments(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) ->
         | {"buffers": passes + (casts_left + head_cast if shape.encoder else 0.0)},
         "optimizer": {"gradients": sizes.gradients + sizes.step, "buffers": float(sizes.buffers)},
         "evaluating": _evaluating(config, shape, batch, sizes),
+        "sampling": _sampling(config, shape, batch, sizes),
         "saving": {"buffers": _saving(config, shape, sizes)},
     }
     if is_sharded(config):
@@ -128,6 +133,20 @@ def _evaluating(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes
     if shape.encoder is None and not batch.flat and sizes.compute == _FP32 and not wants_chunks(config, shape.vocab):
         logits += _FP32 * tokens * shape.vocab  # a copy without the last tokens (training/trainer/evaluation.py)
     return {"logits": logits, "gradients": gradients, "buffers": sizes.buffers + sizes.gathered.with_logits}
+
+
+def _sampling(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) -> Parts:
+    """Keys and values of all samples of a step on a rank, at full length, and a second copy of one layer's, to which a token is
+    added; the logits of their next tokens."""
+    if not config.task.samples:
+        return {}
+    rows = config.micro_batch_size * config.gradient_accumulation_steps
+    stacks = (shape.decoder, *shape.more)
+    widest = max(stack.kv_heads * stack.head_dim for stack in stacks)
+    layers = sum(stack.layers * stack.kv_heads * stack.head_dim for stack in stacks) + widest
+    logits = rows * shape.vocab * float(sizes.compute + _FP32 + _SUMS_BYTES)
+    buffers = sizes.buffers + sizes.gathered.with_logits
+    return {"activations": 2.0 * layers * sizes.compute * rows * batch.length, "logits": logits, "buffers": buffers}
 
 
 def _sharded(

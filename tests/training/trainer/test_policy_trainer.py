@@ -1,0 +1,241 @@
+"""GRPO: samples, advantages, and losses that are those of a plain loop on the same samples, whatever the split."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny import make_model
+from trainer_process import Trained, start, train_here
+from transformers import AutoModelForCausalLM
+
+from training.config.run_config import RunConfig
+from training.run_folder.events import Note, Planned
+from training.trainer.generation import Sampler
+from training.trainer.groups import advantages
+from training.trainer.sampled import Scored
+
+CPU = torch.device("cpu")
+STEPS, RATE, LONGEST = 3, 0.1, 6
+CODE = """
+def letters(prompt, answer, expected, row):
+    return len(set(answer)) / 10 + row["number"] / 100
+"""
+SETTINGS: dict[str, Any] = {
+    "task": "grpo", "rewards": "letters, contains*0.5", "reward_code": CODE, "num_generations": 4,
+    "max_completion_length": LONGEST, "max_steps": STEPS, "epochs": 1, "precision": "fp32", "optimizer": "sgd", "momentum": 0.0,
+    "learning_rate": RATE, "lr_scheduler": "constant", "max_grad_norm": 0.0, "method": "full", "answer_rows": 0, "eval_steps": 0,
+    "eval_split": 0, "max_length": 40, "micro_batch_size": 8, "probe": "on",
+}  # fmt: skip
+
+
+def scored(sample: int, reward: float | None) -> Scored:
+    return Scored(sample, sample // 4, "answer", 3, ended=True, scores={"one": reward}, reward=reward)
+
+
+def config(**settings: Any) -> RunConfig:
+    return RunConfig(model="m", data="d", task="grpo", num_generations=4, **settings)
+
+
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+def test_advantages_are_deviations_from_the_mean_of_the_group_whichever_rank_has_a_sample(scale: str) -> None:
+    rewards = [0.0, 1.0, 1.0, 0.5, 2.0, 2.0, 2.0, 2.0]
+    ranks = [[scored(number, reward) for number, reward in enumerate(rewards) if number % 2 == rank] for rank in (0, 1)]
+    found = advantages(ranks, config(scale_rewards=scale))
+    groups = torch.tensor(rewards, dtype=torch.float64).view(2, 4)
+    expected = groups - groups.mean(dim=1, keepdim=True)
+    if scale == "group":
+        expected = expected / (groups.std(dim=1, keepdim=True) + 1e-4)
+    if scale == "batch":
+        expected = expected / (groups.std() + 1e-4)
+    assert [found.values[number] for number in range(8)] == pytest.approx(expected.ravel().tolist())
+    assert found.equal_groups == 0.5 and found.metrics()["reward"] == pytest.approx(groups.mean().item())
+
+
+def test_a_sample_to_which_no_reward_applies_is_in_no_mean_and_teaches_nothing() -> None:
+    found = advantages(
+        [[scored(0, 1.0), scored(1, None), scored(2, 0.0), scored(3, None)]], config(scale_rewards="none")
+    )
+    assert found.values == {0: 0.5, 1: 0.0, 2: -0.5, 3: 0.0}
+    assert found.metrics()["unscored"] == 0.5 and found.metrics()["reward"] == 0.5
+
+
+def test_a_repeated_row_at_the_end_of_an_epoch_does_not_count() -> None:
+    last = Scored(0, 0, "answer", 3, ended=True, scores={"one": 9.0}, reward=9.0, repeats=True)
+    mine = [*(scored(number, float(number % 2)) for number in range(4)), last]
+    found = advantages([mine], config(scale_rewards="none"))
+    assert found.of(mine) == [-0.5, 0.5, -0.5, 0.5, 0.0]
+
+
+def test_tokens_are_drawn_with_their_probabilities() -> None:
+    logits, count, temperature = torch.tensor([0.0, 1.0, 2.0, -20.0]), 4000, 2.0
+    sampler = Sampler([(7, number) for number in range(count)], 1, temperature, CPU)
+    drawn = Counter(sampler(logits.expand(count, 4), 0).tolist())
+    expected = (logits / temperature).softmax(0) * count
+    # The statistic of Pearson's test with two degrees of freedom exceeds 13.8 in one of a thousand samples; the seeds are fixed.
+    assert sum((drawn[token] - float(expected[token])) ** 2 / float(expected[token]) for token in range(3)) < 13.8
+
+
+def test_a_sample_does_not_depend_on_the_others_of_its_batch() -> None:
+    torch.manual_seed(0)
+    logits, seeds = torch.randn(5, 50), [(3, number) for number in range(5)]
+    together = [Sampler(seeds, 4, 1.0, CPU)(logits, place).tolist() for place in range(4)]
+    alone = [
+        [Sampler(seeds[row : row + 1], 4, 1.0, CPU)(logits[row : row + 1], place).item() for row in range(5)]
+        for place in range(4)
+    ]
+    assert together == alone
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("grpo")
+    make_model(home / "model")
+    rows = [
+        {"prompt": f"say {'ab' * (number % 3)}{number}: ", "completion": "abc"[number % 3], "number": number}
+        for number in range(8)
+    ]
+    (home / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return home
+
+
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The micro batches that a run in this process trains on, as they are."""
+    from training.trainer.policy_trainer import GRPORun
+
+    taken, made = [], GRPORun._batch
+
+    def batch(self: Any, *arguments: Any) -> dict[str, Any]:
+        taken.append(made(self, *arguments))
+        return taken[-1]
+
+    monkeypatch.setattr(GRPORun, "_batch", batch)
+    return taken
+
+
+def samples_of(batches: list[dict[str, Any]]) -> list[tuple[list[int], list[int], float]]:
+    """Prompt, sample and advantage of each row of some batches."""
+    return [
+        (tokens[mask.bool()].tolist(), answer[kept.bool()].tolist(), float(value))
+        for batch in batches
+        for tokens, mask, answer, kept, value in zip(
+            batch["prompt_ids"], batch["prompt_mask"], batch["completion_ids"], batch["completion_mask"], batch["advantages"],
+            strict=True,
+        )
+    ]  # fmt: skip
+
+
+def plain_loss(model: Any, step: list[Any], loss: str) -> torch.Tensor:
+    """The loss of a step's samples, row by row; `step` has the samples of each micro batch."""
+    every = [sample for micro in step for sample in micro]
+    tokens = sum(len(answer) for _, answer, _ in every)
+    total: Any = 0.0
+    for micro in step:
+        for prompt, answer, advantage in micro:
+            logits = model(input_ids=torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
+            chosen = logits.log_softmax(-1)[torch.arange(len(answer)), torch.tensor(answer)]
+            ratio = (chosen - chosen.detach()).exp()
+            each = -advantage * (chosen if loss == "cispo" else ratio)
+            match loss:
+                case "dapo" | "cispo":
+                    total = total + each.sum() / tokens
+                case "grpo":
+                    total = total + each.mean() / len(every)
+                case "dr_grpo":
+                    total = total + each.sum() / LONGEST / len(every)
+                case "bnpo":
+                    total = total + each.sum() / sum(len(answer) for _, answer, _ in micro) / len(step)
+    return total
+
+
+def assert_as_plain(trained: Trained, home: Path, steps: list[Any], loss: str) -> None:
+    model: Any = AutoModelForCausalLM.from_pretrained(home / "model", dtype=torch.float32)
+    losses, norms = [], []
+    for step in steps:
+        model.zero_grad()
+        value = plain_loss(model, step, loss)
+        value.backward()
+        norms.append(float(torch.stack([parameter.grad.norm() for parameter in model.parameters()]).norm()))
+        losses.append(value.item())
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.sub_(RATE * parameter.grad)
+    assert list(trained.losses().values()) == pytest.approx(losses, rel=1e-4, abs=1e-6)
+    assert list(trained.gradient_norms().values()) == pytest.approx(norms, rel=1e-4)
+    result = load_file(trained.run_dir / "model" / "model.safetensors")
+    for name, value in result.items():
+        torch.testing.assert_close(value.float(), model.state_dict()[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("micro", [8, 2])
+@pytest.mark.parametrize("loss", ["dapo", "grpo", "dr_grpo", "bnpo", "cispo"])
+def test_a_run_is_that_of_a_plain_loop_on_its_samples(
+    tmp_path: Path, home: Path, batches: list[dict[str, Any]], loss: str, micro: int
+) -> None:
+    settings = SETTINGS | {"policy_loss": loss, "micro_batch_size": micro, "gradient_accumulation_steps": 8 // micro}
+    settings |= {"clip_high": 5.0} if loss == "cispo" else {}
+    trained = train_here(tmp_path / "run", home / "model", home / "rows.jsonl", **settings)
+    drawn = [
+        samples_of([batch]) for batch in batches if not torch.equal(batch["advantages"], torch.ones(micro))
+    ]  # not the probe's
+    count = 8 // micro
+    assert len(drawn) == STEPS * count
+    assert_as_plain(trained, home, [drawn[start : start + count] for start in range(0, len(drawn), count)], loss)
+    assert min(trained.series("reward_std").values()) > 0 and set(trained.series("reward/letters")) == set(trained.losses())
+
+
+@pytest.mark.train
+def test_two_ranks_draw_the_same_samples_and_train_as_one(tmp_path: Path, home: Path) -> None:
+    alone = train_here(tmp_path / "alone", home / "model", home / "rows.jsonl", **SETTINGS)
+    split = {"micro_batch_size": 2, "gradient_accumulation_steps": 2, "strategy": "ddp", "num_processes": 2}
+    shared = start(tmp_path / "shared", home / "model", home / "rows.jsonl", **SETTINGS | split)
+    assert shared.finish() == 0, shared.log()
+    for name in ("loss", "grad_norm", "reward", "completion_length"):
+        assert list(shared.series(name).values()) == pytest.approx(
+            list(alone.series(name).values()), rel=1e-4, abs=1e-6
+        )
+
+
+@pytest.mark.train
+def test_the_divergence_from_the_base_model_is_measured_and_held_out_prompts_are_rewarded(
+    tmp_path: Path, home: Path
+) -> None:
+    settings = {"method": "lora", "kl_coefficient": 0.5, "eval_steps": 1, "validation_data": str(home / "rows.jsonl")}
+    trained = train_here(tmp_path / "run", home / "model", home / "rows.jsonl", **SETTINGS | settings)
+    divergence = list(trained.series("kl").values())
+    assert divergence[0] == pytest.approx(0, abs=1e-7) and divergence[-1] > 0
+    rewards = trained.series("eval_reward")
+    assert len(rewards) == STEPS and trained.evaluations() == {step: -reward for step, reward in rewards.items()}
+
+
+@pytest.mark.train
+def test_a_reward_that_fails_is_named_and_the_run_goes_on(tmp_path: Path, home: Path) -> None:
+    code = "def broken(prompt, answer, expected):\n    return row['total']\n"
+    settings = SETTINGS | {"rewards": "broken, contains", "reward_code": code}
+    trained = train_here(tmp_path / "run", home / "model", home / "rows.jsonl", **settings)
+    (warning,) = [event.message for event in trained.of(Note) if "broken" in event.message]
+    assert "line 2: NameError" in warning and len(trained.losses()) == STEPS
+
+
+@pytest.mark.train
+def test_prompts_beyond_the_maximum_length_are_left_out_and_not_cut(tmp_path: Path, home: Path) -> None:
+    trained = train_here(
+        tmp_path / "run", home / "model", home / "rows.jsonl", **SETTINGS | {"max_length": 8, "num_generations": 2}
+    )
+    (plan,) = trained.of(Planned)
+    assert plan.skipped_rows == 5 and plan.train_rows == 2 * 3
+
+
+def test_the_epoch_keeps_the_samples_of_a_prompt_together() -> None:
+    from training.tokens.packing import order_of
+
+    order = order_of(config(), np.repeat([5, 7, 9], 4))
+    assert order is not None and len(order) == 12
+    groups = np.asarray(order.epoch(0)).reshape(3, 4)
+    assert sorted(groups[:, 0] // 4) == [0, 1, 2] and (groups % 4 == np.arange(4)).all()

@@ -1,0 +1,94 @@
+"""Rules on a task that trains on samples of the model itself."""
+
+from collections.abc import Iterator
+
+from training.config.choices import BatchOrder, Packing, PolicyLoss
+from training.config.machine import Machine
+from training.config.run_config import RunConfig
+from training.errors import UserError
+from training.rules.conflict import Conflict, rule
+from training.scoring.rewards import rewards_of
+
+
+@rule
+def rewards_are_known(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    """The path of a file of code is read, and replaced by its text, when the run is submitted."""
+    if not config.task.samples or (config.reward_code and "\n" not in config.reward_code):
+        return
+    if not config.rewards.strip():
+        fix = "Set rewards to exact_match, or to a function of reward_code."
+        yield Conflict(("rewards", "task"), "The task grpo learns from rewards, and rewards is empty.", fix, {})
+        return
+    try:
+        rewards_of(config)
+    except UserError as error:
+        field = error.problem.field
+        yield Conflict((field,), f"{error.problem.value!r} in {field} {error.message}", error.fix, {})
+
+
+@rule
+def groups_fill_the_global_batch(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    samples, size = config.num_generations, config.global_batch_size
+    if not config.task.samples or size % samples == 0:
+        return
+    per_micro_batch = config.num_processes * config.gradient_accumulation_steps
+    micro = next(
+        micro for micro in range(config.micro_batch_size, 2 * samples * size) if micro * per_micro_batch % samples == 0
+    )
+    yield Conflict(
+        ("num_generations", "micro_batch_size"),
+        f"A step has {size} samples (micro batch x accumulation x processes), which are no whole groups of {samples}.",
+        f"Set micro_batch_size to {micro}, or num_generations to a divisor of {size}.",
+        {"micro_batch_size": micro},
+    )
+
+
+@rule
+def samples_are_padded_in_random_order(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.task.samples and config.packing is Packing.PACKED:
+        reason = "The length of a sample is not known before it is drawn, so that rows cannot be packed."
+        yield Conflict(("packing", "task"), reason, "Set packing to auto.", {"packing": "auto"})
+    if config.task.samples and config.batch_order is BatchOrder.BY_LENGTH:
+        reason = "The length of a sample is not known before it is drawn, so that batches cannot be ordered by it."
+        yield Conflict(("batch_order", "task"), reason, "Set batch_order to shuffled.", {"batch_order": "shuffled"})
+
+
+@rule
+def samples_need_whole_sequences(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.task.samples and config.sequence_parallel_size > 1:
+        reason = "With sequence_parallel_size each process has a part of a sequence, and a sample needs its end."
+        yield Conflict(("sequence_parallel_size", "task"), reason, "Set it to 1.", {"sequence_parallel_size": 1})
+
+
+@rule
+def the_kl_divergence_needs_an_adapter(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.task.samples and config.kl_coefficient and not config.method.adapts:
+        yield Conflict(
+            ("kl_coefficient", "method"),
+            "The KL divergence is from the model without its adapter, and method full has none.",
+            "Set kl_coefficient to 0, or method to lora.",
+            {"kl_coefficient": 0.0},
+        )
+
+
+@rule
+def the_kl_divergence_needs_the_original_weights(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.task.samples and config.kl_coefficient and config.method.is_lora and config.lora_init.changes_weights:
+        yield Conflict(
+            ("lora_init", "kl_coefficient"),
+            f"The KL divergence is from the model without its adapter, and {config.lora_init} changes that model's weights.",
+            "Set lora_init to default, or kl_coefficient to 0.",
+            {"lora_init": "default"},
+        )
+
+
+@rule
+def good_samples_are_not_clipped_sooner(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.task.samples and config.clip_high < config.clip_low and config.policy_loss is not PolicyLoss.CISPO:
+        yield Conflict(
+            ("clip_high", "clip_low"),
+            "clip_high is below clip_low: good samples are clipped sooner than bad ones.",
+            "Set clip_high to clip_low or more.",
+            {"clip_high": config.clip_low},
+            blocking=False,
+        )
