@@ -156,6 +156,7 @@ RECIPES: dict[str, Recipe] = {
             TEN_STEPS | {"task": task.value, "method": method},
         )
         for task in Task
+        if not task.samples
         for method in ("lora", "full")
     },
     "sft_lora": Recipe(),

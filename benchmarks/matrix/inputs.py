@@ -56,6 +56,7 @@ def make_data(home: Path, rows: int = 40) -> dict[Task, Path]:
     return {
         Task.SFT: answered,
         Task.SEQ2SEQ: answered,
+        Task.GRPO: answered,
         Task.PRETRAINING: _write(home / "texts.jsonl", texts),
         Task.KTO: _write(home / "labeled.jsonl", labeled),
         Task.CLASSIFICATION: _write(home / "classes.jsonl", classes),

@@ -158,7 +158,7 @@ class RunConfig(BaseModel):
     template_check: TemplateCheck = setting(TemplateCheck.STRICT, "Check of rendered rows before Start (docs/templates.md). strict: errors prevent the start. warn: they are shown only.", Group.MODEL, label="Chat template check", advanced=True)
     train_on_prompt: bool = setting(False, "Compute the loss on the prompt tokens too, not only on the answer.", Group.MODEL, advanced=True)
 
-    rewards: str = setting("", "grpo: what scores a sample, separated by commas, each with a weight: exact_match, json_valid * 0.5. A name that is not built in is a function of reward_code. docs/grpo.md lists them.", Group.MODEL, max_length=20_000)
+    rewards: str = setting("exact_match", "grpo: what scores a sample, separated by commas, each with a weight: exact_match, json_valid * 0.5. A name that is not built in is a function of reward_code. docs/grpo.md lists them.", Group.MODEL, max_length=20_000)
     reward_code: Template = setting(None, "grpo: a Python file, or its text, with functions that score samples: f(prompt, answer, expected) or f(prompt, answer, expected, row).", Group.MODEL)
     num_generations: int = setting(8, "grpo: samples for each prompt, which are compared with each other. Their number divides the global batch size.", Group.MODEL, label="Samples per prompt", ge=2, le=1024)
     max_completion_length: int = setting(512, "grpo: maximum length of a sample in tokens.", Group.MODEL, ge=1, le=1_048_576)

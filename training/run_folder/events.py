@@ -22,6 +22,8 @@ DIVERGED = "diverged"
 """The outcome of a run whose loss or gradient was no longer finite."""
 LOSS_OF = "loss/"
 """Begins the names of the losses of each of several data sets: loss/alpaca.jsonl, eval_loss/alpaca.jsonl."""
+REWARD_OF = "reward/"
+"""Begins the names of the rewards of a run: reward/exact_match."""
 _BEGIN = b'{"kind":'
 _WORDS = {"message", "fix", "traceback"}
 

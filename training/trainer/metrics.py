@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import torch
 
 from training.ranks.distributed import reduce_over_ranks
+from training.run_folder.events import REWARD_OF
 
 # Evaluations prefix both names with eval_.
 _METRICS = {
@@ -34,10 +35,6 @@ _LOGGED = (
     | _METRICS
     | {f"eval_{name}": f"eval_{metric}" for name, metric in _METRICS.items()}
 )
-
-
-REWARD_OF = "reward/"
-"""Begins the metric of each reward of a run."""
 
 
 class Throughput:

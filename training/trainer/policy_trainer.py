@@ -42,7 +42,7 @@ class _Policy(GRPOTrainer):  # type: ignore[misc]
         loss: torch.Tensor = Trainer.training_step(self, model, inputs, num_items_in_batch)
         return loss
 
-    def prediction_step(self, model: Any, inputs: dict[str, Any], *_: Any, **__: Any) -> tuple[Any, None, None]:
+    def prediction_step(self, model: Any, inputs: dict[str, Any], *_: Any, **__: Any) -> tuple[Any, None, None]:  # noqa: ARG002
         """Answers held-out prompts greedily; the loss is minus the mean reward."""
         loss: torch.Tensor = -self.held_out_reward(inputs)
         return loss, None, None

@@ -1,10 +1,10 @@
 """The plots of a run as a list for static/plots.js: panels, their lines and limits. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from training.run_folder.events import LOSS_OF
+from training.run_folder.events import LOSS_OF, REWARD_OF
 
 GIB = 1024**3
 SINGLE_RANKS = 4
@@ -66,6 +66,48 @@ PANELS = (
         "Reward margin (chosen - rejected)",
         (Line("margin", "training", "--chart-1", smooth=True), Line("eval_margin", "evaluation", "--chart-2")),
     ),
+    Panel(
+        "reward",
+        "Reward",
+        (
+            Line("reward", "training", "--chart-1", smooth=True),
+            Line("eval_reward", "evaluation", "--chart-2"),
+            Line("reward_std", "spread", "--chart-3", smooth=True),
+        ),
+    ),
+    Panel(
+        "samples",
+        "Samples that teach nothing",
+        (
+            Line("all_equal_groups", "prompts whose samples score alike", "--chart-1", smooth=True),
+            Line("cut_off", "cut off at the maximum length", "--chart-2", smooth=True),
+            Line("unscored", "without a reward", "--chart-4", smooth=True),
+        ),
+        from_zero=True,
+    ),
+    Panel(
+        "completion_length",
+        "Length of samples",
+        (Line("completion_length", "mean", "--chart-1", smooth=True),),
+        "tokens",
+        from_zero=True,
+    ),
+    Panel(
+        "policy",
+        "Policy",
+        (
+            Line("entropy", "entropy", "--chart-1", smooth=True),
+            Line("kl", "KL divergence", "--chart-2", smooth=True),
+            Line("clipped", "clipped tokens", "--chart-3", smooth=True),
+        ),
+    ),
+    Panel(
+        "sampling",
+        "Time of a step",
+        (Line("generate_seconds", "drawing samples", "--chart-1"), Line("score_seconds", "scoring", "--chart-2")),
+        "s",
+        from_zero=True,
+    ),
     Panel("learning_rate", "Learning rate", (Line("learning_rate", "learning rate", "--chart-3"),), log=True),
     Panel("grad_norm", "Gradient norm", (Line("grad_norm", "gradient norm", "--chart-4", smooth=True),), log=True),
     Panel("speed", "Speed", (Line("tokens_per_second", "speed", "--chart-5", smooth=True),), unit="tokens/s"),
@@ -87,24 +129,30 @@ PANELS = (
     Panel("gpu_power", "GPU power", (Line("gpu_power", "GPU", "--chart-4"),), "W", from_zero=True),
 )
 
-_SET_PANELS = ((LOSS_OF, "Training loss of each data set"), (f"eval_{LOSS_OF}", "Evaluation loss of each data set"))
+_SET_PANELS = (
+    (LOSS_OF, "Training loss of each data set"),
+    (f"eval_{LOSS_OF}", "Evaluation loss of each data set"),
+    (REWARD_OF, "Each reward"),
+)
 _COLORS = tuple(f"--chart-{number}" for number in range(1, 6))
 _METRICS = frozenset(line.metric for panel in PANELS for line in panel.lines)
 
 
-def is_set_loss(name: str) -> bool:
-    """True for the losses of one of several data sets."""
+def is_of_set(name: str) -> bool:
+    """True for the loss of one of several data sets, and for one of the rewards."""
     return name.startswith(tuple(prefix for prefix, _ in _SET_PANELS))
 
 
 def is_drawn(name: str) -> bool:
     """True for metrics that have a plot."""
-    return name in _METRICS or is_set_loss(name)
+    return name in _METRICS or is_of_set(name)
 
 
 def panels(ranks: Ranks, limits: Sequence[Mapping[str, Any]] = ()) -> list[dict[str, Any]]:
     """The panels that have points. `ranks` are those of each stored metric, `limits` the lines in the memory plot in bytes."""
     loss, *others = PANELS
+    if "reward" in ranks:  # the loss of samples is about 0, and the evaluation's is minus the reward
+        loss = replace(loss, lines=loss.lines[:1], log=False)
     documents = []
     for panel in (loss, *_set_panels(ranks), *others):
         lines = [document for line in panel.lines for document in _lines(line, ranks.get(line.metric, ()))]
@@ -147,15 +195,17 @@ def _lines(line: Line, ranks: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def _set_panels(ranks: Ranks) -> list[Panel]:
-    """The losses of several data sets; a set has the same color in both panels."""
-    names = sorted({name.partition(LOSS_OF)[2] for name in ranks if is_set_loss(name)})
-    colors = {name: _COLORS[number % len(_COLORS)] for number, name in enumerate(names)}
-    return [
-        Panel(
-            prefix.strip("/").replace("/", "_") + "_of_sets",
-            title,
-            tuple(Line(f"{prefix}{name}", name, color, smooth=prefix == LOSS_OF) for name, color in colors.items()),
-            log=True,
+    """The losses of several data sets, and each of several rewards; a set has the same color in both panels."""
+    panels = []
+    for prefix, title in _SET_PANELS:
+        named = REWARD_OF if prefix == REWARD_OF else LOSS_OF
+        names = sorted({name.partition(named)[2] for name in ranks if is_of_set(name) and named in name})
+        colors = [_COLORS[number % len(_COLORS)] for number in range(len(names))]
+        lines = (
+            Line(f"{prefix}{name}", name, color, smooth=prefix != f"eval_{LOSS_OF}")
+            for name, color in zip(names, colors, strict=True)
         )
-        for prefix, title in _SET_PANELS
-    ]
+        panels.append(
+            Panel(prefix.strip("/").replace("/", "_") + "_of_sets", title, tuple(lines), log=named == LOSS_OF)
+        )
+    return panels

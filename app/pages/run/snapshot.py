@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.documents.live import reader as live
-from app.documents.live.panels import is_set_loss, panels
+from app.documents.live.panels import is_of_set, panels
 from app.documents.live.plots import memory_limits, ranks_of
 from app.documents.live.reader import Cursor, facts
 from app.documents.run import place
@@ -48,7 +48,7 @@ def read(run_id: str) -> Snapshot:
     with database.read() as session:
         run = runs.get(session=session, run_id=run_id)
         latest = series.latest(session=session, run_id=run.id)
-        set_losses = {name: value for (name, _), (_, value) in latest.items() if is_set_loss(name)}
+        set_losses = {name: value for (name, _), (_, value) in latest.items() if is_of_set(name)}
         speed = live.mean_speed(session, run) if run.status.ended else live.latest_speed(latest)
         return Snapshot(
             run=run,

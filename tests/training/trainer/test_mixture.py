@@ -168,9 +168,9 @@ def test_every_task_evaluates_each_set(tmp_path: Path, tasks: Any, task: Task) -
         {"path": str(tmp_path / "even.jsonl"), "name": "even", "weight": 3},
         {"path": str(tmp_path / "odd.jsonl"), "name": "odd"},
     ]
-    run = train(
-        tmp_path / "run", models[task is Task.SEQ2SEQ], sets, task=task.value, max_steps=2, eval_steps=2, save_steps=0
-    )
+    samples = {"rewards": "contains", "num_generations": 2, "max_completion_length": 4} if task.samples else {}
+    settings = {"task": task.value, "max_steps": 2, "eval_steps": 2, "save_steps": 0} | samples
+    run = train(tmp_path / "run", models[task is Task.SEQ2SEQ], sets, **settings)
     held_out = [run.series(f"eval_loss/{name}")[2] for name in ("even", "odd")]
     if task is not Task.KTO:  # its loss also depends on the other rows of a batch
         assert min(held_out) - 1e-6 <= run.evaluations()[2] <= max(held_out) + 1e-6

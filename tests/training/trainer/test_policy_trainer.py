@@ -187,7 +187,9 @@ def test_a_run_is_that_of_a_plain_loop_on_its_samples(
     count = 8 // micro
     assert len(drawn) == STEPS * count
     assert_as_plain(trained, home, [drawn[start : start + count] for start in range(0, len(drawn), count)], loss)
-    assert min(trained.series("reward_std").values()) > 0 and set(trained.series("reward/letters")) == set(trained.losses())
+    assert min(trained.series("reward_std").values()) > 0 and set(trained.series("reward/letters")) == set(
+        trained.losses()
+    )
 
 
 @pytest.mark.train
