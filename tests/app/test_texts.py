@@ -265,7 +265,9 @@ def test_rest_is_english_in_every_language(code: str, prepared: Prepared) -> Non
 
 def test_a_wording_with_two_meanings_has_a_translation_for_each() -> None:
     texts.use("de")
-    assert (texts._("Share"), texts.pgettext("verb", "Share")) == ("Anteil", "Teilen")
-    assert (texts._("Saved"), texts.pgettext("stored", "Saved")) == ("Gespart", "Gespeichert")
-    texts.use("")
+    try:
+        assert (texts._("Share"), texts.pgettext("verb", "Share")) == ("Anteil", "Teilen")
+        assert (texts._("Saved"), texts.pgettext("stored", "Saved")) == ("Gespart", "Gespeichert")
+    finally:
+        texts.use("")
     assert texts.pgettext("verb", "Share") == "Share"
