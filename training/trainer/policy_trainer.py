@@ -25,10 +25,10 @@ from training.trainer.sampled import Scorer
 _SEEDS = 11  # differs from the other seeds (training/tokens)
 
 
-class _Policy(GRPOTrainer):  # type: ignore[misc]
+class _Policy(GRPOTrainer):
     """trl's trainer without its own samples: those of a batch are there before the step."""
 
-    loss_is_scaled_for_ga = None  # Trainer divides by the accumulation
+    loss_is_scaled_for_ga = None  # type: ignore[assignment] # Trainer divides by the accumulation
 
     def __init__(self, *, data_collator: Any, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -48,7 +48,7 @@ class _Policy(GRPOTrainer):  # type: ignore[misc]
         return loss, None, None
 
 
-class GRPORun(PreferenceTrainer, _Policy):
+class GRPORun(PreferenceTrainer, _Policy):  # type: ignore[misc]
     """Group relative policy optimization (Shao et al. 2024), with the losses of trl's trainer."""
 
     placeholder: ClassVar[dict[str, Any]] = {"prompt": "a"}
@@ -84,7 +84,7 @@ class GRPORun(PreferenceTrainer, _Policy):
             torch.cat([batch["row"] for batch in batches]).tolist(),
             torch.cat([batch["sample"] for batch in batches]).tolist(),
             answers,
-            ended=[answer[-1:] and answer[-1] in self._ends for answer in answers],
+            ended=[bool(answer) and answer[-1] in self._ends for answer in answers],
             repeats=len(batches[-1]["sample"]) if self._ends_empty(len(batches)) else 0,
         )
         found = advantages(scored, self.context.config)
@@ -143,7 +143,7 @@ class GRPORun(PreferenceTrainer, _Policy):
         # trl divides by the tokens of all ranks and by the accumulation, which GlobalBatchTrainer does itself.
         parts = self.args.world_size * self.args.steps_per_generation
         inputs = inputs | {"num_items_in_batch": inputs["completion_mask"].sum() * parts}
-        loss: torch.Tensor = self._compute_loss(model, inputs)
+        loss: torch.Tensor = self._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
         return loss * self.current_gradient_accumulation_steps, {}
 
     def _longest(self, inputs: dict[str, Any]) -> dict[str, Any]:

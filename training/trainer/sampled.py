@@ -49,8 +49,8 @@ class Scorer:
         )
         self._tokenizer, self._report = tokenizer, report
         renderer = Renderer(tokenizer, ChatSettings.of(config))
-        self._train = _asked(set(data.train.rows.tolist()), data.files, renderer)
-        held_out = set(data.held_out.rows.tolist()) if data.held_out else set()
+        self._train = _asked(set(_rows(data.train)), data.files, renderer)
+        held_out = set(_rows(data.held_out)) if data.held_out else set()
         self._held_out = _asked(held_out, data.held_out_files, renderer)
         self._named: set[str] = set()
 
@@ -66,7 +66,7 @@ class Scorer:
         return total(self.rewards, self._values(self._held_out, rows, self._texts(answers)))
 
     def _texts(self, answers: Sequence[list[int]]) -> list[str]:
-        return self._tokenizer.batch_decode(answers, skip_special_tokens=True)
+        return list(self._tokenizer.batch_decode(answers, skip_special_tokens=True))
 
     def _values(self, asked: Asked, rows: Sequence[int], texts: Sequence[str]) -> dict[str, list[float | None]]:
         """The scores of answers to rows, by reward. A reward that fails is named once."""
@@ -106,6 +106,11 @@ class Scorer:
             every = [None] * dist.get_world_size()
             dist.all_gather_object(every, mine)
         return every
+
+
+def _rows(view: Any) -> list[int]:
+    """The numbers of a view's rows in the data."""
+    return list(view.rows.tolist())
 
 
 def _asked(rows: set[int], files: DataRows, renderer: Renderer) -> Asked:
