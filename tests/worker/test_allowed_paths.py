@@ -111,6 +111,12 @@ def test_an_account_s_run_cannot_push_with_the_server_s_hub_token(folders):
     assert EVERYTHING.problems(config(push_to_hub="bob/model")) == []
 
 
+def test_an_account_s_run_cannot_bring_code_for_its_rewards(folders):
+    run = config(task="grpo", rewards="city", reward_code="def city(prompt, answer, expected):\n    return 1\n")
+    assert [problem.field for problem in allowed().problems(run)] == ["reward_code"]
+    assert EVERYTHING.problems(run) == []
+
+
 def test_the_server_s_user_can_push_on_a_network_address_too(folders, monkeypatch):
     monkeypatch.setenv("LATHE_HOST", "0.0.0.0")
     get_settings.cache_clear()

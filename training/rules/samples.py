@@ -22,8 +22,9 @@ def rewards_are_known(config: RunConfig, machine: Machine) -> Iterator[Conflict]
     try:
         rewards_of(config)
     except UserError as error:
-        field = error.problem.field
-        yield Conflict((field,), f"{error.problem.value!r} in {field} {error.message}", error.fix, {})
+        field, value = error.problem.field, error.problem.value
+        named = field if value is None else f"{value!r} in {field}"
+        yield Conflict((field,), f"{named} {error.message}", error.fix, {})
 
 
 @rule

@@ -23,6 +23,8 @@ QUANTIZED_FROZEN = {"zero_quantized_nontrainable_weights": True}
 
 IN_BACKWARD = {"method": "full", "optimizer_in_backward": True, "max_grad_norm": 0}
 ADAPTER = {"method_options": "adapter_len=10, adapter_layers=2"}
+GRPO = {"task": "grpo", "micro_batch_size": 8, "num_generations": 4}
+JUDGE = '[{"reward": "judge", "url": "http://localhost/v1", "model": "m"}]'
 PREFIX = {"method": "prefix_tuning", "method_options": "num_virtual_tokens=4"}
 
 
@@ -47,6 +49,13 @@ def config(**values: Any) -> RunConfig:
         (CPU, ZERO3 | {"sequence_parallel_size": 2, "task": "dpo"}, "sequence_parallel_size"),
         (CPU, ZERO3 | {"sequence_parallel_size": 2, "packing": "packed"}, "sequence_parallel_size"),
         (CPU, ZERO3 | {"sequence_parallel_size": 2, "streaming": True}, "sequence_parallel_size"),
+        (CPU, GRPO | {"micro_batch_size": 6}, "num_generations"),
+        (CPU, GRPO | {"packing": "packed"}, "packing"),
+        (CPU, GRPO | {"batch_order": "by_length"}, "batch_order"),
+        (CPU, GRPO | {"kl_coefficient": 0.1, "method": "full"}, "kl_coefficient"),
+        (CPU, GRPO | {"kl_coefficient": 0.1, "lora_init": "pissa"}, "lora_init"),
+        (CPU, GRPO | PREFIX, "method"),
+        (FOUR_V100, GRPO | ZERO3 | {"sequence_parallel_size": 2}, "sequence_parallel_size"),
         (ONE_H100, {"method": "full", "precision": "fp16", "weights_precision": "fp16"}, "weights_precision"),
         (CPU, ZERO3 | {"strategy": "fsdp", "method": "adalora"}, "strategy"),
         (CPU, ZERO3 | {"strategy": "fsdp", "method": "lily"}, "strategy"),
@@ -335,3 +344,33 @@ def test_overflow_in_fp16_is_foretold_from_the_model_s_config(tmp_path: Path, na
     on_v100 = [item.changes for item in check(config(model=str(tmp_path)), FOUR_V100)]
     assert on_v100 == [{"precision": "fp32"}] * bool(sure)  # auto is fp16 there
     assert check(config(model=str(tmp_path)), ONE_H100) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "field", "words"),
+    [
+        ({"rewards": ""}, "rewards", "rewards is empty"),
+        ({"rewards": "exact_macth"}, "rewards", "'exact_macth' in rewards is unknown"),
+        ({"rewards": "judge"}, "rewards", "option url: Field required"),
+        ({"rewards": JUDGE}, "rewards", "asked for every sample"),
+        ({"rewards": "other.py:city"}, "rewards", "is not sent with a run"),
+        (
+            {"rewards": "city", "reward_code": "def town(prompt, answer, expected):\n    return 1\n"},
+            "rewards",
+            "is unknown",
+        ),
+        ({"rewards": "city", "reward_code": "def city(\n"}, "reward_code", "is not valid Python"),
+    ],
+)
+def test_rewards_that_a_run_cannot_use_are_named_before_it_starts(
+    values: dict[str, Any], field: str, words: str
+) -> None:
+    blocking = [conflict for conflict in check(config(**GRPO | values), CPU) if conflict.blocking]
+    assert [conflict.settings[0] for conflict in blocking] == [field]
+    assert words in blocking[0].reason and blocking[0].fix
+
+
+def test_functions_of_the_code_are_rewards_by_their_name() -> None:
+    code = "def city(prompt, answer, expected):\n    return answer == expected\n"
+    values = {"rewards": "city * 2, exact_match", "reward_code": code}
+    assert not [conflict for conflict in check(config(**GRPO | values), CPU) if conflict.blocking]
