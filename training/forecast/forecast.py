@@ -106,6 +106,7 @@ class Forecast:
 def full_batch(config: RunConfig) -> Batch:
     """A micro batch of rows of maximum length: the worst case for unknown data."""
     rows, length = config.micro_batch_size * (2 if config.task.pairs else 1), config.max_length
+    length += config.max_completion_length if config.task.samples else 0
     if config.task is Task.SEQ2SEQ:
         target = config.max_target_length or length
         return Batch(rows, length, rows * length, rows * target, target, rows * target)

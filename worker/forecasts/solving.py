@@ -38,7 +38,12 @@ def solved(
     for question in questions:
         config, card = setup.config, setup.card
         solution = solve.solve(question, config, card, forecast, longest=setup.longest, cheapest_first=order)
-        if simulate and question in _SIMULATED and (guess := _guess(solution, setup.config)):
+        if (
+            simulate
+            and not setup.config.task.samples
+            and question in _SIMULATED
+            and (guess := _guess(solution, setup.config))
+        ):
             solution = _simulated(solution, guess, setup, forecast)
         answers.append(solution)
     return answers

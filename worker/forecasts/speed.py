@@ -44,6 +44,9 @@ def speed_of(setup: Setup, prices: Prices | None = None) -> Speed:
     config, card, rows = setup.config, setup.card, setup.rows
     if card is None:
         return Speed(notes=("Cannot say how long it takes: speed is estimated only for GPUs.",))
+    if config.task.samples:
+        note = "Cannot say how long it takes: the time of drawing samples depends on their lengths."
+        return Speed(steps=steps_of(config, rows), notes=(note,))
     ideal, (low, high) = roofline(config, setup.shape, card, mean_batch(setup)), setup.calibration.efficiency
     seconds = ideal.seconds(high), ideal.seconds(low)
     rate = ideal.tokens / seconds[1], ideal.tokens / seconds[0]
@@ -129,6 +132,7 @@ def steps_of(config: RunConfig, rows: RowLengths | None) -> int | None:
         return None
     cut, _ = _trained(config, rows)
     count = len(cut) * (1 - config.eval_split) if config.eval_split < 1 else len(cut) - config.eval_split
+    count *= config.num_generations if config.task.samples else 1
     if config.packing is Packing.PACKED:
         count *= float(cut.mean()) / config.max_length
     return max(ceil(max(count, 1) * config.epochs / config.global_batch_size), 1)

@@ -112,3 +112,10 @@ def test_prices_are_stored_for_their_user_and_order_the_gpus(database: str) -> N
     with pytest.raises(PriceError):
         notify.change_preferences(price_gpu_hour="a lot")
     assert prices.of_user(LOCAL).kwh == 0.3
+
+
+def test_a_run_on_samples_counts_them_as_rows_and_says_why_its_time_is_not_known() -> None:
+    sampled = config(task="grpo", num_generations=8, micro_batch_size=16, epochs=2)
+    of_samples = speed.speed_of(Setup(sampled, SHAPE, H100, ROWS))
+    assert of_samples.steps == 1000 * 8 * 2 // 16 and of_samples.hours is None
+    assert "drawing samples" in of_samples.notes[0]
