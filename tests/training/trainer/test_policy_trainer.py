@@ -1,6 +1,7 @@
 """GRPO: samples, advantages, and losses that are those of a plain loop on the same samples, whatever the split."""
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,15 @@ from trainer_process import Trained, start, train_here
 from transformers import AutoModelForCausalLM
 
 from training.config.run_config import RunConfig
-from training.run_folder.events import Note, Planned
+from training.run_folder.events import Metrics, Note, Planned, Resumed
+from training.run_folder.paths import checkpoint_dir
 from training.trainer.generation import Sampler
 from training.trainer.groups import advantages
 from training.trainer.sampled import Scored
 
 CPU = torch.device("cpu")
 STEPS, RATE, LONGEST = 3, 0.1, 6
+NAMES = ("loss", "grad_norm", "reward", "completion_length")
 CODE = """
 def letters(prompt, answer, expected, row):
     return len(set(answer)) / 10 + row["number"] / 100
@@ -198,7 +201,7 @@ def test_two_ranks_draw_the_same_samples_and_train_as_one(tmp_path: Path, home: 
     split = {"micro_batch_size": 2, "gradient_accumulation_steps": 2, "strategy": "ddp", "num_processes": 2}
     shared = start(tmp_path / "shared", home / "model", home / "rows.jsonl", **SETTINGS | split)
     assert shared.finish() == 0, shared.log()
-    for name in ("loss", "grad_norm", "reward", "completion_length"):
+    for name in NAMES:
         assert list(shared.series(name).values()) == pytest.approx(
             list(alone.series(name).values()), rel=1e-4, abs=1e-6
         )
@@ -241,3 +244,15 @@ def test_the_epoch_keeps_the_samples_of_a_prompt_together() -> None:
     assert order is not None and len(order) == 12
     groups = np.asarray(order.epoch(0)).reshape(3, 4)
     assert sorted(groups[:, 0] // 4) == [0, 1, 2] and (groups % 4 == np.arange(4)).all()
+
+
+@pytest.mark.train
+def test_a_resumed_run_draws_the_same_samples(tmp_path: Path, home: Path) -> None:
+    settings = SETTINGS | {"max_steps": 4, "save_steps": 2, "epochs": 4}
+    whole = train_here(tmp_path / "run", home / "model", home / "rows.jsonl", **settings)
+    shutil.rmtree(checkpoint_dir(tmp_path / "run", 4))
+    values = {step: [whole.series(name)[step] for name in NAMES] for step in (3, 4)}
+    resumed = train_here(tmp_path / "run", home / "model", home / "rows.jsonl", **settings)
+    (start,) = resumed.of(Resumed)
+    taken = [event for event in resumed.of(Metrics) if "reward" in event.values][-2:]
+    assert start.step == 2 and {event.step: [event.values[name] for name in NAMES] for event in taken} == values
