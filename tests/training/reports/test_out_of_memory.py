@@ -172,7 +172,7 @@ def test_a_report_is_stored_with_its_attempt_and_shown_as_a_sentence(failed_run:
         values = document(session, failed_run.id).model_dump(mode="json")
         (attempt,) = runs.attempts(session=session, run_id=failed_run.id)
     assert values["attempts"][0]["out_of_memory"]["batches"] == asdict(REPORT)["batches"]
-    for words in (page(values, 0), str(run_attempts.listed([attempt]))):
+    for words in (page(values, 0), str(run_attempts.listed([attempt], explained=False))):
         assert (
             "Out of GPU memory on rank 1 in the backward pass of step 12, micro step 2. Tried to allocate 2.0 GiB"
             in words
@@ -183,7 +183,8 @@ def test_a_report_is_stored_with_its_attempt_and_shown_as_a_sentence(failed_run:
 
 def test_a_run_with_policy_ask_resumes_with_less_memory(failed_run: PlayedRun) -> None:
     less = "micro batch size 1, gradient accumulation 4"
-    assert run_attempts.proposal(failed_run.row) == f"Resume with {less}"
+    assert run_attempts.proposal(failed_run.row, continues=True) == f"Resume with {less}"
+    assert run_attempts.proposal(failed_run.row, continues=False) == f"Train from the start with {less}"
     with db.write() as session:
         runs.resume(session=session, run_id=failed_run.id, step_down=True)
     assert failed_run.claim().row.stepped_down == REPORT.step_down
