@@ -14,7 +14,7 @@ from transformers import Trainer
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from training.batches.layout import evaluating
-from training.config.choices import PolicyLoss
+from training.config.choices import PolicyLoss, Strategy
 from training.trainer.answering import end_tokens
 from training.trainer.evaluation import Means
 from training.trainer.generation import Sampler, continued
@@ -107,7 +107,16 @@ class GRPORun(PreferenceTrainer, _Policy):  # type: ignore[misc]
     def _continued(self, prompts: Sequence[list[int]], choose: Any) -> list[list[int]]:
         longest = self.context.config.max_completion_length
         with evaluating(self.model), self.compute_loss_context_manager():
-            return continued(self.model, prompts, longest, self._ends, self._padding, self.args.device, choose)
+            answers = continued(self.model, prompts, longest, self._ends, self._padding, self.args.device, choose)
+        self._forget_order()
+        return answers
+
+    def _forget_order(self) -> None:
+        """Lets ZeRO-3 record again in which order a step needs the weights: what it has recorded are forward passes alone."""
+        if self.context.config.strategy is Strategy.ZERO3:
+            coordinator = self.model_wrapped.optimizer.parameter_offload.get_param_coordinator()
+            if not coordinator.is_invalid_trace():
+                coordinator._invalidate_trace()
 
     def _batch(
         self, prompts: Sequence[list[int]], answers: Sequence[list[int]], values: Sequence[float]
@@ -134,6 +143,7 @@ class GRPORun(PreferenceTrainer, _Policy):  # type: ignore[misc]
         kept = inputs["completion_ids"].shape[1]
         with evaluating(self.model), self.accelerator.unwrap_model(self.model).disable_adapter():
             logps: torch.Tensor = self._get_per_token_logps_and_entropies(self.model, tokens, mask, kept)[0]
+        self._forget_order()
         return logps
 
     def model_loss(self, model: torch.nn.Module, inputs: dict[str, Any]) -> tuple[torch.Tensor, Any]:

@@ -19,6 +19,7 @@ NO_PLACES = {
     "name", "stratify_by", "loss_field", "weight_field",  # fields of the rows
     "modules_to_save",  # names in the model
     "report_project",
+    "rewards",
 }  # fmt: skip
 
 

@@ -196,9 +196,10 @@ def test_a_run_is_that_of_a_plain_loop_on_its_samples(
 
 
 @pytest.mark.train
-def test_two_ranks_draw_the_same_samples_and_train_as_one(tmp_path: Path, home: Path) -> None:
+@pytest.mark.parametrize("strategy", ["ddp", "zero3", "fsdp"])
+def test_two_ranks_draw_the_same_samples_and_train_as_one(tmp_path: Path, home: Path, strategy: str) -> None:
     alone = train_here(tmp_path / "alone", home / "model", home / "rows.jsonl", **SETTINGS)
-    split = {"micro_batch_size": 2, "gradient_accumulation_steps": 2, "strategy": "ddp", "num_processes": 2}
+    split = {"micro_batch_size": 2, "gradient_accumulation_steps": 2, "strategy": strategy, "num_processes": 2}
     shared = start(tmp_path / "shared", home / "model", home / "rows.jsonl", **SETTINGS | split)
     assert shared.finish() == 0, shared.log()
     for name in NAMES:
