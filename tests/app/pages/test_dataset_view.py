@@ -13,7 +13,7 @@ from app.format.rows import visible
 from app.pages.dataset.mapping import KINDS, for_kind, kind_of, missing_roles, partial, paths
 from app.pages.dataset.state import ViewState
 from app.pages.dataset.tokens import counts, curve, pieces
-from app.web.templating import macros
+from app.web.templating import PARTS
 
 SCRIPT = "<script>alert(1)</script>"
 
@@ -296,7 +296,7 @@ def test_problems_name_file_row_field_and_fix():
         "fix": "Fill it in.",
         "rows": 3,
     }
-    html = " ".join(macros("parts.html").issues([issue]).split())
+    html = " ".join(PARTS.issues([issue]).split())
     assert "a.jsonl, 3 rows, the first is row 1,204, output:" in html and "is empty. <em>Fill it in.</em>" in html
 
 
