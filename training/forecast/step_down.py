@@ -47,7 +47,8 @@ _FSDP_OFFLOADED: Changes = {"offload_param": "cpu"}
 LOADING, OPTIMIZER = "loading model", "optimizer"
 PART_OF = {
     "loading": LOADING, "start": LOADING, "check": "forward", "forward": "forward", "backward": "backward", "layer": "backward",
-    "encoder": "backward", "gradients": "backward", "optimizer": OPTIMIZER, "evaluating": "forward", "saving": "saving",
+    "encoder": "backward", "gradients": "backward", "optimizer": OPTIMIZER, "evaluating": "forward", "sampling": "forward",
+    "saving": "saving",
 }  # fmt: skip
 """The part of a step in which the moment of a forecast's peak lies (training/forecast/forecast.py)."""
 

@@ -84,6 +84,18 @@ def the_kl_divergence_needs_the_original_weights(config: RunConfig, machine: Mac
 
 
 @rule
+def the_clip_of_cispo_is_a_ratio(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.task.samples and config.policy_loss is PolicyLoss.CISPO and config.clip_high < 1:
+        yield Conflict(
+            ("clip_high", "policy_loss"),
+            f"cispo weights each token by the ratio of new to old probability, at most clip_high, and {config.clip_high:g} "
+            "is below the ratio of an unchanged model, 1.",
+            "Set clip_high to 5.",
+            {"clip_high": 5.0},
+        )
+
+
+@rule
 def good_samples_are_not_clipped_sooner(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
     if config.task.samples and config.clip_high < config.clip_low and config.policy_loss is not PolicyLoss.CISPO:
         yield Conflict(

@@ -68,6 +68,11 @@ def tokens_dir(run_dir: Path) -> Path:
     return run_dir / "tokens"
 
 
+def rewards_dir(run_dir: Path) -> Path:
+    """The folder with the code of the rewards, in a folder for each rank: ranks start at the same time."""
+    return run_dir / "rewards"
+
+
 def checkpoints_dir(run_dir: Path) -> Path:
     """The folder for checkpoints."""
     return run_dir / "checkpoints"

@@ -96,8 +96,8 @@ def together(first: Mapping[str, Trouble], second: Mapping[str, Trouble]) -> dic
 class RewardProcess:
     """A process that scores samples; it is started again after it was ended. Use it as a context manager.
 
-    `code` has the files of the rewards' functions, which are written to `folder`. Judges are asked by the process that uses this
-    object, with the key that `judge_key` has for an address.
+    `code` has the files of the rewards' functions, which are written to `folder`; no other process uses it. Judges are asked by the
+    process that uses this object, with the key that `judge_key` has for an address.
     """
 
     def __init__(

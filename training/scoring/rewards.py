@@ -6,11 +6,13 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.scoring.built_in import JUDGE, REWARDS
+
+if TYPE_CHECKING:  # the reward process reads no configuration
+    from training.config.run_config import RunConfig
 
 OWN = re.compile(r"(?P<file>[\w.-]+\.py):(?P<function>[A-Za-z_]\w*)")
 _WEIGHTED = re.compile(r"(?P<name>[^*]+?)\s*(?:\*\s*(?P<weight>[^*]+))?")
@@ -71,7 +73,7 @@ CODE_FILE = "rewards.py"
 """The file of a run's own functions."""
 
 
-def rewards_of(config: RunConfig) -> tuple[Reward, ...]:
+def rewards_of(config: "RunConfig") -> tuple[Reward, ...]:
     """The rewards of a run; a name that is not built in is a function of its `reward_code`.
 
     Raises:

@@ -159,7 +159,7 @@ def make_trainer(
             attend_without_groups(loaded, config)
         reference["ref_model"] = loaded.requires_grad_(False)
     if config.task.samples:
-        from training.trainer.sampled import Scorer
+        from training.trainer.scorer import Scorer
 
         reference["scorer"] = Scorer(config, data, tokenizer, run_dir, report)
     rows = dataset(config, data.train, data.files)

@@ -15,12 +15,12 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from training.batches.layout import evaluating
 from training.config.choices import PolicyLoss, Strategy
+from training.trainer.advantages import Advantages, advantages
 from training.trainer.answering import end_tokens
 from training.trainer.evaluation import Means
 from training.trainer.generation import Sampler, continued
-from training.trainer.groups import Advantages, advantages
 from training.trainer.preference_trainers import PreferenceTrainer
-from training.trainer.sampled import Scorer
+from training.trainer.scorer import Scorer
 
 _SEEDS = 11  # differs from the other seeds (training/tokens)
 
@@ -52,6 +52,7 @@ class GRPORun(PreferenceTrainer, _Policy):  # type: ignore[misc]
     """Group relative policy optimization (Shao et al. 2024), with the losses of trl's trainer."""
 
     placeholder: ClassVar[dict[str, Any]] = {"prompt": "a"}
+    _rewarded = 0  # rows of the last held-out batch to which a reward applies
 
     def __init__(self, *, scorer: Scorer, **arguments: Any) -> None:
         super().__init__(reward_funcs=[_no_reward], **arguments)
@@ -77,32 +78,30 @@ class GRPORun(PreferenceTrainer, _Policy):  # type: ignore[misc]
             return []
         start = time.perf_counter()
         self.throughput.add(torch.tensor(0), 0)  # its clock runs while samples are drawn
-        prompts = [prompt for batch in batches for prompt in _prompts(batch)]
-        answers = self._drawn(prompts, torch.cat([batch["sample"] for batch in batches]).tolist())
+        answers = [self._drawn(batch) for batch in batches]  # by micro batch, which bounds the memory
         drawn = time.perf_counter()
         scored = self._scorer.scored(
             torch.cat([batch["row"] for batch in batches]).tolist(),
             torch.cat([batch["sample"] for batch in batches]).tolist(),
-            answers,
-            ended=[bool(answer) and answer[-1] in self._ends for answer in answers],
-            repeats=len(batches[-1]["sample"]) if self._ends_empty(len(batches)) else 0,
+            [answer for part in answers for answer in part],
+            ends=self._ends,
+            repeats=len(answers[-1]) if self._ends_empty(len(batches)) else 0,
         )
         found = advantages(scored, self.context.config)
         self._note(found, {"generate_seconds": drawn - start, "score_seconds": time.perf_counter() - drawn})
-        own, filled, first = found.of(scored[self.args.process_index]), [], 0
-        for batch in batches:
-            last = first + len(batch["sample"])
-            filled.append(self._batch(prompts[first:last], answers[first:last], own[first:last]))
-            first = last
-        return filled
+        own = iter(found.of(scored[self.args.process_index]))
+        return [
+            self._batch(list(_prompts(batch)), part, [next(own) for _ in part])
+            for batch, part in zip(batches, answers, strict=True)
+        ]
 
-    def _drawn(self, prompts: Sequence[list[int]], samples: Sequence[int]) -> list[list[int]]:
-        """One sample for each prompt, as tokens."""
+    def _drawn(self, batch: dict[str, Any]) -> list[list[int]]:
+        """One sample for each prompt of a micro batch, as tokens."""
         config, device = self.context.config, self.args.device
         epoch = self._batches.epoch if self._batches else 0
-        seeds = [(config.seed, epoch, sample, _SEEDS) for sample in samples]
+        seeds = [(config.seed, epoch, sample, _SEEDS) for sample in batch["sample"].tolist()]
         sampler = Sampler(seeds, config.max_completion_length, config.temperature, device)
-        return self._continued(prompts, sampler)
+        return self._continued(list(_prompts(batch)), sampler)
 
     def _continued(self, prompts: Sequence[list[int]], choose: Any) -> list[list[int]]:
         longest = self.context.config.max_completion_length
@@ -178,14 +177,15 @@ class GRPORun(PreferenceTrainer, _Policy):  # type: ignore[misc]
         return torch.stack([mask.sum() for mask in masks]).sum(), len(masks[0])
 
     def held_out_reward(self, inputs: dict[str, Any]) -> torch.Tensor:
-        """Answers the prompts of a batch greedily, and returns the mean reward, of shape ()."""
+        """Answers the prompts of a batch greedily, and returns the mean reward of those to which one applies, of shape ()."""
         answers = self._continued(list(_prompts(inputs)), lambda logits, _: logits.argmax(dim=-1))
-        rewards = [reward or 0.0 for reward in self._scorer.held_out(inputs["row"].tolist(), answers)]
-        return torch.tensor(rewards, device=self.args.device).mean()
+        rewards = [reward for reward in self._scorer.held_out(inputs["row"].tolist(), answers) if reward is not None]
+        self._rewarded = len(rewards)
+        return torch.tensor(rewards or [0.0], device=self.args.device).mean()
 
-    def measures(self, loss: torch.Tensor, inputs: dict[str, Any]) -> Means:
+    def measures(self, loss: torch.Tensor, inputs: dict[str, Any]) -> Means:  # noqa: ARG002 the rows with a reward count
         """Returns minus the mean reward as the loss, and the mean reward."""
-        rows = loss.new_tensor(float(len(inputs["row"])))
+        rows = loss.new_tensor(float(self._rewarded))
         return {"loss": (loss, rows), "reward": (-loss, rows)}
 
     def _note(self, found: Advantages, seconds: dict[str, float]) -> None:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from training.errors import UserError
 from training.files import write_whole
@@ -15,9 +15,6 @@ from training.scoring.request import COLUMNS, RECORDS_FILE, EvaluationRequest
 from training.scoring.reward_process import RewardProcess, Trouble, together
 from training.scoring.rewards import Sample
 from worker.allowed_rewards import judge_key
-
-if TYPE_CHECKING:
-    pass
 
 _BATCH = 256
 _ROWS_FIX = "Give rows to which it applies, or leave it out."

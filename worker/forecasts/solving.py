@@ -34,16 +34,12 @@ def solved(
         return estimate_run(placed, advises=False).forecast
 
     order = prices.cheapest_first(price) if price else None
+    simulates = simulate and not setup.config.task.samples
     answers = []
     for question in questions:
         config, card = setup.config, setup.card
         solution = solve.solve(question, config, card, forecast, longest=setup.longest, cheapest_first=order)
-        if (
-            simulate
-            and not setup.config.task.samples
-            and question in _SIMULATED
-            and (guess := _guess(solution, setup.config))
-        ):
+        if simulates and question in _SIMULATED and (guess := _guess(solution, setup.config)):
             solution = _simulated(solution, guess, setup, forecast)
         answers.append(solution)
     return answers

@@ -82,10 +82,10 @@ def worst_batches_of(config: RunConfig, counts: RowLengths, *, flat: bool) -> li
     rows, sizes = _TrainingRows(train, source[train], target[train], counts.sets, flat), [kind[train] for kind in kinds]
     if config.task.samples:  # of the greatest length
         train = np.repeat(train, config.num_generations)
-        longest = source[train] + config.max_completion_length
+        answers = np.full_like(train, config.max_completion_length)
         rows, sizes = (
-            _TrainingRows(train, longest, np.full_like(train, config.max_completion_length), counts.sets, flat),
-            [longest],
+            _TrainingRows(train, source[train] + answers, answers, counts.sets, flat),
+            [source[train] + answers],
         )
     if config.task is Task.PRETRAINING:  # it truncates no row
         text, _, pieces = chunks(lengths[train], config.max_length)

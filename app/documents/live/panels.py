@@ -77,11 +77,11 @@ PANELS = (
     ),
     Panel(
         "samples",
-        "Samples that teach nothing",
+        "Shares of prompts and samples",
         (
-            Line("all_equal_groups", "prompts whose samples score alike", "--chart-1", smooth=True),
-            Line("cut_off", "cut off at the maximum length", "--chart-2", smooth=True),
-            Line("unscored", "without a reward", "--chart-4", smooth=True),
+            Line("all_equal_groups", "prompts with equal rewards", "--chart-1", smooth=True),
+            Line("cut_off", "samples cut off", "--chart-2", smooth=True),
+            Line("unscored", "samples without a reward", "--chart-4", smooth=True),
         ),
         from_zero=True,
     ),
@@ -198,14 +198,12 @@ def _set_panels(ranks: Ranks) -> list[Panel]:
     """The losses of several data sets, and each of several rewards; a set has the same color in both panels."""
     panels = []
     for prefix, title in _SET_PANELS:
-        named = REWARD_OF if prefix == REWARD_OF else LOSS_OF
-        names = sorted({name.partition(named)[2] for name in ranks if is_of_set(name) and named in name})
-        colors = [_COLORS[number % len(_COLORS)] for number in range(len(names))]
+        kind = prefix.removeprefix("eval_")
+        names = sorted({name.partition("/")[2] for name in ranks if name.removeprefix("eval_").startswith(kind)})
         lines = (
-            Line(f"{prefix}{name}", name, color, smooth=prefix != f"eval_{LOSS_OF}")
-            for name, color in zip(names, colors, strict=True)
+            Line(f"{prefix}{name}", name, _COLORS[number % len(_COLORS)], smooth=prefix == kind)
+            for number, name in enumerate(names)
         )
-        panels.append(
-            Panel(prefix.strip("/").replace("/", "_") + "_of_sets", title, tuple(lines), log=named == LOSS_OF)
-        )
+        key = prefix.strip("/").replace("/", "_") + "_of_sets"
+        panels.append(Panel(key, title, tuple(lines), log=kind == LOSS_OF))
     return panels

@@ -11,6 +11,7 @@ from training.forecast import gpus as cards
 from training.forecast.advice import advise
 from training.forecast.forecast import estimate
 from training.forecast.formula.activations import Batch
+from training.forecast.formula.moments import MOMENTS
 from training.forecast.step_down import PART_OF, first_step, next_rung, saves_memory
 from training.model_info.families import shape_of
 from training.rules import check
@@ -112,3 +113,7 @@ def test_every_advice_with_four_bit_weights_takes_less_than_the_same_without() -
         assert (
             one.forecast.peak_bytes < estimate(stepped_down(asked, unpacked), shape, card=T4, batch=smaller).peak_bytes
         )
+
+
+def test_each_moment_of_a_forecast_has_a_part_of_the_step_to_make_smaller() -> None:
+    assert set(PART_OF) == set(MOMENTS)

@@ -50,6 +50,7 @@ def config(**values: Any) -> RunConfig:
         (CPU, ZERO3 | {"sequence_parallel_size": 2, "packing": "packed"}, "sequence_parallel_size"),
         (CPU, ZERO3 | {"sequence_parallel_size": 2, "streaming": True}, "sequence_parallel_size"),
         (CPU, GRPO | {"micro_batch_size": 6}, "num_generations"),
+        (CPU, GRPO | {"policy_loss": "cispo"}, "clip_high"),
         (CPU, GRPO | {"packing": "packed"}, "packing"),
         (CPU, GRPO | {"batch_order": "by_length"}, "batch_order"),
         (CPU, GRPO | {"kl_coefficient": 0.1, "method": "full"}, "kl_coefficient"),

@@ -17,9 +17,9 @@ from transformers import AutoModelForCausalLM
 from training.config.run_config import RunConfig
 from training.run_folder.events import Metrics, Note, Planned, Resumed
 from training.run_folder.paths import checkpoint_dir
+from training.trainer.advantages import advantages
 from training.trainer.generation import Sampler
-from training.trainer.groups import advantages
-from training.trainer.sampled import Scored
+from training.trainer.scorer import Scored
 
 CPU = torch.device("cpu")
 STEPS, RATE, LONGEST = 3, 0.1, 6
@@ -37,7 +37,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def scored(sample: int, reward: float | None) -> Scored:
-    return Scored(sample, sample // 4, "answer", 3, ended=True, scores={"one": reward}, reward=reward)
+    return Scored(sample, 3, ended=True, scores={"one": reward}, reward=reward)
 
 
 def config(**settings: Any) -> RunConfig:
@@ -68,7 +68,7 @@ def test_a_sample_to_which_no_reward_applies_is_in_no_mean_and_teaches_nothing()
 
 
 def test_a_repeated_row_at_the_end_of_an_epoch_does_not_count() -> None:
-    last = Scored(0, 0, "answer", 3, ended=True, scores={"one": 9.0}, reward=9.0, repeats=True)
+    last = Scored(0, 3, ended=True, scores={"one": 9.0}, reward=9.0, repeats=True)
     mine = [*(scored(number, float(number % 2)) for number in range(4)), last]
     found = advantages([mine], config(scale_rewards="none"))
     assert found.of(mine) == [-0.5, 0.5, -0.5, 0.5, 0.0]

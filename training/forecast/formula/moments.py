@@ -136,17 +136,20 @@ def _evaluating(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes
 
 
 def _sampling(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) -> Parts:
-    """Keys and values of all samples of a step on a rank, at full length, and a second copy of one layer's, to which a token is
-    added; the logits of their next tokens."""
+    """Keys and values of the samples of a micro batch at full length, and a second copy of one layer's, to which a token is added;
+    the logits of their next tokens."""
     if not config.task.samples:
         return {}
-    rows = config.micro_batch_size * config.gradient_accumulation_steps
     stacks = (shape.decoder, *shape.more)
     widest = max(stack.kv_heads * stack.head_dim for stack in stacks)
     layers = sum(stack.layers * stack.kv_heads * stack.head_dim for stack in stacks) + widest
-    logits = rows * shape.vocab * float(sizes.compute + _FP32 + _SUMS_BYTES)
+    logits = batch.rows * shape.vocab * float(sizes.compute + _FP32 + _SUMS_BYTES)
     buffers = sizes.buffers + sizes.gathered.with_logits
-    return {"activations": 2.0 * layers * sizes.compute * rows * batch.length, "logits": logits, "buffers": buffers}
+    return {
+        "activations": 2.0 * layers * sizes.compute * batch.rows * batch.length,
+        "logits": logits,
+        "buffers": buffers,
+    }
 
 
 def _sharded(

@@ -1,6 +1,6 @@
 """Scores the samples of a rank in a process of its own, and exchanges the scores with the other ranks."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -13,6 +13,7 @@ from training.config.run_config import RunConfig
 from training.data.example import Row
 from training.data.rows import DataRows, read_files
 from training.reports.report import Report
+from training.run_folder.paths import rewards_dir
 from training.scoring.reward_process import RewardProcess
 from training.scoring.rewards import CODE_FILE, Reward, Sample, rewards_of, total
 from training.tokens.rendering import Renderer
@@ -24,12 +25,10 @@ Asked = dict[int, tuple[str, str, Row]]
 
 @dataclass(frozen=True)
 class Scored:
-    """A sample and its scores: its number in the epoch, its row in the data, tokens, whether it `ended` itself, the score of each
-    reward, and their weighted sum. None where no reward applies. `repeats`: it does not count."""
+    """A sample and its scores: its number in the epoch, its tokens, whether it `ended` itself, the score of each reward, and their
+    weighted sum. None where no reward applies. `repeats`: it does not count."""
 
     sample: int
-    row: int
-    answer: str
     tokens: int
     ended: bool
     scores: dict[str, float | None]
@@ -41,12 +40,11 @@ class Scorer:
     """The rewards of a run on one rank: a context in which their process runs."""
 
     def __init__(
-        self, config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, folder: Path, report: Report
+        self, config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, run_dir: Path, report: Report
     ) -> None:
         self.rewards: tuple[Reward, ...] = rewards_of(config)
-        self._process = RewardProcess(
-            self.rewards, {CODE_FILE: config.reward_code} if config.reward_code else {}, folder
-        )
+        code = {CODE_FILE: config.reward_code} if config.reward_code else {}
+        self._process = RewardProcess(self.rewards, code, rewards_dir(run_dir) / str(report.rank))
         self._tokenizer, self._report = tokenizer, report
         renderer = Renderer(tokenizer, ChatSettings.of(config))
         self._train = _asked(set(_rows(data.train)), data.files, renderer)
@@ -69,7 +67,7 @@ class Scorer:
         return list(self._tokenizer.batch_decode(answers, skip_special_tokens=True))
 
     def _values(self, asked: Asked, rows: Sequence[int], texts: Sequence[str]) -> dict[str, list[float | None]]:
-        """The scores of answers to rows, by reward. A reward that fails is named once."""
+        """The scores of answers to rows, by reward. What goes wrong with a reward is said once."""
         samples = [
             Sample(asked[row][0], text.strip(), asked[row][1].strip(), asked[row][2])
             for row, text in zip(rows, texts, strict=True)
@@ -78,7 +76,7 @@ class Scorer:
         for name, trouble in scores.troubles.items():
             if name not in self._named:
                 self._named.add(name)
-                self._report.warn(f"The reward {name} failed: {trouble.sentence}")
+                self._report.warn(f"Reward {name}: {trouble.sentence}.")
         return scores.values
 
     def scored(
@@ -87,16 +85,16 @@ class Scorer:
         samples: Sequence[int],
         answers: Sequence[list[int]],
         *,
-        ended: Sequence[bool],
+        ends: Collection[int],
         repeats: int,
     ) -> list[list[Scored]]:
-        """The samples of each rank with their scores; the last `repeats` of this rank do not count. A collective."""
-        texts = self._texts(answers)
-        values = self._values(self._train, rows, texts)
+        """The samples of each rank with their scores. A sample ends itself by one of the tokens `ends`. The last `repeats` of this
+        rank do not count. A collective."""
+        values = self._values(self._train, rows, self._texts(answers))
         sums, counted = total(self.rewards, values), len(samples) - repeats
         mine = [
             Scored(
-                sample, rows[index], texts[index], len(answers[index]), bool(ended[index]),
+                sample, len(answers[index]), bool(answers[index]) and answers[index][-1] in ends,
                 {name: of_rows[index] for name, of_rows in values.items()}, sums[index], index >= counted,
             )
             for index, sample in enumerate(samples)

@@ -7,7 +7,7 @@ import numpy as np
 
 from training.config.choices import ScaleRewards
 from training.config.run_config import RunConfig
-from training.trainer.sampled import Scored
+from training.trainer.scorer import Scored
 
 _SMALLEST = 1e-4  # added to a standard deviation, as in trl
 
@@ -25,7 +25,7 @@ class Advantages:
         return [0.0 if scored.repeats else self.values[scored.sample] for scored in mine]
 
     def metrics(self) -> dict[str, float]:
-        """Means over the samples of a step, by name; `all_equal_groups` is the share of prompts that teach nothing."""
+        """Means over the samples of a step, by name; `all_equal_groups` is the share of prompts with equal rewards."""
         rewards = np.array([np.nan if one.reward is None else one.reward for one in self.samples])
         counted = rewards[~np.isnan(rewards)]
         metrics = {
