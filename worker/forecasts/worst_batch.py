@@ -66,8 +66,6 @@ def worst_batches_of(config: RunConfig, counts: RowLengths, *, flat: bool) -> li
         kinds = [source + target, source, target]
     else:
         source = np.minimum(lengths, limit)
-        if config.task.samples:
-            first_trained = np.where(lengths > limit, -1, first_trained)
         target, kinds = np.maximum(source - np.maximum(first_trained, 1), 0), [source]
     try:
         selected = select(
@@ -80,7 +78,7 @@ def worst_batches_of(config: RunConfig, counts: RowLengths, *, flat: bool) -> li
     if not len(train):
         return []
     rows, sizes = _TrainingRows(train, source[train], target[train], counts.sets, flat), [kind[train] for kind in kinds]
-    if config.task.samples:  # of the greatest length
+    if config.task.samples:  # of the greatest length, to prompts that are at most as long as their rows
         train = np.repeat(train, config.num_generations)
         answers = np.full_like(train, config.max_completion_length)
         rows, sizes = (

@@ -190,6 +190,7 @@ def test_pretraining_splits_texts_and_other_tasks_define_their_loss_themselves(i
     data_cost._states.clear()
     assert "1 of 40 rows is split. <a" in data_chooser.describe(item.id, MODEL, "64", task="pretraining")[0]
     assert "1 of 40 rows is truncated. <a" in data_chooser.describe(item.id, MODEL, "64", task="seq2seq")[0]
+    assert "Prompts of more than 64 tokens are left out." in data_chooser.describe(item.id, MODEL, "64", task="grpo")[0]
     assert 'class="ready"' in beside_start(data=item.id, max_length="64", task="pretraining")
 
 

@@ -65,9 +65,9 @@ def test_a_largest_batch_in_the_first_step_comes_with_those_of_later_steps() -> 
         assert max(one.longest for one in found) == LIMIT
 
 
-def test_samples_have_their_greatest_length_and_long_prompts_none() -> None:
+def test_samples_have_their_greatest_length_and_prompts_at_most_the_maximum_length() -> None:
     settings = {"model": "m", "data": "d", "task": "grpo", "num_generations": 4, "micro_batch_size": 4, "eval_split": 0}
     run = RunConfig.model_validate(settings | {"max_length": 100, "max_completion_length": 50})
-    counts = RowLengths(np.array([30, 80, 101]), np.array([0, 0, 0]))
+    counts = RowLengths(np.array([30, 80, 400]), np.array([0, 0, 0]))
     worst = worst_batches_of(run, counts, flat=False)[0]
-    assert worst.lengths == [130] * 4 and worst.answers == [50] * 4 and worst.rows == [2] * 4
+    assert worst.lengths == [150] * 4 and worst.answers == [50] * 4 and worst.rows == [3] * 4
