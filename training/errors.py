@@ -122,3 +122,7 @@ _NO_MEMORY = ("CUDA out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_
 
 class StopRequested(BaseException):
     """Raised to stop the run on request, anywhere before training: no `except Exception` of a library may catch it."""
+
+
+class ReviewRequested(StopRequested):
+    """Raised where a run stops before its first step, so that a person reads its samples."""

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
-from training.errors import StopRequested, UserError
+from training.errors import ReviewRequested, StopRequested, UserError
 from training.ranks.stopping import StopSignal, die_with_parent
 from training.redaction import redact_output
 from training.reports.report import Report
 from training.rules import check
 from training.run_folder import checkpoints
-from training.run_folder.events import DIVERGED, PAUSED, Finished, Resumed
+from training.run_folder.events import DIVERGED, PAUSED, REVIEW, Finished, Resumed
 from training.run_folder.paths import CONFIG_FILE, checkpoint_step
 from training.unused_libraries import leave_out
 
@@ -47,7 +47,8 @@ def main() -> None:
         if not (stop.ends_the_start or isinstance(error, StopRequested)):
             report.failed(error)
             raise
-        report.for_run(Finished(outcome="stopped", step=0, summary={}))
+        outcome = REVIEW if isinstance(error, ReviewRequested) else "stopped"
+        report.for_run(Finished(outcome=outcome, step=0, summary={}))
         exit_process()  # without cleanup, since other ranks may have exited already
 
 

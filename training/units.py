@@ -1,5 +1,6 @@
-"""Formats and reads sizes in bytes, for pages, commands, messages and records."""
+"""Formats and reads sizes in bytes, and formats durations, for pages, commands, messages and records."""
 
+import math
 import re
 from decimal import Decimal
 
@@ -37,3 +38,19 @@ def parse_size(text: str) -> int:
     if match is None or match[2] not in _BYTES:
         raise ValueError(text)
     return int(Decimal(match[1]) * _BYTES[match[2]])
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds in at most two units: "0.4 s", "12 s", "2 min 5 s", "3 h 12 min", "2 d 4 h"."""
+    if seconds is None or not math.isfinite(seconds):
+        return NONE
+    if seconds < 1:
+        return f"{max(seconds, 0):.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

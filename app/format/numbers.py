@@ -5,9 +5,12 @@ from datetime import datetime
 from typing import Any
 
 from app.texts import ngettext
+from training import units
 from training.units import NONE
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would compute a cell that begins so
+
+duration = units.duration
 
 
 def energy(joules: float | None) -> str:
@@ -16,22 +19,6 @@ def energy(joules: float | None) -> str:
         return NONE
     hours = joules / 3600
     return f"{hours / 1000:,.2f} kWh" if hours >= 1000 else f"{hours:.3g} Wh"
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds in at most two units: "0.4 s", "12 s", "2 min 5 s", "3 h 12 min", "2 d 4 h"."""
-    if seconds is None or not math.isfinite(seconds):
-        return NONE
-    if seconds < 1:
-        return f"{max(seconds, 0):.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours} h"
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def coarse(seconds: float) -> str:

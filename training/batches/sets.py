@@ -142,24 +142,24 @@ class RankBatches(Sampler[list[Any]]):
     """
 
     def __init__(self, order: Order, micro_batch: int, rank: int = 0, world: int = 1) -> None:
-        self._order, self._size, self._rank, self._world = order, micro_batch, rank, world
+        self.order, self._size, self._rank, self._world = order, micro_batch, rank, world
         self.epoch = 0
 
     @property
     def units(self) -> int:
         """Rows or packs in an epoch."""
-        return len(self._order)
+        return len(self.order)
 
     @property
     def ends_empty(self) -> bool:
         """True if no rows are left for this rank in its last micro batch."""
-        return self._start(len(self) - 1) >= len(self._order)
+        return self._start(len(self) - 1) >= len(self.order)
 
     def __len__(self) -> int:
-        return turns(len(self._order), self._size, self._world)
+        return turns(len(self.order), self._size, self._world)
 
     def __iter__(self) -> Iterator[list[Any]]:
-        units = self._order.epoch(self.epoch)
+        units = self.order.epoch(self.epoch)
         for turn in range(len(self)):
             start = self._start(turn)
             yield list(units[start : start + self._size]) or [units[0]]

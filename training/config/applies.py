@@ -102,6 +102,8 @@ SAMPLING = (
     "num_generations",
     "max_completion_length",
     "temperature",
+    "baseline_prompts",
+    "stop_after_baseline",
     "policy_loss",
     "scale_rewards",
     "clip_low",

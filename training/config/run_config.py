@@ -163,6 +163,8 @@ class RunConfig(BaseModel):
     num_generations: int = setting(8, "grpo: samples for each prompt, which are compared with each other. Their number divides the global batch size.", Group.MODEL, label="Samples per prompt", ge=2, le=1024)
     max_completion_length: int = setting(512, "grpo: maximum length of a sample in tokens.", Group.MODEL, ge=1, le=1_048_576)
     temperature: float = setting(1.0, "grpo: temperature of sampling. Below 1 the samples differ less.", Group.MODEL, label="Sampling temperature", advanced=True, gt=0, le=10)
+    baseline_prompts: int = setting(16, "grpo: prompts for which the untrained model draws samples before the first step. If nothing can be learned from them, the run ends and says why. 0: none.", Group.MODEL, ge=0, le=4096)
+    stop_after_baseline: bool = setting(False, "grpo: stop after these samples, so that you can read them. Resume trains.", Group.MODEL)
 
     method: Method = setting(Method.LORA, "Training method. lora: trains low-rank matrices, the base model is frozen. qlora: LoRA on a base model quantized to 4 or 8 bits. full: trains all weights. docs/methods.md lists PEFT's other methods.", Group.METHOD, basic=4)
     method_options: Options = setting(None, "Options of the method. Example: r=8, layers_to_transform=[0, 1]. docs/methods.md lists them.", Group.METHOD)

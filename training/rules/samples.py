@@ -105,3 +105,14 @@ def good_samples_are_not_clipped_sooner(config: RunConfig, machine: Machine) -> 
             {"clip_high": config.clip_low},
             blocking=False,
         )
+
+
+@rule
+def a_run_stops_only_after_samples(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.task.samples and config.stop_after_baseline and not config.baseline_prompts:
+        yield Conflict(
+            ("stop_after_baseline", "baseline_prompts"),
+            "stop_after_baseline waits for samples of the untrained model, and baseline_prompts is 0.",
+            "Set baseline_prompts to 16.",
+            {"baseline_prompts": 16},
+        )

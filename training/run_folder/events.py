@@ -18,6 +18,8 @@ from training.redaction import redact
 
 PAUSED = "paused"
 """The outcome of a run that has reached the step at which its sweep decides."""
+REVIEW = "review"
+"""The outcome of a run that stops before its first step, so that a person reads its samples."""
 DIVERGED = "diverged"
 """The outcome of a run whose loss or gradient was no longer finite."""
 LOSS_OF = "loss/"
@@ -212,7 +214,8 @@ class OutOfMemory(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Finished(Event):
-    """The program has ended. `outcome` is finished, stopped on request, paused at the step of PAUSE_VARIABLE, or diverged.
+    """The program has ended. `outcome` is finished, stopped on request, paused at the step of PAUSE_VARIABLE, stopped for a
+    review, or diverged.
 
     A diverged run's `summary` is that of its best checkpoint, with `diverged_at`, the step at which it ended; without one it has
     only `diverged_at`, and to resume with other settings `changes`.

@@ -40,6 +40,8 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]
         if state.global_step == 0 and wants_probe(self._trainer.context.config, args.device.type):
             with self._report.during("probing"):
                 probe(self._trainer, self._trainer.context.tracker)
+        if state.global_step == 0:
+            self._trainer.before_first_step()
         self._report.enter("training")
         self._report.memory(state.global_step, always=True)
         self._trainer.pace.begin(state.global_step, active=self._stop.group is not None)

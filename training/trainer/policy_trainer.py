@@ -15,8 +15,10 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from training.batches.layout import evaluating
 from training.config.choices import PolicyLoss, Strategy
+from training.errors import ReviewRequested
 from training.trainer.advantages import Advantages, advantages
 from training.trainer.answering import end_tokens
+from training.trainer.baseline import take_baseline
 from training.trainer.evaluation import Means
 from training.trainer.generation import Sampler, continued
 from training.trainer.preference_trainers import PreferenceTrainer
@@ -57,14 +59,33 @@ class GRPORun(PreferenceTrainer, _Policy):  # type: ignore[misc]
     def __init__(self, *, scorer: Scorer, **arguments: Any) -> None:
         super().__init__(reward_funcs=[_no_reward], **arguments)
         config = self.context.config
-        self.beta, self._scorer = config.kl_coefficient, scorer
-        self._ends = end_tokens(self.model.generation_config, self.processing_class)
+        self.beta, self.scorer = config.kl_coefficient, scorer
+        self.ends = end_tokens(self.model.generation_config, self.processing_class)
         self._padding = int(self.processing_class.pad_token_id)
 
     def train(self, resume_from_checkpoint: str | None = None, **named: Any) -> Any:
         """Trains; the process that scores the samples ends with it."""
-        with self._scorer:
+        with self.scorer:
             return super().train(resume_from_checkpoint, **named)
+
+    def before_first_step(self) -> None:
+        """Draws samples of the untrained model, if the run wants them.
+
+        Raises:
+            UserError: nothing can be learned from them.
+            StopRequested: the run stops for a person to read them.
+        """
+        super().before_first_step()
+        config = self.context.config
+        if config.baseline_prompts:
+            take_baseline(self)
+            if config.stop_after_baseline:
+                raise ReviewRequested
+
+    def first_samples(self, most: int) -> list[int]:
+        """The first samples of the run, as indexes of its data set: those of whole prompts."""
+        assert self._batches
+        return [int(index) for index in self._batches.order.epoch(0)[:most]]
 
     def get_batch_samples(self, batches: Iterator[Any], *arguments: Any) -> tuple[list[Any], None]:
         """The micro batches of a step, with samples in place of prompts."""
@@ -78,13 +99,13 @@ class GRPORun(PreferenceTrainer, _Policy):  # type: ignore[misc]
             return []
         start = time.perf_counter()
         self.throughput.add(torch.tensor(0), 0)  # its clock runs while samples are drawn
-        answers = [self._drawn(batch) for batch in batches]  # by micro batch, which bounds the memory
+        answers = [self.drawn(batch) for batch in batches]  # by micro batch, which bounds the memory
         drawn = time.perf_counter()
-        scored = self._scorer.scored(
+        scored = self.scorer.scored(
             torch.cat([batch["row"] for batch in batches]).tolist(),
             torch.cat([batch["sample"] for batch in batches]).tolist(),
             [answer for part in answers for answer in part],
-            ends=self._ends,
+            ends=self.ends,
             repeats=len(answers[-1]) if self._ends_empty(len(batches)) else 0,
         )
         found = advantages(scored, self.context.config)
@@ -95,7 +116,7 @@ class GRPORun(PreferenceTrainer, _Policy):  # type: ignore[misc]
             for batch, part in zip(batches, answers, strict=True)
         ]
 
-    def _drawn(self, batch: dict[str, Any]) -> list[list[int]]:
+    def drawn(self, batch: dict[str, Any]) -> list[list[int]]:
         """One sample for each prompt of a micro batch, as tokens."""
         config, device = self.context.config, self.args.device
         epoch = self._batches.epoch if self._batches else 0
@@ -106,7 +127,7 @@ class GRPORun(PreferenceTrainer, _Policy):  # type: ignore[misc]
     def _continued(self, prompts: Sequence[list[int]], choose: Any) -> list[list[int]]:
         longest = self.context.config.max_completion_length
         with evaluating(self.model), self.compute_loss_context_manager():
-            answers = continued(self.model, prompts, longest, self._ends, self._padding, self.args.device, choose)
+            answers = continued(self.model, prompts, longest, self.ends, self._padding, self.args.device, choose)
         self._forget_order()
         return answers
 
@@ -179,7 +200,7 @@ class GRPORun(PreferenceTrainer, _Policy):  # type: ignore[misc]
     def held_out_reward(self, inputs: dict[str, Any]) -> torch.Tensor:
         """Answers the prompts of a batch greedily, and returns the mean reward of those to which one applies, of shape ()."""
         answers = self._continued(list(_prompts(inputs)), lambda logits, _: logits.argmax(dim=-1))
-        rewards = [reward for reward in self._scorer.held_out(inputs["row"].tolist(), answers) if reward is not None]
+        rewards = [reward for reward in self.scorer.held_out(inputs["row"].tolist(), answers) if reward is not None]
         self._rewarded = len(rewards)
         return torch.tensor(rewards or [0.0], device=self.args.device).mean()
 

@@ -117,6 +117,9 @@ class ReportingTrainer(CheckpointingTrainer):
             )
         )
 
+    def before_first_step(self) -> None:
+        """Called once per attempt that trains from the first step, after the probe. A collective."""
+
     def _run_epoch(self, *arguments: Any, **named: Any) -> None:
         """Trainer's epoch loop, corrected after a resume.
 

@@ -63,6 +63,11 @@ class Scorer:
         """The rewards of answers (tokens) to held-out rows."""
         return total(self.rewards, self._values(self._held_out, rows, self._texts(answers)))
 
+    def of_expected(self, rows: Sequence[int]) -> list[float]:
+        """The rewards of the expected answers to training rows, without those to which none applies."""
+        values = self._values(self._train, rows, [self._train[row][1] for row in rows])
+        return [reward for reward in total(self.rewards, values) if reward is not None]
+
     def _texts(self, answers: Sequence[list[int]]) -> list[str]:
         return list(self._tokenizer.batch_decode(answers, skip_special_tokens=True))
 

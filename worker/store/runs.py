@@ -194,6 +194,8 @@ def resume(*, session: Session, run_id: str, step_down: bool = False, changes: C
         message = "has no settings proposed that need less memory."
         raise NotResumable("run", run.id, message, "Resume it with its own settings, or clone it.")
     changed = (proposed if step_down else {}) | (changes or {})
+    if run.config.get("stop_after_baseline"):  # its samples have been read
+        changed |= {"stop_after_baseline": False}
     run.stepped_down = run.stepped_down | changed
     _note(session, run, "queued", f"Resumed{f' with {in_words(changed)}' if changed else ''}.")
     session.flush()

@@ -11,7 +11,7 @@ from training.config.choices import OnOutOfMemory
 from training.config.fields import in_words
 from training.config.run_config import Changes
 from training.errors import UserError
-from training.run_folder.events import DIVERGED, PAUSED, Failed, Finished, OutOfMemory
+from training.run_folder.events import DIVERGED, PAUSED, REVIEW, Failed, Finished, OutOfMemory
 from training.run_folder.full_disk import FullDisk
 from training.run_folder.memory_words import summary
 from worker.store.tables import Request, Status
@@ -93,6 +93,8 @@ def _reported(done: Finished, ending: Ending) -> Verdict | None:
         return Verdict(Status.FINISHED, summary=done.summary)
     if done.outcome == DIVERGED:
         return _diverged(done)
+    if done.outcome == REVIEW and not ending.asked:
+        return Verdict(Status.STOPPED, "It has drawn samples of the untrained model. Resume trains.")
     return at_rung(done) if done.outcome == PAUSED and not ending.asked else None
 
 

@@ -52,6 +52,7 @@ def config(**values: Any) -> RunConfig:
         (CPU, GRPO | {"micro_batch_size": 6}, "num_generations"),
         (CPU, GRPO | {"policy_loss": "cispo"}, "clip_high"),
         (CPU, GRPO | {"packing": "packed"}, "packing"),
+        (CPU, GRPO | {"stop_after_baseline": True, "baseline_prompts": 0}, "stop_after_baseline"),
         (CPU, GRPO | {"batch_order": "by_length"}, "batch_order"),
         (CPU, GRPO | {"kl_coefficient": 0.1, "method": "full"}, "kl_coefficient"),
         (CPU, GRPO | {"kl_coefficient": 0.1, "lora_init": "pissa"}, "lora_init"),

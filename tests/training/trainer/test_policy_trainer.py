@@ -32,7 +32,7 @@ SETTINGS: dict[str, Any] = {
     "task": "grpo", "rewards": "letters, contains*0.5", "reward_code": CODE, "num_generations": 4,
     "max_completion_length": LONGEST, "max_steps": STEPS, "epochs": 1, "precision": "fp32", "optimizer": "sgd", "momentum": 0.0,
     "learning_rate": RATE, "lr_scheduler": "constant", "max_grad_norm": 0.0, "method": "full", "answer_rows": 0, "eval_steps": 0,
-    "eval_split": 0, "max_length": 40, "micro_batch_size": 8, "probe": "on",
+    "eval_split": 0, "max_length": 40, "micro_batch_size": 8, "probe": "on", "baseline_prompts": 0,
 }  # fmt: skip
 
 

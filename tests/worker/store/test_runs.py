@@ -219,6 +219,12 @@ def test_a_resumed_run_goes_to_the_end_of_the_queue(database, new_run, status):
         assert [item.id for item in waiting.waiting(session=session)] == [other.id, run.id]
 
 
+def test_a_resumed_run_does_not_stop_again_for_a_review(database, new_run):
+    run = claim(new_run(stop_after_baseline=True).id)
+    finish(run, Status.STOPPED)
+    assert resume(run).stepped_down == {"stop_after_baseline": False}
+
+
 def test_active_and_finished_runs_cannot_be_resumed(database, new_run):
     run = new_run()
     with pytest.raises(NotResumable, match=f"{run.id}.* is queued already"):

@@ -230,3 +230,10 @@ def test_an_out_of_memory_run_without_smaller_settings_fails_with_advice() -> No
     verdict = judge(ran_out("step_down", None), Ending(exit_code=1))
     assert (verdict.status, verdict.retry) == (Status.FAILED, False)
     assert verdict.error is not None and "max_length" in verdict.error["fix"]
+
+
+def test_a_run_that_waits_for_its_review_is_stopped() -> None:
+    verdict = judge(seen(finished=Finished(outcome="review", step=0, summary={})), Ending(exit_code=0))
+    assert (verdict.status, verdict.reason) == (
+        Status.STOPPED, "It has drawn samples of the untrained model. Resume trains.",
+    )  # fmt: skip

@@ -1,0 +1,148 @@
+"""Samples of the untrained model, drawn before the first step: what a run says of them, and when it ends there."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import make_model
+from trainer_process import Trained, start, train_here
+
+from training.config.run_config import RunConfig
+from training.errors import UserError
+from training.run_folder.events import Finished, Metrics, Note
+from training.trainer.advantages import advantages
+from training.trainer.baseline import Baseline
+from training.trainer.scorer import Scored
+
+NAMES = ("reward", "reward_std", "all_equal_groups", "completion_length", "cut_off")
+CODE = """
+def letters(prompt, answer, expected, row):
+    return len(set(answer)) / 10 + row["number"] / 100
+"""
+SETTINGS: dict[str, Any] = {
+    "task": "grpo", "rewards": "letters", "reward_code": CODE, "num_generations": 4, "max_completion_length": 6, "max_steps": 1,
+    "precision": "fp32", "optimizer": "sgd", "method": "full", "answer_rows": 0, "eval_steps": 0, "eval_split": 0, "max_length": 40,
+    "micro_batch_size": 8, "baseline_prompts": 2, "save_steps": 0,
+}  # fmt: skip
+
+
+def baseline(rewards: Sequence[float | None], *, ended: bool = True) -> Baseline:
+    """That of samples with these rewards, two of each prompt."""
+    config = RunConfig(model="m", data="d", task="grpo", num_generations=2, max_completion_length=9)
+    samples = [
+        Scored(number, 3, ended=ended, scores={"one": reward}, reward=reward) for number, reward in enumerate(rewards)
+    ]
+    return Baseline(advantages([samples], config), config, seconds=2.0)
+
+
+def refusal(rewards: Sequence[float | None], expected: Sequence[float] = (), *, ended: bool = True) -> str:
+    with pytest.raises(UserError) as error:
+        baseline(rewards, ended=ended).check(lambda: expected)
+    return str(error.value)
+
+
+def test_a_run_goes_on_if_the_samples_of_any_prompt_differ_in_reward() -> None:
+    baseline([0.0, 0.0, 0.0, 1.0]).check(lambda: [])
+
+
+def test_without_any_reward_the_expected_answers_tell_whether_the_rewards_work() -> None:
+    assert "The expected answers get 0.75 on average: the rewards work" in refusal([0.0] * 4, [1.0, 0.5])
+    assert "So do the expected answers: probably a reward is wrong." in refusal([0.0] * 4, [0.0, 0.0])
+    assert "train it on the expected answers first" in refusal([0.0] * 4, [1.0]).lower()
+
+
+def test_samples_that_get_all_are_nothing_to_learn_from() -> None:
+    assert "all 4 samples of the untrained model get 1, so that nothing is left to learn" in refusal([1.0] * 4)
+
+
+def test_samples_that_are_all_cut_off_need_a_greater_length() -> None:
+    said = refusal([0.0] * 4, [1.0], ended=False)
+    assert said.startswith("max_completion_length (given: 9): all 4 samples") and "for example to 36" in said
+
+
+def test_prompts_whose_samples_score_alike_have_no_gradient() -> None:
+    assert "the samples of each of 2 prompts have equal rewards" in refusal([0.0, 0.0, 1.0, 1.0])
+
+
+def test_samples_to_which_no_reward_applies_end_the_run() -> None:
+    assert "no reward applies to any of 4 samples" in refusal([None] * 4)
+
+
+def test_every_refusal_says_how_to_train_anyway() -> None:
+    for rewards in ([0.0] * 4, [1.0] * 4, [None] * 4, [0.0, 0.0, 1.0, 1.0]):
+        assert refusal(rewards).endswith("Set baseline_prompts to 0 to train anyway.")
+
+
+def test_many_prompts_with_equal_rewards_are_warned_of() -> None:
+    (solved,) = baseline([1.0] * 19 + [0.0]).warnings()
+    assert solved.startswith("90% of the prompts") and solved.endswith("Choose harder prompts.")
+    (hard,) = baseline([0.0] * 19 + [1.0]).warnings()
+    assert "Choose easier prompts" in hard
+    assert baseline([0.0, 1.0] * 4).warnings() == []
+
+
+def test_many_samples_that_are_cut_off_are_warned_of() -> None:
+    (warning,) = baseline([0.0, 1.0] * 4, ended=False).warnings()
+    assert warning.startswith("100% of the untrained model's samples are cut off after 9 tokens")
+
+
+def test_the_note_tells_the_time_of_the_whole_run() -> None:
+    # 8 samples in 2 s are 0.25 s each; a step has the global batch of them.
+    found = baseline([0.0, 1.0] * 4)
+    seconds = 0.25 * found.config.global_batch_size * 100
+    assert f"those of all 100 steps take {seconds // 60:.0f} min" in found.note(100)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("baseline")
+    make_model(home / "model")
+    rows = [{"prompt": f"say {number}: ", "completion": "abc"[number % 3], "number": number} for number in range(8)]
+    (home / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return home
+
+
+def values(trained: Trained, step: int) -> list[float | None]:
+    (metrics,) = [event.values for event in trained.of(Metrics) if event.step == step and "reward" in event.values]
+    return [metrics[name] for name in NAMES]
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("split", [{}, {"strategy": "ddp", "num_processes": 2, "micro_batch_size": 4}])
+def test_the_samples_of_the_untrained_model_are_those_of_the_first_step(
+    tmp_path: Path, home: Path, split: dict[str, Any]
+) -> None:
+    """Two prompts with four samples are the whole first step."""
+    trained = start(tmp_path / "run", home / "model", home / "rows.jsonl", **SETTINGS | split)
+    assert trained.finish() == 0, trained.log()
+    assert values(trained, 0) == pytest.approx(values(trained, 1))
+    assert any(event.message.startswith("The untrained model has a mean reward of") for event in trained.of(Note))
+
+
+@pytest.mark.train
+def test_prompts_that_do_not_fill_the_ranks_are_counted_once(tmp_path: Path, home: Path) -> None:
+    odd = {"num_generations": 3, "baseline_prompts": 3, "micro_batch_size": 6}
+    alone = train_here(tmp_path / "alone", home / "model", home / "rows.jsonl", **SETTINGS | odd)
+    split = odd | {"strategy": "ddp", "num_processes": 2, "micro_batch_size": 3}
+    shared = start(tmp_path / "shared", home / "model", home / "rows.jsonl", **SETTINGS | split)
+    assert shared.finish() == 0, shared.log()
+    assert values(shared, 0) == pytest.approx(values(alone, 0))
+
+
+@pytest.mark.train
+def test_a_run_without_anything_to_learn_ends_before_its_first_step(tmp_path: Path, home: Path) -> None:
+    settings = SETTINGS | {"rewards": "exact_match", "reward_code": None}
+    trained = start(tmp_path / "run", home / "model", home / "rows.jsonl", **settings)
+    assert trained.finish() == 1
+    assert trained.failure.expected and "all 8 samples of the untrained model are cut off" in trained.failure.message
+    assert not trained.losses()
+
+
+@pytest.mark.train
+def test_a_run_that_is_to_be_reviewed_ends_with_its_samples(tmp_path: Path, home: Path) -> None:
+    trained = start(tmp_path / "run", home / "model", home / "rows.jsonl", **SETTINGS | {"stop_after_baseline": True})
+    assert trained.finish() == 0, trained.log()
+    (finished,) = trained.of(Finished)
+    assert finished.outcome == "review" and not trained.losses() and values(trained, 0)

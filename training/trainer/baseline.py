@@ -1,0 +1,166 @@
+"""The samples of the untrained model, drawn before the first step: whether there is anything to learn from their rewards."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.config.run_config import RunConfig
+from training.errors import StopRequested, UserError
+from training.run_folder.events import Metrics
+from training.trainer.advantages import Advantages, advantages
+from training.units import duration
+
+if TYPE_CHECKING:
+    from training.trainer.policy_trainer import GRPORun
+
+_MANY_EQUAL = 0.85  # of the prompts: most of the time of a step teaches nothing
+_MANY_CUT_OFF = 0.5  # of the samples
+_ANYWAY = "Set baseline_prompts to 0 to train anyway."
+
+ExpectedRewards = Callable[[], Sequence[float]]
+"""Returns the rewards that the expected answers of the same prompts get, as far as one applies."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The samples of the untrained model, and the `seconds` that they took."""
+
+    drawn: Advantages
+    config: RunConfig
+    seconds: float
+
+    def check(self, expected: ExpectedRewards) -> None:
+        """Checks that some prompt has samples with different rewards: others have no gradient.
+
+        Raises:
+            UserError: none has.
+        """
+        count, rewards = len(self.drawn.samples), self.rewards
+        every = f"all {count:,} samples of the untrained model"
+        if not len(rewards):
+            raise _hopeless(f"no reward applies to any of {count:,} samples of the untrained model.", _TRY)
+        if self.drawn.equal_groups < 1:
+            return
+        if self.drawn.metrics()["cut_off"] == 1 and rewards.max() <= 0:
+            longest = self.config.max_completion_length
+            message = (
+                f"{every} are cut off after {longest:,} tokens, and none gets a reward, so that nothing can be learned."
+            )
+            fix = f"Raise it, for example to {4 * longest:,}, or ask for shorter answers in the prompts."
+            raise UserError("max_completion_length", longest, message, f"{fix} {_ANYWAY}")
+        if rewards.min() < rewards.max():
+            message = (
+                f"the samples of each of {self.prompts:,} prompts have equal rewards, so that nothing can be learned."
+            )
+            fix = "Raise num_generations or temperature, or use rewards that tell better samples from worse ones."
+            raise _hopeless(message, fix)
+        if rewards.max() <= 0:
+            raise self._too_hard(every, expected())
+        message = f"{every} get {rewards.max():.3g}, so that nothing is left to learn."
+        raise _hopeless(message, "Choose harder prompts, or rewards that ask for more.")
+
+    def _too_hard(self, every: str, expected: Sequence[float]) -> UserError:
+        """The error for samples without any reward; the expected answers tell whether the rewards work."""
+        lowest = f"{self.rewards.max():.3g}"
+        if expected and max(expected) > 0:
+            message = f"{every} get {lowest}, so that nothing can be learned. The expected answers get "
+            message += (
+                f"{np.mean(expected):.3g} on average: the rewards work, and the prompts are too hard for this model."
+            )
+            return _hopeless(message, "Train it on the expected answers first (task sft), or choose easier prompts.")
+        message = f"{every} get {lowest}, so that nothing can be learned. So do the expected answers: probably a reward is wrong."
+        return _hopeless(message, _TRY)
+
+    def note(self, steps: int) -> str:
+        """What the samples tell, with the time that drawing and scoring those of `steps` steps takes at this rate."""
+        metrics, count = self.drawn.metrics(), len(self.drawn.samples)
+        differ = round((1 - self.drawn.equal_groups) * self.prompts)
+        sentence = (
+            f"The untrained model has a mean reward of {metrics['reward']:.3g} over {count:,} samples. Of {self.prompts:,} "
+            f"prompts, {differ:,} have samples with different rewards. {metrics['cut_off']:.0%} of the samples are cut "
+            f"off; their mean length is {metrics['completion_length']:.3g} tokens."
+        )
+        whole = self.seconds / count * self.config.global_batch_size * steps
+        return f"{sentence} They took {duration(self.seconds)}; at this rate, those of all {steps:,} steps take {duration(whole)}."
+
+    def warnings(self) -> list[str]:
+        """What makes a step teach less than it could, each with its fix."""
+        metrics, warnings = self.drawn.metrics(), []
+        if self.drawn.equal_groups >= _MANY_EQUAL:
+            warnings.append(
+                f"{self.drawn.equal_groups:.0%} of the prompts have samples with equal rewards, which change nothing (mean "
+                f"reward {metrics['reward']:.3g}). {'Choose harder prompts.' if self._mostly_solved else _EASIER}"
+            )
+        if metrics["cut_off"] >= _MANY_CUT_OFF:
+            warnings.append(
+                f"{metrics['cut_off']:.0%} of the untrained model's samples are cut off after "
+                f"{self.config.max_completion_length:,} tokens. Raise max_completion_length, or reward short answers."
+            )
+        return warnings
+
+    @property
+    def rewards(self) -> NDArray[np.float64]:
+        """The rewards of the samples to which one applies, of shape (samples,)."""
+        return np.array([sample.reward for sample in self.drawn.samples if sample.reward is not None])
+
+    @property
+    def prompts(self) -> int:
+        return len(self.drawn.samples) // self.config.num_generations
+
+    @property
+    def _mostly_solved(self) -> bool:
+        """True if most samples get the highest reward."""
+        return bool(np.mean(self.rewards == self.rewards.max()) > 0.5)
+
+
+_TRY = "Look at the samples, and try the rewards on rows: lathe reward."
+_EASIER = "Choose easier prompts, raise num_generations, or train on the expected answers first (task sft)."
+
+
+def _hopeless(message: str, fix: str) -> UserError:
+    return UserError("rewards", None, message, f"{fix} {_ANYWAY}")
+
+
+def take_baseline(trainer: "GRPORun") -> Baseline:
+    """Draws samples for the first prompts of the run with the weights as they are, reports them as step 0, and checks them.
+
+    They are those that the first steps draw. A collective.
+
+    Raises:
+        UserError: as `Baseline.check`.
+        StopRequested: a stop is requested meanwhile.
+    """
+    context, config = trainer.context, trainer.context.config
+    with context.report.during("sampling"):
+        start = time.perf_counter()
+        drawn, rows = _drawn(trainer)
+        baseline = Baseline(drawn, config, time.perf_counter() - start)
+        context.report.for_run(Metrics(step=0, values=dict(drawn.metrics())))
+        baseline.check(lambda: trainer.scorer.of_expected(rows))
+    context.report.note(baseline.note(trainer.state.max_steps))
+    for warning in baseline.warnings():
+        context.report.warn(warning)
+    return baseline
+
+
+def _drawn(trainer: "GRPORun") -> tuple[Advantages, list[int]]:
+    """The samples of all ranks, and the rows of their prompts. The last sample of a rank with fewer is repeated."""
+    args, config = trainer.args, trainer.context.config
+    every = trainer.first_samples(config.baseline_prompts * config.num_generations)
+    mine, most = every[args.process_index :: args.world_size], -(-len(every) // args.world_size)
+    repeats, size = most - len(mine), config.micro_batch_size
+    asked: list[dict[str, Any]] = [trainer.train_dataset[index] for index in mine + every[:1] * repeats]
+    answers: list[list[int]] = []
+    for begin in range(0, most, size):
+        if trainer.context.stop.agreed():
+            raise StopRequested
+        trainer.context.report.progress(begin * args.world_size, len(every))
+        answers += trainer.drawn(trainer.data_collator(asked[begin : begin + size]))
+    rows, samples = [row["row"] for row in asked], [row["sample"] for row in asked]
+    scored = trainer.scorer.scored(rows, samples, answers, ends=trainer.ends, repeats=repeats)
+    prompts = sorted({trainer.train_dataset[index]["row"] for index in every})
+    return advantages(scored, config), prompts
