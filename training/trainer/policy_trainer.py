@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from transformers import Trainer
 from trl.trainer.grpo_trainer import GRPOTrainer
@@ -16,7 +17,9 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from training.batches.layout import evaluating
 from training.config.choices import PolicyLoss, Strategy
 from training.errors import ReviewRequested
+from training.run_folder.events import Note
 from training.trainer.advantages import Advantages, advantages
+from training.trainer.alarms import Alarms
 from training.trainer.answering import end_tokens
 from training.trainer.baseline import take_baseline
 from training.trainer.evaluation import Means
@@ -61,6 +64,7 @@ class GRPORun(PreferenceTrainer, _Policy):  # type: ignore[misc]
         config = self.context.config
         self.beta, self.scorer = config.kl_coefficient, scorer
         self.ends = end_tokens(self.model.generation_config, self.processing_class)
+        self._alarms, self._held_out_rewards = Alarms(config), list[float]()
         self._padding = int(self.processing_class.pad_token_id)
 
     def train(self, resume_from_checkpoint: str | None = None, **named: Any) -> Any:
@@ -78,7 +82,7 @@ class GRPORun(PreferenceTrainer, _Policy):  # type: ignore[misc]
         super().before_first_step()
         config = self.context.config
         if config.baseline_prompts:
-            take_baseline(self)
+            self._alarms.begin(take_baseline(self).drawn.metrics())
             if config.stop_after_baseline:
                 raise ReviewRequested
 
@@ -109,6 +113,7 @@ class GRPORun(PreferenceTrainer, _Policy):  # type: ignore[misc]
             repeats=len(answers[-1]) if self._ends_empty(len(batches)) else 0,
         )
         found = advantages(scored, self.context.config)
+        self._report(self._alarms.after_step(found.metrics()))
         self._note(found, {"generate_seconds": drawn - start, "score_seconds": time.perf_counter() - drawn})
         own = iter(found.of(scored[self.args.process_index]))
         return [
@@ -202,7 +207,20 @@ class GRPORun(PreferenceTrainer, _Policy):  # type: ignore[misc]
         answers = self._continued(list(_prompts(inputs)), lambda logits, _: logits.argmax(dim=-1))
         rewards = [reward for reward in self.scorer.held_out(inputs["row"].tolist(), answers) if reward is not None]
         self._rewarded = len(rewards)
+        self._held_out_rewards += rewards
         return torch.tensor(rewards or [0.0], device=self.args.device).mean()
+
+    def evaluate(self, *arguments: Any, **named: Any) -> dict[str, float]:
+        """Evaluates, and warns if the rewards of held-out prompts fall."""
+        self._held_out_rewards = []
+        metrics: dict[str, float] = super().evaluate(*arguments, **named)
+        spread = float(np.std(self._held_out_rewards)) if self._held_out_rewards else 0.0
+        self._report(self._alarms.after_evaluation(self.state.log_history, spread, len(self.eval_dataset)))
+        return metrics
+
+    def _report(self, notes: Sequence[Note]) -> None:
+        for note in notes:
+            self.context.report.for_run(note)
 
     def measures(self, loss: torch.Tensor, inputs: dict[str, Any]) -> Means:  # noqa: ARG002 the rows with a reward count
         """Returns minus the mean reward as the loss, and the mean reward."""

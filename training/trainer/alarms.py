@@ -1,0 +1,130 @@
+"""What goes wrong while a policy trains on rewards, told once with cause and fix: it stops learning, gets worse, writes longer and
+longer samples, or learns the rewards in place of the task."""
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from training.config.run_config import RunConfig
+from training.run_folder.events import Note
+
+STEPS = 10
+"""Steps whose samples an alarm compares with those of the start."""
+_SOME = 5  # steps after which a fall of the reward is told
+_SURE = 3  # standard errors
+_LONGER, _MANY_CUT_OFF, _FALL, _SOLVED = 1.5, 0.5, 0.05, 0.95
+
+Values = Mapping[str, float]
+"""Means over the samples of a step, as `Advantages.metrics` names them."""
+
+
+class Alarms:
+    """Watches the steps of an attempt. `start` are the values of the untrained model, or of the attempt's first steps."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config, self._told = config, set[str]()
+        self._start: Values | None = None
+        self._steps: deque[Values] = deque(maxlen=STEPS)
+        self._best = -math.inf
+
+    def begin(self, start: Values) -> None:
+        """Takes the values of the untrained model."""
+        self._start = start
+
+    def after_step(self, values: Values) -> list[Note]:
+        """The alarms after a step with these values."""
+        self._steps.append(values)
+        self._best = max(self._best, values["reward"]) if not math.isnan(values["reward"]) else self._best
+        if self._start is None and len(self._steps) == _SOME:
+            self._start = _means(self._steps)
+        if self._start is None:
+            return []
+        return self._new(
+            {"equal": self._equal(), "lower": self._lower(self._start), "longer": self._longer(self._start)}
+        )
+
+    def after_evaluation(self, history: Sequence[Mapping[str, Any]], spread: float, rows: int) -> list[Note]:
+        """The alarms after an evaluation, the last one in the trainer's log. `spread` is the standard deviation of the rewards of
+        `rows` held-out answers."""
+        found = [(int(entry["step"]), float(entry["eval_reward"])) for entry in history if "eval_reward" in entry]
+        if len(found) < 2:
+            return []
+        (step, now), (best_step, best) = found[-1], max(found[:-1], key=lambda entry: entry[1])
+        certain = _SURE * spread * math.sqrt(2 / max(rows, 1))
+        if now >= best - max(certain, _FALL * abs(best)):
+            return []
+        fell = f"The reward of held-out prompts fell from {best:.3g} (step {best_step:,}) to {now:.3g} (step {step:,})"
+        before, after = _reward_at(history, best_step), _reward_at(history, step)
+        if before is not None and after is not None and after > before:
+            message = f"{fell}, while that of the training samples rose from {before:.3g} to {after:.3g}: the model learns what "
+            message += "the rewards measure, or these prompts, and not the task. Read the samples; add a reward that such samples "
+            return self._new(
+                {"held out": message + "do not get, or more prompts. load_best_at_end keeps the best checkpoint."}
+            )
+        return self._new({"held out": f"{fell}. {self._lower_rate} load_best_at_end keeps the best checkpoint."})
+
+    def _equal(self) -> str | None:
+        if len(self._steps) < STEPS or any(values["all_equal_groups"] < 1 for values in self._steps):
+            return None
+        reward = _means(self._steps)["reward"]
+        message = f"In the last {STEPS} steps all samples of each prompt had the same reward, so that nothing was learned (mean "
+        message += f"reward {reward:.3g}). Stop the run"
+        if self._best <= 0:
+            return f"{message}: raise num_generations or temperature, or use easier prompts."
+        if reward >= _SOLVED * self._best:
+            return f"{message}, or go on with harder prompts: the model has learned what these can teach."
+        return (
+            f"{message}: its samples have become alike. The mean reward was {self._best:.3g} before. {self._lower_rate}"
+        )
+
+    def _lower(self, start: Values) -> str | None:
+        latest = list(self._steps)[-_SOME:]
+        now, error = _means(latest)["reward"], start["reward_std"] / math.sqrt(_SOME * self._config.global_batch_size)
+        if math.isnan(now) or now >= start["reward"] - max(_SURE * error, _FALL * abs(start["reward"])):
+            return None
+        message = (
+            f"The mean reward of the last {_SOME} steps is {now:.3g}, and it was {start['reward']:.3g} at the start: "
+        )
+        return f"{message}training makes the model worse. {self._lower_rate}"
+
+    def _longer(self, start: Values) -> str | None:
+        now = _means(self._steps)
+        if now["cut_off"] < _MANY_CUT_OFF or now["cut_off"] <= start["cut_off"]:
+            return None
+        if now["completion_length"] < _LONGER * start["completion_length"]:
+            return None
+        return (
+            f"Samples have grown from {start['completion_length']:.3g} to {now['completion_length']:.3g} tokens, and "
+            f"{now['cut_off']:.0%} are cut off. Add a reward for their length, or raise max_completion_length "
+            f"({self._config.max_completion_length:,})."
+        )
+
+    @property
+    def _lower_rate(self) -> str:
+        rate = self._config.learning_rate
+        keeps = (
+            ", or set kl_coefficient to 0.05" if self._config.method.adapts and not self._config.kl_coefficient else ""
+        )
+        return f"Lower learning_rate ({rate:g}), for example to {rate / 10:g}{keeps}."
+
+    def _new(self, alarms: Mapping[str, str | None]) -> list[Note]:
+        """Those that were not told yet."""
+        new = {name: text for name, text in alarms.items() if text and name not in self._told}
+        self._told |= set(new)
+        return [Note(message=text, level="warning") for text in new.values()]
+
+
+def _means(steps: Iterable[Values]) -> dict[str, float]:
+    """The mean of each value over the steps that have it; NaN where none has."""
+    every = list(steps)
+    names = {name for values in every for name in values}
+    present = {name: [values[name] for values in every if not math.isnan(values.get(name, math.nan))] for name in names}
+    return {name: fmean(values) if values else math.nan for name, values in present.items()}
+
+
+def _reward_at(history: Sequence[Mapping[str, Any]], step: int) -> float | None:
+    """The reward of training samples that was logged last up to a step."""
+    logged = [float(entry["reward"]) for entry in history if "reward" in entry and int(entry["step"]) <= step]
+    return logged[-1] if logged else None
