@@ -15,7 +15,7 @@ from paths import ROOT
 from played_run import PlayedRun
 from run_files import checkpoint
 
-from training.run_folder.events import CheckpointSaved, Metrics, Note, PhaseStarted
+from training.run_folder.events import CheckpointSaved, Metrics, Note, PhaseStarted, SampleDrawn
 from training.scoring.intervals import mean_interval
 from worker.datasets import datasets
 from worker.diagnosis.diagnosis import diagnose
@@ -40,7 +40,7 @@ class Prepared:
     home: Path
     dataset: str
     heldout: str
-    finished: str  # "sums", on `dataset`: metrics, log, checkpoint, adapter and both evaluations
+    finished: str  # "sums", on `dataset`: metrics, a sample, log, checkpoint, adapter and both evaluations
     failed: str  # "letters", on `dataset`: a diagnosed out-of-memory error
     waiting: str
     sweep: str  # two queued runs
@@ -91,6 +91,12 @@ def _make(folder: Path) -> Prepared:
     finished.report(
         Metrics(step=1, rank=0, values={"host_rss": 5e9}), CheckpointSaved(step=1, path="checkpoint-1", bytes=10)
     )
+    texts = {"prompt": "1", "expected": "2", "text": "3", "file": "sums.jsonl"}
+    finished.report(
+        SampleDrawn(
+            step=1, sample=0, group=0, row=0, **texts, tokens=1, ended=True, scores={"contains": 0.0}, reward=0.0, advantage=0.0
+        )
+    )  # fmt: skip
     finished.report(Note(message="a note")).prints(*[f"line {n}" for n in range(5)], "[rank0]: a warning").end()
     checkpoint(finished.id, 1)
     adapter = get_settings().runs_dir / finished.id / "adapter"

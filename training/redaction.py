@@ -88,6 +88,11 @@ def redact(text: str) -> str:
         text = pattern.sub(replacement, text)
     for secret in _own_secrets():
         text = text.replace(secret, REDACTED)
+    return storable(text)
+
+
+def storable(text: str) -> str:
+    """The text without characters that databases refuse."""
     return text.replace("\0", "").encode("utf-8", "replace").decode()
 
 

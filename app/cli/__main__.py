@@ -13,7 +13,7 @@ from app.cli.runs.queue import queue
 from app.cli.runs.sweep import sweep
 from app.cli.services import doctor, machines, system, up, web, worker
 from app.cli.setting_flags import RunCommand, settings_by_any_name, underscores_too
-from app.cli.take_away import archive, evaluate, evaluations, export, gather, push, restore, reward, verify
+from app.cli.take_away import archive, evaluate, evaluations, export, gather, push, restore, reward, samples, verify
 from app.cli.user import share, token, user
 from training.config.choices import Strategy
 
@@ -260,7 +260,7 @@ def resume(run_id: str, step_down: bool, num_processes: int | None, strategy: st
     cli_run.resume(run_id, step_down=step_down, num_processes=num_processes, strategy=strategy, as_json=as_json)
 
 
-for command in (evaluate, evaluations, reward, export, gather, verify, push, archive, restore):
+for command in (evaluate, evaluations, samples, reward, export, gather, verify, push, archive, restore):
     main.add_command(command)
 
 

@@ -189,3 +189,20 @@ def evaluations(run_id: str, as_json: bool) -> None:
     from app.cli import evaluate as cli_evaluate
 
     cli_evaluate.listing(run_id, as_json=as_json)
+
+
+@click.command(cls=Command)
+@run_argument
+@click.option("--step", type=click.IntRange(0, 2**31 - 1), metavar="N", help="Only of this step; 0 is before training.")
+@click.option("--search", metavar="TEXT", help="Only prompts with this text, there or in a sample.")
+@click.option("--cut-off", is_flag=True, help="Only prompts with a sample that was cut off.")
+@click.option("--equal", is_flag=True, help="Only prompts whose samples all have the same reward.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=5, show_default=True, metavar="N", help="Prompts at most."
+)
+@json_option
+def samples(run_id: str, as_json: bool, **wanted: Any) -> None:
+    """Show the samples that a run of task grpo drew, with their rewards, the last step first."""
+    from app.cli import samples as cli_samples
+
+    cli_samples.samples(run_id, as_json=as_json, **wanted)

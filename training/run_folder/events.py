@@ -116,6 +116,31 @@ class Metrics(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SampleDrawn(Event):
+    """A sample that a step trains on, of task grpo; step 0 is before training. `sample` is its number in the epoch, `group` that of
+    its prompt there, `row` that of the data row in `file`; all from 0.
+
+    `text` is the sample as the rewards get it, `tokens` its length, `ended` false if it was cut off at the greatest length.
+    `scores` are those of each reward, `reward` their weighted sum; None where none applies.
+    """
+
+    kind: ClassVar[str] = "sample"
+    step: int
+    sample: int
+    group: int
+    row: int
+    file: str
+    prompt: str
+    expected: str
+    text: str
+    tokens: int
+    ended: bool
+    scores: dict[str, float | None]
+    reward: float | None
+    advantage: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Progress(Event):
     """The progress of a phase that has no steps: rows tokenized, answered, ..."""
 

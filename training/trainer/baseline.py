@@ -140,6 +140,7 @@ def take_baseline(trainer: "GRPORun") -> Baseline:
         drawn, rows = _drawn(trainer)
         baseline = Baseline(drawn, config, time.perf_counter() - start)
         context.report.for_run(Metrics(step=0, values=dict(drawn.metrics())))
+        trainer.samples.write(0, drawn)
         baseline.check(lambda: trainer.scorer.of_expected(rows))
     context.report.note(baseline.note(trainer.state.max_steps))
     for warning in baseline.warnings():
@@ -161,6 +162,6 @@ def _drawn(trainer: "GRPORun") -> tuple[Advantages, list[int]]:
         trainer.context.report.progress(begin * args.world_size, len(every))
         answers += trainer.drawn(trainer.data_collator(asked[begin : begin + size]))
     rows, samples = [row["row"] for row in asked], [row["sample"] for row in asked]
-    scored = trainer.scorer.scored(rows, samples, answers, ends=trainer.ends, repeats=repeats)
+    scored = trainer.scorer.scored(rows, samples, answers, ends=trainer.ends, repeats=repeats, with_texts=True)
     prompts = sorted({trainer.train_dataset[index]["row"] for index in every})
     return advantages(scored, config), prompts

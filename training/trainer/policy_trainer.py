@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from transformers import Trainer
+from transformers import Trainer, TrainerState
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from training.batches.layout import evaluating
@@ -25,6 +25,7 @@ from training.trainer.baseline import take_baseline
 from training.trainer.evaluation import Means
 from training.trainer.generation import Sampler, continued
 from training.trainer.preference_trainers import PreferenceTrainer
+from training.trainer.samples import SampleWriter
 from training.trainer.scorer import Scorer
 
 _SEEDS = 11  # differs from the other seeds (training/tokens)
@@ -72,6 +73,12 @@ class GRPORun(PreferenceTrainer, _Policy):  # type: ignore[misc]
         with self.scorer:
             return super().train(resume_from_checkpoint, **named)
 
+    def on_model_placed(self, placement: dict[str, Any], state: TrainerState) -> None:
+        """Called when the model is wrapped and placed: the first and last step are known."""
+        super().on_model_placed(placement, state)
+        generations = self.context.config.num_generations
+        self.samples = SampleWriter(self.context.report, generations, state.global_step, state.max_steps)
+
     def before_first_step(self) -> None:
         """Draws samples of the untrained model, if the run wants them.
 
@@ -104,16 +111,20 @@ class GRPORun(PreferenceTrainer, _Policy):  # type: ignore[misc]
         start = time.perf_counter()
         self.throughput.add(torch.tensor(0), 0)  # its clock runs while samples are drawn
         answers = [self.drawn(batch) for batch in batches]  # by micro batch, which bounds the memory
-        drawn = time.perf_counter()
+        drawn, step = time.perf_counter(), self.state.global_step + 1
+        logged = step == 1 or step % self.state.logging_steps == 0  # as the trainer decides it after the step
         scored = self.scorer.scored(
             torch.cat([batch["row"] for batch in batches]).tolist(),
             torch.cat([batch["sample"] for batch in batches]).tolist(),
             [answer for part in answers for answer in part],
             ends=self.ends,
             repeats=len(answers[-1]) if self._ends_empty(len(batches)) else 0,
+            with_texts=logged,
         )
         found = advantages(scored, self.context.config)
         self._report(self._alarms.after_step(found.metrics()))
+        if logged:
+            self.samples.write(step, found)
         self._note(found, {"generate_seconds": drawn - start, "score_seconds": time.perf_counter() - drawn})
         own = iter(found.of(scored[self.args.process_index]))
         return [

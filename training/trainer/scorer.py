@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch.distributed as dist
 from transformers import PreTrainedTokenizerBase
@@ -19,14 +19,26 @@ from training.scoring.rewards import CODE_FILE, Reward, Sample, rewards_of, tota
 from training.tokens.rendering import Renderer
 from training.trainer.prepare import Data
 
-Asked = dict[int, tuple[str, str, Row]]
-"""Prompt, expected answer and columns of rows, by their number over all files."""
+
+class Question(NamedTuple):
+    """A row of the data: prompt, expected answer, all columns, its number in its file from 0, and the name of this file."""
+
+    prompt: str
+    expected: str
+    columns: Row
+    row: int
+    file: str
+
+
+Questions = dict[int, Question]
+"""Questions by the number of their row over all files."""
 
 
 @dataclass(frozen=True)
 class Scored:
     """A sample and its scores: its number in the epoch, its tokens, whether it `ended` itself, the score of each reward, and their
-    weighted sum. None where no reward applies. `repeats`: it does not count."""
+    weighted sum. None where no reward applies. `repeats`: it does not count. `question` and `text` (as the rewards
+    get it) are there if they were asked for."""
 
     sample: int
     tokens: int
@@ -34,6 +46,8 @@ class Scored:
     scores: dict[str, float | None]
     reward: float | None
     repeats: bool = False
+    question: Question | None = None
+    text: str = ""
 
 
 class Scorer:
@@ -47,9 +61,9 @@ class Scorer:
         self._process = RewardProcess(self.rewards, code, rewards_dir(run_dir) / str(report.rank))
         self._tokenizer, self._report = tokenizer, report
         renderer = Renderer(tokenizer, ChatSettings.of(config))
-        self._train = _asked(set(_rows(data.train)), data.files, renderer)
+        self._train = _questions(set(_rows(data.train)), data.files, renderer)
         held_out = set(_rows(data.held_out)) if data.held_out else set()
-        self._held_out = _asked(held_out, data.held_out_files, renderer)
+        self._held_out = _questions(held_out, data.held_out_files, renderer)
         self._named: set[str] = set()
 
     def __enter__(self) -> Self:
@@ -61,21 +75,22 @@ class Scorer:
 
     def held_out(self, rows: Sequence[int], answers: Sequence[list[int]]) -> list[float | None]:
         """The rewards of answers (tokens) to held-out rows."""
-        return total(self.rewards, self._values(self._held_out, rows, self._texts(answers)))
+        return total(self.rewards, self._values([self._held_out[row] for row in rows], self._texts(answers)))
 
     def of_expected(self, rows: Sequence[int]) -> list[float]:
         """The rewards of the expected answers to training rows, without those to which none applies."""
-        values = self._values(self._train, rows, [self._train[row][1] for row in rows])
+        questions = [self._train[row] for row in rows]
+        values = self._values(questions, [question.expected.strip() for question in questions])
         return [reward for reward in total(self.rewards, values) if reward is not None]
 
     def _texts(self, answers: Sequence[list[int]]) -> list[str]:
-        return list(self._tokenizer.batch_decode(answers, skip_special_tokens=True))
+        return [text.strip() for text in self._tokenizer.batch_decode(answers, skip_special_tokens=True)]
 
-    def _values(self, asked: Asked, rows: Sequence[int], texts: Sequence[str]) -> dict[str, list[float | None]]:
-        """The scores of answers to rows, by reward. What goes wrong with a reward is said once."""
+    def _values(self, questions: Sequence[Question], texts: Sequence[str]) -> dict[str, list[float | None]]:
+        """The scores of answers to questions, by reward. What goes wrong with a reward is said once."""
         samples = [
-            Sample(asked[row][0], text.strip(), asked[row][1].strip(), asked[row][2])
-            for row, text in zip(rows, texts, strict=True)
+            Sample(question.prompt, text, question.expected.strip(), question.columns)
+            for question, text in zip(questions, texts, strict=True)
         ]
         scores = self._process.score(samples)
         for name, trouble in scores.troubles.items():
@@ -92,15 +107,18 @@ class Scorer:
         *,
         ends: Collection[int],
         repeats: int,
+        with_texts: bool = False,
     ) -> list[list[Scored]]:
         """The samples of each rank with their scores. A sample ends itself by one of the tokens `ends`. The last `repeats` of this
-        rank do not count. A collective."""
-        values = self._values(self._train, rows, self._texts(answers))
+        rank do not count. `with_texts`: they have their questions and texts. A collective."""
+        questions, texts = [self._train[row] for row in rows], self._texts(answers)
+        values = self._values(questions, texts)
         sums, counted = total(self.rewards, values), len(samples) - repeats
         mine = [
             Scored(
                 sample, len(answers[index]), bool(answers[index]) and answers[index][-1] in ends,
                 {name: of_rows[index] for name, of_rows in values.items()}, sums[index], index >= counted,
+                *((questions[index]._replace(columns={}), texts[index]) if with_texts else ()),
             )
             for index, sample in enumerate(samples)
         ]  # fmt: skip
@@ -116,9 +134,9 @@ def _rows(view: Any) -> list[int]:
     return list(view.rows.tolist())
 
 
-def _asked(rows: set[int], files: DataRows, renderer: Renderer) -> Asked:
-    asked = {}
-    for number, _, _, row, example in read_files(files.files):
+def _questions(rows: set[int], files: DataRows, renderer: Renderer) -> Questions:
+    questions = {}
+    for number, file, place, row, example in read_files(files.files):
         if number in rows and example:
-            asked[number] = (*renderer.question(example), row)
-    return asked
+            questions[number] = Question(*renderer.question(example), row, place, file.name)
+    return questions

@@ -33,6 +33,7 @@ from worker.disk_quota import DiskQuota
 from worker.machine.sizes import size_of
 from worker.runs import archive
 from worker.runs.run_archive import (
+    ADDED,
     EVALUATIONS,
     FILES,
     LOOSE_FILES,
@@ -227,6 +228,8 @@ def _store(source: ZipFile, run: Run, part: Path, quota: DiskQuota) -> Run:
             session.add(run)
             session.flush()
             for name, table in TABLES.items():
+                if name in ADDED and name not in source.namelist():
+                    continue
                 _insert(source, session, name, table, run.id)
             if EVALUATIONS in source.namelist():
                 found = _read_lines(source, EVALUATIONS)

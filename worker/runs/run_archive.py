@@ -1,4 +1,4 @@
-"""A whole run as one ZIP file that another Lathe imports: its row, attempts, metrics, events, log, evaluations and result.
+"""A whole run as one ZIP file that another Lathe imports: its row, attempts, metrics, events, log, samples, evaluations and result.
 
 Checkpoints, tokens and the merged model are not in it. Everything but the result comes from the database, where secrets are
 redacted.
@@ -19,7 +19,7 @@ from training.scoring.request import EVALUATIONS_FOLDER, RECORDS_FILE, Evaluatio
 from worker.settings import get_settings
 from worker.store import database, runs
 from worker.store.runs import NotEnded
-from worker.store.tables import Attempt, Evaluation, LogLine, Metric, MetricRollup, Run, RunEvent, Status
+from worker.store.tables import Attempt, Evaluation, LogLine, Metric, MetricRollup, Run, RunEvent, Sample, Status
 from worker.store.tables.shapes import EvaluationSummary
 
 SCHEMA = 1
@@ -31,8 +31,11 @@ TABLES: dict[str, type[SQLModel]] = {
     "rollups.jsonl": MetricRollup,
     "events.jsonl": RunEvent,
     "log.jsonl": LogLine,
+    "samples.jsonl": Sample,
 }
 """The members of an archive with rows, one JSON object a line, and their tables."""
+ADDED = {"samples.jsonl"}
+"""Members that earlier versions do not know: an archive without such rows has none."""
 EVALUATIONS = "evaluations.jsonl"
 """The member with the evaluations, which archives of earlier versions lack."""
 LOOSE_FILES = (ANSWERS_FILE, LINEAGE_FILE)
@@ -104,6 +107,8 @@ def _chunks(run: Run) -> Iterator[bytes]:
             document = {"schema": SCHEMA, "run": run.model_dump(mode="json", include=set(RUN_FIELDS))}
             stream.write(json.dumps(document, ensure_ascii=False, indent=1).encode())
         for name, table in TABLES.items():
+            if name in ADDED and not _has_rows(table, run.id):
+                continue
             with target.open(_member(name), "w", force_zip64=True) as stream, database.read() as session:
                 # Compressed in memory: a slow download must not keep the database's session open.
                 for lines in _lines(session, table, run.id):
@@ -131,6 +136,12 @@ def _lines(session: Session, table: type[SQLModel], run_id: str) -> Iterator[byt
     for rows in session.exec(rows_of_run).yield_per(_BATCH).partitions():
         values = (row.model_dump(mode="json", exclude=_OWN_KEYS) for row in rows)
         yield "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in values).encode()
+
+
+def _has_rows(table: type[SQLModel], run_id: str) -> bool:
+    columns: Any = table
+    with database.read() as session:
+        return session.exec(select(columns.run_id).where(columns.run_id == run_id).limit(1)).first() is not None
 
 
 def _member(name: str, compression: int = ZIP_DEFLATED) -> ZipInfo:

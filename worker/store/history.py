@@ -14,7 +14,7 @@ from training.redaction import clean, redact
 from training.run_folder import events as trainer
 from training.run_folder.memory_words import summary
 from training.units import byte_size
-from worker.store import database, metrics, outbox
+from worker.store import database, metrics, outbox, samples
 from worker.store.metrics import WHOLE_RUN, Point
 from worker.store.tables import Attempt, Event, LogLine, Metric, Run, RunEvent
 
@@ -51,6 +51,7 @@ def apply(
         _store_report(session, run, event)
         _add_event(session, run, event)
     metrics.add(session=session, run_id=run_id, points=points)
+    samples.add(session=session, run_id=run_id, events=events)
     if any(point.name == "loss" for point in points):
         run.seconds_per_step = _seconds_per_step(session, run) or run.seconds_per_step
     run.event_offset, run.node_offsets = new_offset, run.node_offsets | nodes

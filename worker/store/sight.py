@@ -25,6 +25,7 @@ from worker.store.tables import (
     Run,
     RunEvent,
     RunNode,
+    Sample,
     ServedModel,
     Share,
     Sweep,
@@ -41,7 +42,7 @@ HIDDEN = "hidden-"
 """With what the ids begin that are shown in place of the ids of such runs."""
 
 _OWNED: tuple[Any, ...] = (Run, Sweep, Dataset, ServedModel, PromptSet)
-_OF_RUNS: tuple[Any, ...] = (Build, Evaluation, RunEvent, LogLine, Metric, MetricRollup, RunNode)
+_OF_RUNS: tuple[Any, ...] = (Build, Evaluation, RunEvent, LogLine, Metric, MetricRollup, RunNode, Sample)
 _SHARED = {Run: ["run"], Sweep: ["sweep"], Dataset: ["dataset", "upload"]}
 
 _user: ContextVar[str | None] = ContextVar("user", default=None)

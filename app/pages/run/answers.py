@@ -33,15 +33,13 @@ def shown(run: Run, query: QueryParams) -> dict[str, Any]:
 
 def paged(rows: Sequence[Any], page: str) -> dict[str, Any]:
     """A page of rows (from 1), and which rows these are."""
-    pages = max(ceil(len(rows) / PAGE_ROWS), 1)
+    part = page_of(len(rows), page, PAGE_ROWS)
+    return part | {"rows": rows[part["first"] - 1 : part["last"]]}
+
+
+def page_of(count: int, page: str, size: int) -> dict[str, Any]:
+    """Which of `count` rows are on a page (from 1)."""
+    pages = max(ceil(count / size), 1)
     number = min(max(int(page), 1), pages) if page.isascii() and page.isdecimal() and len(page) < 10 else 1
-    first = (number - 1) * PAGE_ROWS
-    some = rows[first : first + PAGE_ROWS]
-    return {
-        "rows": some,
-        "first": first + 1,
-        "last": first + len(some),
-        "of": len(rows),
-        "page": number,
-        "pages": pages,
-    }
+    first = (number - 1) * size
+    return {"first": first + 1, "last": min(first + size, count), "of": count, "page": number, "pages": pages}

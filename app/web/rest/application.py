@@ -13,7 +13,7 @@ ROUTERS = {
     "app.web.rest.runs": "runs healthz queue",
     "app.web.rest.results": "adapter model merged checkpoint card answers outputs archive config",
     "app.web.live": "live log log-window plots pages",
-    "app.web.rest.records": "log events stream archives",
+    "app.web.rest.records": "log events samples stream archives",
     "app.web.rest.comparing": "compare",
     "app.web.rest.sweeps": "sweeps",
     "app.web.rest.evaluations": "evaluations rewards",

@@ -1,4 +1,4 @@
-"""REST routes of a run's log and events, in parts and as server-sent events, and of runs imported from archives."""
+"""REST routes of a run's log, events and samples, in parts and as server-sent events, and of runs imported from archives."""
 
 import json
 from collections.abc import AsyncIterator, Iterable
@@ -12,14 +12,17 @@ from starlette.concurrency import run_in_threadpool
 from app.access import callers
 from app.documents import records
 from app.documents.records import EventPart, LogPart
+from app.documents.results import samples
+from app.documents.results.samples import SamplePart
 from app.documents.run import RunAnswer, document
 from app.web.rest.openapi import raw_body
 from app.web.rest.received import received
-from app.web.rest.routing import MOST, After, JsonRouter, sends
+from app.web.rest.routing import MOST, After, JsonRouter, Limit, Offset, Reading, sends
 from worker.runs import restore
 from worker.runs.restore import BadArchive
 from worker.store import database
 from worker.store.log_search import Filter, Level
+from worker.store.samples import Order, Wanted
 
 router = JsonRouter()
 
@@ -54,6 +57,28 @@ def show_log(
 def show_events(run_id: str, after: After = 0, limit: Annotated[int, Query(ge=1, le=MOST_LINES)] = 500) -> EventPart:
     """The events of a run, oldest first: phases, checkpoints, warnings, errors. Send `next` as `after` to read on."""
     return records.events(run_id, after=after, limit=limit)
+
+
+@router.get("/api/runs/{run_id}/samples")
+def show_samples(
+    session: Reading,
+    run_id: str,
+    step: Annotated[
+        int | None, Query(ge=0, lt=2**31, description="Of this step. Default: all, the last first.")
+    ] = None,
+    search: Annotated[
+        str, Query(max_length=200, description="Prompts with this text, in any case, there or in a sample.")
+    ] = "",
+    cut_off: Annotated[bool, Query(description="Only prompts with a sample that was cut off.")] = False,
+    equal: Annotated[bool, Query(description="Only prompts whose samples all have the same reward.")] = False,
+    order: Annotated[Order, Query(description="lowest, highest: by the mean of a reward.")] = "drawn",
+    reward: Annotated[str, Query(max_length=200, description="Reward of the order. Default: the total.")] = "",
+    offset: Offset = 0,
+    limit: Limit = 100,
+) -> SamplePart:
+    """The samples that a run of task grpo drew, by prompt, each with its rewards and advantage."""
+    wanted = Wanted(step, search, cut_off, equal, order, reward)
+    return samples.part(session, run_id, wanted, offset=offset, limit=limit)
 
 
 @router.post(

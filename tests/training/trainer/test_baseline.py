@@ -11,7 +11,7 @@ from trainer_process import Trained, start, train_here
 
 from training.config.run_config import RunConfig
 from training.errors import UserError
-from training.run_folder.events import Finished, Metrics, Note
+from training.run_folder.events import Finished, Metrics, Note, SampleDrawn
 from training.trainer.advantages import advantages
 from training.trainer.baseline import Baseline
 from training.trainer.scorer import Scored
@@ -118,6 +118,10 @@ def test_the_samples_of_the_untrained_model_are_those_of_the_first_step(
     trained = start(tmp_path / "run", home / "model", home / "rows.jsonl", **SETTINGS | split)
     assert trained.finish() == 0, trained.log()
     assert values(trained, 0) == pytest.approx(values(trained, 1))
+    before, after = ([one for one in trained.of(SampleDrawn) if one.step == step] for step in (0, 1))
+    assert [(one.sample, one.text, one.reward) for one in before] == [
+        (one.sample, one.text, one.reward) for one in after
+    ]
     assert any(event.message.startswith("The untrained model has a mean reward of") for event in trained.of(Note))
 
 
@@ -137,7 +141,7 @@ def test_a_run_without_anything_to_learn_ends_before_its_first_step(tmp_path: Pa
     trained = start(tmp_path / "run", home / "model", home / "rows.jsonl", **settings)
     assert trained.finish() == 1
     assert trained.failure.expected and "all 8 samples of the untrained model are cut off" in trained.failure.message
-    assert not trained.losses()
+    assert not trained.losses() and len(trained.of(SampleDrawn)) == 8
 
 
 @pytest.mark.train

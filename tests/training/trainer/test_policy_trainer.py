@@ -15,7 +15,7 @@ from trainer_process import Trained, start, train_here
 from transformers import AutoModelForCausalLM
 
 from training.config.run_config import RunConfig
-from training.run_folder.events import Metrics, Note, Planned, Resumed
+from training.run_folder.events import Metrics, Note, Planned, Resumed, SampleDrawn
 from training.run_folder.paths import checkpoint_dir
 from training.trainer.advantages import advantages
 from training.trainer.generation import Sampler
@@ -206,6 +206,32 @@ def test_two_ranks_draw_the_same_samples_and_train_as_one(tmp_path: Path, home: 
         assert list(shared.series(name).values()) == pytest.approx(
             list(alone.series(name).values()), rel=1e-4, abs=1e-6
         )
+    kept, expected = (
+        [(one.step, one.sample, one.group, one.row, one.text, one.scores) for one in trained.of(SampleDrawn)]
+        for trained in (shared, alone)
+    )
+    assert kept == expected and len(kept) == STEPS * 8
+
+
+@pytest.mark.train
+def test_the_samples_of_logged_steps_are_kept_with_what_they_scored(tmp_path: Path, home: Path) -> None:
+    settings = SETTINGS | {"max_steps": 5, "logging_steps": 2, "epochs": 3}
+    trained = train_here(tmp_path / "run", home / "model", home / "rows.jsonl", **settings)
+    kept: list[SampleDrawn] = trained.of(SampleDrawn)
+    assert Counter(one.step for one in kept) == dict.fromkeys(trained.losses(), 8) == {1: 8, 2: 8, 4: 8}
+    rows = [json.loads(line) for line in (home / "rows.jsonl").read_text().splitlines()]
+    rewards = [one.reward for one in kept if one.step == 1 and one.reward is not None]
+    assert np.mean(rewards) == pytest.approx(trained.series("reward")[1])
+    for one in kept:
+        row = rows[one.row]
+        letters = len(set(one.text)) / 10 + row["number"] / 100
+        assert one.file == "rows.jsonl" and one.prompt == row["prompt"] and one.expected == row["completion"]
+        assert one.scores == pytest.approx({"letters": letters, "contains": float(row["completion"] in one.text)})
+        assert one.reward == pytest.approx(letters + 0.5 * (row["completion"] in one.text))
+        assert one.ended or one.tokens == LONGEST
+    for group in {(one.step, one.group) for one in kept}:
+        advantages = [one.advantage for one in kept if (one.step, one.group) == group]
+        assert len(advantages) == 4 and sum(advantages) == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.train

@@ -13,17 +13,21 @@ from commands import lathe
 from played_run import SUMMARY, PlayedRun
 from sqlmodel import SQLModel, func, select
 
-from training.run_folder.events import Metrics, Note
+from training.run_folder.events import Metrics, Note, SampleDrawn
 from training.run_folder.record import Lineage
 from training.scoring.request import EvaluationRequest, evaluation_dir
 from worker.runs import restore, run_archive
 from worker.runs.restore import BadArchive
 from worker.settings import get_settings
-from worker.store import database, evaluations, history, runs, series
+from worker.store import database, evaluations, history, runs, samples, series
 from worker.store.runs import NotEnded
-from worker.store.tables import Attempt, LogLine, Metric, MetricRollup, Run, RunEvent, Status
+from worker.store.tables import Attempt, LogLine, Metric, MetricRollup, Run, RunEvent, Sample, Status
 
 STEPS = 40
+SAMPLE = SampleDrawn(
+    step=1, sample=3, group=1, row=6, file="rows.jsonl", prompt="naïve?", expected="yes", text="no\u2028", tokens=2, ended=False,
+    scores={"city": None, "json": 0.5}, reward=0.5, advantage=-1.0,
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -32,6 +36,7 @@ def finished(home: Path) -> PlayedRun:
     run = PlayedRun("écriture", lora_r=4).claim()
     run.report(*[Metrics(step=step, values={"loss": 1 / step, "grad_norm": None}) for step in range(1, STEPS + 1)])
     run.report(Note(message="a note"), Metrics(step=1, rank=0, values={"host_rss": 5.0}))
+    run.report(SAMPLE)
     answers = SUMMARY["answers"] | {"changes": {"f1": {"better": 3, "worse": 0}}}
     run.prints("first line", "second line: 中文").end(
         summary=SUMMARY | {"answers": answers, "parity": {"adapter": "equal"}}
@@ -97,7 +102,7 @@ def forget(run_id: str) -> None:
 
 def state() -> dict[str, Any]:
     """The number of rows of every table, and the run folders."""
-    tables: list[type[SQLModel]] = [Run, Attempt, Metric, MetricRollup, RunEvent, LogLine]
+    tables: list[type[SQLModel]] = [Run, Attempt, Metric, MetricRollup, RunEvent, LogLine, Sample]
     with database.read() as session:
         counts = {table.__name__: session.exec(select(func.count()).select_from(table)).one() for table in tables}
     return counts | {"folders": sorted(path.name for path in get_settings().runs_dir.iterdir())}
@@ -112,12 +117,17 @@ def contents(run_id: str) -> dict[str, Any]:
             "attempts": [one.model_dump(exclude={"run_id"}) for one in runs.attempts(session=session, run_id=run_id)],
             "series": [vars(line) for line in series.series(session=session, run_id=run_id, points=10)],
             "events": [(one.kind, one.message, one.time) for one in history.events(session=session, run_id=run_id)],
+            "samples": [
+                [one.model_dump(exclude={"run_id"}) for one in group]
+                for group in samples.groups(session=session, run_id=run_id, wanted=samples.Wanted())[0]
+            ],
             "log": [(one.text, one.attempt) for one in history.log_tail(session=session, run_id=run_id)],
         }
 
 
 def test_an_imported_run_is_as_it_was(finished: PlayedRun, packed: Path) -> None:
     before = contents(finished.id)
+    assert before["samples"][0][0]["text"] == SAMPLE.text
     forget(finished.id)
     restored = restore.restore(packed, owner="alice")
     assert restored.id == finished.id
@@ -129,6 +139,15 @@ def test_an_imported_run_is_as_it_was(finished: PlayedRun, packed: Path) -> None
     assert (folder / "adapter.zip").is_file()
     with database.read() as session:
         assert runs.get(session=session, run_id=restored.id).owner == "alice"
+
+
+def test_an_archive_without_samples_is_one_that_earlier_versions_wrote_and_read(home: Path, tmp_path: Path) -> None:
+    run = PlayedRun().claim().end()
+    path = tmp_path / "run.zip"
+    path.write_bytes(b"".join(run_archive.packed(run.id)))
+    with ZipFile(path) as source:
+        assert "samples.jsonl" not in source.namelist()
+    assert contents(restore.restore(path).id)["samples"] == []
 
 
 def test_a_taken_id_is_replaced_and_the_other_run_is_unchanged(finished: PlayedRun, packed: Path) -> None:
@@ -187,6 +206,8 @@ BROKEN = {
     "wrong metric": member("metrics.jsonl", b'{"name": "loss", "rank": -1, "step": "x", "time": 0}\n'),
     "the same metric twice": member("metrics.jsonl", 2 * (METRIC % b"1")),
     "a step too large": member("metrics.jsonl", METRIC % b"99999999999999999999"),
+    "the same sample twice": member("samples.jsonl", 2 * (json.dumps(vars(SAMPLE)).encode() + b"\n")),
+    "a sample without scores": member("samples.jsonl", json.dumps(vars(SAMPLE) | {"scores": "none"}).encode()),
     "late broken log": member("log.jsonl", b'{"attempt": 1, "time": 1, "text": "a"}\n' * 5000 + b"{\n"),
     "path outside": member("files/../../outside.txt"),
     "absolute path": member("files//etc/outside.json"),

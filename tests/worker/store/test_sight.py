@@ -7,12 +7,12 @@ from training.config.run_config import RunConfig
 from worker.store import database as db
 from worker.store import evaluations, history, runs, shares, sight, sweeps
 from worker.store.runs import RunNotFound
-from worker.store.tables import Evaluation, LogLine, Run
+from worker.store.tables import Evaluation, LogLine, Run, Sample
 
 
 @pytest.fixture
 def made(database):
-    """The runs of alice and bob, with an evaluation and a line of log each, by owner."""
+    """The runs of alice and bob, with an evaluation, a line of log and a sample each, by owner."""
     with db.write() as session:
         made = {
             owner: runs.create(
@@ -23,6 +23,7 @@ def made(database):
         for owner, run_id in made.items():
             evaluations.create(session=session, run_id=run_id, request={}, owner=owner)
             session.add(LogLine(run_id=run_id, attempt=1, time=0.0, text=owner))
+            session.add(Sample(run_id=run_id, step=1, sample=0, group=0, row=0, tokens=1, ended=True, advantage=0.0))
     yield made
     sight.limit_to(None)
 
@@ -30,8 +31,10 @@ def made(database):
 def seen():
     with db.read() as session:
         owners = session.exec(select(Run.owner).order_by(Run.owner)).all()
-        counted = [session.exec(select(func.count()).select_from(table)).one() for table in (Run, Evaluation, LogLine)]
-    assert counted == [len(owners)] * 3
+        counted = [
+            session.exec(select(func.count()).select_from(table)).one() for table in (Run, Evaluation, LogLine, Sample)
+        ]
+    assert counted == [len(owners)] * 4
     return list(owners)
 
 

@@ -24,7 +24,7 @@ from worker.store.tables.notifications import (
     WebhookFormat,
 )
 from worker.store.tables.queued import Build, Evaluation
-from worker.store.tables.reported import LogLine, Metric, MetricRollup, RunEvent
+from worker.store.tables.reported import LogLine, Metric, MetricRollup, RunEvent, Sample
 from worker.store.tables.runs import LOCAL, Attempt, Request, Run, RunNode, Status, Sweep
 from worker.store.tables.serving import PromptSet, ServedModel, ServedState
 
@@ -55,6 +55,7 @@ __all__ = [
     "Run",
     "RunEvent",
     "RunNode",
+    "Sample",
     "ServedModel",
     "ServedState",
     "Share",

@@ -1,8 +1,9 @@
-"""What a run reports: metrics, events and log lines. Only events are few enough to be checked when they are read."""
+"""What a run reports: metrics, samples, events and log lines. Metrics and log lines are too many to be checked when they are read."""
 
 from sqlalchemy import Column, Index, Text
 from sqlmodel import Field, SQLModel
 
+from worker.store.tables import columns
 from worker.store.tables.row import Row
 from worker.store.tables.shapes import Time
 
@@ -39,6 +40,25 @@ class MetricRollup(SQLModel, table=True):
     mean: float | None = None
     low: float | None = None
     high: float | None = None
+
+
+class Sample(Row, table=True):
+    """A sample of task grpo with its rewards. Step 0 is before training; `sample` is its number in the epoch."""
+
+    run_id: str = Field(primary_key=True, foreign_key="run.id", ondelete="CASCADE")
+    step: int = Field(primary_key=True)
+    sample: int = Field(primary_key=True)
+    group: int = Field(description="number of its prompt, equal for samples that are compared with each other")
+    row: int = Field(description="number of the data row in its file, from 0")
+    file: str = columns.text()
+    prompt: str = columns.text()
+    expected: str = columns.text("the expected answer")
+    text: str = columns.text("the sample as the rewards get it")
+    tokens: int
+    ended: bool = Field(description="false if it was cut off at the greatest length")
+    scores: dict[str, float | None] = columns.json_object("by reward; null where one does not apply or failed")
+    reward: float | None = Field(default=None, description="weighted sum of the scores; null without any")
+    advantage: float
 
 
 class RunEvent(Row, table=True):

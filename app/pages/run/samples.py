@@ -1,0 +1,57 @@
+"""The samples that a run of task grpo drew in a step, by prompt, on the page Run."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.datastructures import QueryParams
+
+from app.documents.results import samples as document
+from app.pages.run.answers import page_of
+from app.texts import _
+from training.config.choices import Task
+from worker.store import database, samples
+from worker.store.samples import ORDERS, Order, Wanted
+from worker.store.tables import Run
+
+PAGE_PROMPTS = 5
+
+
+def shown(run: Run, query: QueryParams) -> dict[str, Any]:
+    """A page of the samples of the step in the query, by default of the last one that is kept."""
+    if run.config.get("task") != Task.GRPO:
+        return {"samples": None}
+    with database.read() as session:
+        steps = samples.steps(session=session, run_id=run.id)
+        wanted = _wanted(steps, query)
+        total = samples.count(session=session, run_id=run.id, wanted=wanted)
+        page = page_of(total, query.get("samples_page", ""), PAGE_PROMPTS)
+        part = document.part(session, run.id, wanted, offset=page["first"] - 1, limit=PAGE_PROMPTS)
+    shown = page | {"groups": part.groups, "rewards": part.rewards, "wanted": wanted} | _steps(steps, wanted.step)
+    return {"samples": shown, "sample_orders": orders}
+
+
+def _wanted(steps: Sequence[int], query: QueryParams) -> Wanted:
+    given, only = query.get("samples_step", ""), query.get("samples_only", "")
+    order, _colon, reward = query.get("samples_order", "").partition(":")
+    step = (
+        min(steps, key=lambda one: abs(one - int(given))) if steps and given.isdecimal() else max(steps, default=None)
+    )
+    search = query.get("samples_search", "").strip()[:200]
+    by: Order = next((one for one in ORDERS if one == order), "drawn")
+    return Wanted(None if "samples_every" in query else step, search, only == "cut_off", only == "equal", by, reward)
+
+
+def _steps(steps: Sequence[int], chosen: int | None) -> dict[str, Any]:
+    """The steps that are kept: the last one, and those before and after the chosen one."""
+    return {
+        "last_step": max(steps, default=None),
+        "before": max((step for step in steps if chosen is not None and step < chosen), default=None),
+        "after": min((step for step in steps if chosen is not None and step > chosen), default=None),
+    }
+
+
+def orders(rewards: Sequence[str]) -> list[tuple[str, str]]:
+    """The orders of prompts: by the mean of the total, or of a reward."""
+    by = [("", _("Total")), *((f":{name}", name) for name in rewards)]
+    ways = (("lowest", _("{reward}, lowest first")), ("highest", _("{reward}, highest first")))
+    return [("", _("As drawn")), *((f"{way}{key}", text.format(reward=name)) for key, name in by for way, text in ways)]

@@ -1,0 +1,66 @@
+"""Keeps samples of task grpo as records of the run, in a size that does not depend on the length of the run."""
+
+from collections.abc import Iterator
+
+from training.reports.report import Report
+from training.run_folder.events import SampleDrawn, encode
+from training.trainer.advantages import Advantages
+
+MOST_BYTES = 32 * 2**20
+"""Size of the records of a run's samples."""
+STEP_BYTES = 2 * 2**20
+"""Size of those of a step."""
+LONGEST_TEXT = 20_000
+"""Characters of a prompt, an expected answer or a sample; of a longer one the middle is left out."""
+
+
+class SampleWriter:
+    """Writes the samples of steps as records, on rank 0: at most MOST_BYTES in the whole run.
+
+    Each step adds the same share to what may be written, and a step that needs more is not kept. So a long run keeps steps at about
+    equal distances. A resumed run writes what its remaining steps add.
+    """
+
+    def __init__(self, report: Report, generations: int, start_step: int, total_steps: int) -> None:
+        self._report, self._generations, self._total = report, generations, max(total_steps, 1)
+        self._written = self._most(start_step) if start_step else 0
+
+    def write(self, step: int, drawn: Advantages) -> None:
+        """Writes the samples of all ranks, scored `with_texts`; of a step with more than STEP_BYTES the first ones.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        if self._report.rank or self._written >= self._most(step):
+            return
+        size, records = 0, list[SampleDrawn]()
+        for record in self._records(step, drawn):
+            size += len(encode(record))
+            if size > STEP_BYTES:
+                break
+            records.append(record)
+        if self._written + size <= self._most(step):
+            self._written += size
+            for record in records:
+                self._report.for_run(record)
+
+    def _most(self, step: int) -> int:
+        """The bytes that may be written up to a step."""
+        return STEP_BYTES + (MOST_BYTES - STEP_BYTES) * step // self._total
+
+    def _records(self, step: int, drawn: Advantages) -> Iterator[SampleDrawn]:
+        for scored in drawn.samples:
+            assert scored.question
+            yield SampleDrawn(
+                step=step, sample=scored.sample, group=scored.sample // self._generations,
+                row=scored.question.row, file=scored.question.file,
+                prompt=_shortened(scored.question.prompt), expected=_shortened(scored.question.expected),
+                text=_shortened(scored.text), tokens=scored.tokens, ended=scored.ended,
+                scores=scored.scores, reward=scored.reward, advantage=drawn.values[scored.sample],
+            )  # fmt: skip
+
+
+def _shortened(text: str) -> str:
+    half = LONGEST_TEXT // 2
+    left_out = len(text) - 2 * half
+    return f"{text[:half]} ... ({left_out:,} characters left out) ... {text[-half:]}" if left_out > 0 else text
