@@ -6,7 +6,7 @@ loss of each micro batch, and `GlobalBatchTrainer` makes one mean of them, so th
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,20 +15,17 @@ from transformers import Trainer, TrainerState
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from training.batches.layout import evaluating
-from training.config.choices import PolicyLoss, Strategy
+from training.config.choices import PolicyLoss
 from training.errors import ReviewRequested
 from training.run_folder.events import Note
 from training.trainer.advantages import Advantages, advantages
 from training.trainer.alarms import Alarms
-from training.trainer.answering import end_tokens
 from training.trainer.baseline import take_baseline
 from training.trainer.evaluation import Means
-from training.trainer.generation import Sampler, continued
 from training.trainer.preference_trainers import PreferenceTrainer
 from training.trainer.samples import SampleWriter
+from training.trainer.sampling_trainer import Batch, HeldOutSamples, SamplingTrainer, prompts
 from training.trainer.scorer import Scorer
-
-_SEEDS = 11  # differs from the other seeds (training/tokens)
 
 
 class _Policy(GRPOTrainer):
@@ -48,13 +45,8 @@ class _Policy(GRPOTrainer):
         loss: torch.Tensor = Trainer.training_step(self, model, inputs, num_items_in_batch)
         return loss
 
-    def prediction_step(self, model: Any, inputs: dict[str, Any], *_: Any, **__: Any) -> tuple[Any, None, None]:  # noqa: ARG002
-        """Answers held-out prompts greedily; the loss is minus the mean reward."""
-        loss: torch.Tensor = -self.held_out_reward(inputs)
-        return loss, None, None
 
-
-class GRPORun(PreferenceTrainer, _Policy):  # type: ignore[misc]
+class GRPORun(SamplingTrainer, PreferenceTrainer, HeldOutSamples, _Policy):  # type: ignore[misc]
     """Group relative policy optimization (Shao et al. 2024), with the losses of trl's trainer."""
 
     placeholder: ClassVar[dict[str, Any]] = {"prompt": "a"}
@@ -64,9 +56,7 @@ class GRPORun(PreferenceTrainer, _Policy):  # type: ignore[misc]
         super().__init__(reward_funcs=[_no_reward], **arguments)
         config = self.context.config
         self.beta, self.scorer = config.kl_coefficient, scorer
-        self.ends = end_tokens(self.model.generation_config, self.processing_class)
         self._alarms, self._held_out_rewards = Alarms(config), list[float]()
-        self._padding = int(self.processing_class.pad_token_id)
 
     def train(self, resume_from_checkpoint: str | None = None, **named: Any) -> Any:
         """Trains; the process that scores the samples ends with it."""
@@ -93,24 +83,8 @@ class GRPORun(PreferenceTrainer, _Policy):  # type: ignore[misc]
             if config.stop_after_baseline:
                 raise ReviewRequested
 
-    def first_samples(self, most: int) -> list[int]:
-        """The first samples of the run, as indexes of its data set: those of whole prompts."""
-        assert self._batches
-        return [int(index) for index in self._batches.order.epoch(0)[:most]]
-
-    def get_batch_samples(self, batches: Iterator[Any], *arguments: Any) -> tuple[list[Any], None]:
-        """The micro batches of a step, with samples in place of prompts."""
-        count, *others = arguments
-        prompts = [batch for _, batch in zip(range(count), batches, strict=False)]
-        return super().get_batch_samples(iter(self._sampled(prompts)), len(prompts), *others)
-
-    def _sampled(self, batches: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def sampled(self, batches: list[Batch], answers: list[list[list[int]]], seconds: float) -> list[Batch]:
         """The samples of a step's micro batches, with their advantages."""
-        if not batches:
-            return []
-        start = time.perf_counter()
-        self.throughput.add(torch.tensor(0), 0)  # its clock runs while samples are drawn
-        answers = [self.drawn(batch) for batch in batches]  # by micro batch, which bounds the memory
         drawn, step = time.perf_counter(), self.state.global_step + 1
         logged = step == 1 or step % self.state.logging_steps == 0  # as the trainer decides it after the step
         scored = self.scorer.scored(
@@ -125,48 +99,16 @@ class GRPORun(PreferenceTrainer, _Policy):  # type: ignore[misc]
         self._report(self._alarms.after_step(found.metrics()))
         if logged:
             self.samples.write(step, found)
-        self._note(found, {"generate_seconds": drawn - start, "score_seconds": time.perf_counter() - drawn})
+        self._note(found, {"generate_seconds": seconds, "score_seconds": time.perf_counter() - drawn})
         own = iter(found.of(scored[self.args.process_index]))
         return [
-            self._batch(list(_prompts(batch)), part, [next(own) for _ in part])
+            self._batch(list(prompts(batch)), part, [next(own) for _ in part])
             for batch, part in zip(batches, answers, strict=True)
         ]
 
-    def drawn(self, batch: dict[str, Any]) -> list[list[int]]:
-        """One sample for each prompt of a micro batch, as tokens."""
-        config, device = self.context.config, self.args.device
-        epoch = self._batches.epoch if self._batches else 0
-        seeds = [(config.seed, epoch, sample, _SEEDS) for sample in batch["sample"].tolist()]
-        sampler = Sampler(seeds, config.max_completion_length, config.temperature, device)
-        return self._continued(list(_prompts(batch)), sampler)
-
-    def _continued(self, prompts: Sequence[list[int]], choose: Any) -> list[list[int]]:
-        longest = self.context.config.max_completion_length
-        with evaluating(self.model), self.compute_loss_context_manager():
-            answers = continued(self.model, prompts, longest, self.ends, self._padding, self.args.device, choose)
-        self._forget_order()
-        return answers
-
-    def _forget_order(self) -> None:
-        """Lets ZeRO-3 record again in which order a step needs the weights: what it has recorded are forward passes alone."""
-        if self.context.config.strategy is Strategy.ZERO3:
-            coordinator = self.model_wrapped.optimizer.parameter_offload.get_param_coordinator()
-            if not coordinator.is_invalid_trace():
-                coordinator._invalidate_trace()
-
-    def _batch(
-        self, prompts: Sequence[list[int]], answers: Sequence[list[int]], values: Sequence[float]
-    ) -> dict[str, Any]:
-        """The batch as trl's trainer takes it: prompts padded on the left, samples on the right, of (rows, length)."""
-        before, before_mask = _padded(prompts, self._padding, left=True)
-        after, after_mask = _padded(answers, self._padding, left=False)
-        batch = {
-            "prompt_ids": before,
-            "prompt_mask": before_mask,
-            "completion_ids": after,
-            "completion_mask": after_mask,
-            "advantages": torch.tensor(list(values)),
-        }
+    def _batch(self, tokens: Sequence[list[int]], answers: Sequence[list[int]], values: Sequence[float]) -> Batch:
+        """The batch as trl's trainer takes it."""
+        batch = self.padded(tokens, answers) | {"advantages": torch.tensor(list(values))}
         if self.beta:
             batch |= {"ref_per_token_logps": self._reference_logps(batch)}
         return batch
@@ -179,7 +121,7 @@ class GRPORun(PreferenceTrainer, _Policy):  # type: ignore[misc]
         kept = inputs["completion_ids"].shape[1]
         with evaluating(self.model), self.accelerator.unwrap_model(self.model).disable_adapter():
             logps: torch.Tensor = self._get_per_token_logps_and_entropies(self.model, tokens, mask, kept)[0]
-        self._forget_order()
+        self.forget_order()
         return logps
 
     def model_loss(self, model: torch.nn.Module, inputs: dict[str, Any]) -> tuple[torch.Tensor, Any]:
@@ -192,10 +134,9 @@ class GRPORun(PreferenceTrainer, _Policy):  # type: ignore[misc]
         loss: torch.Tensor = self._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
         return loss * self.current_gradient_accumulation_steps, {}
 
-    def _longest(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        prompts, config = list(_prompts(inputs)), self.context.config
-        answer = [self._padding] * config.max_completion_length
-        return self._batch(prompts, [answer] * len(prompts), [1.0] * len(prompts))
+    def _longest(self, inputs: Batch) -> Batch:
+        tokens = list(prompts(inputs))
+        return self._batch(tokens, self.longest(len(tokens)), [1.0] * len(tokens))
 
     def items(self, inputs: dict[str, Any]) -> torch.Tensor:
         """Returns the number of tokens or samples over which the loss is a mean."""
@@ -208,18 +149,13 @@ class GRPORun(PreferenceTrainer, _Policy):  # type: ignore[misc]
             case _:
                 return torch.tensor(self.count(inputs)[1])
 
-    def count(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, int]:
-        """Counts the tokens of prompts and samples; a sample is one row."""
-        masks = [inputs[name] for name in ("prompt_mask", "completion_mask", "attention_mask") if name in inputs]
-        return torch.stack([mask.sum() for mask in masks]).sum(), len(masks[0])
-
-    def held_out_reward(self, inputs: dict[str, Any]) -> torch.Tensor:
-        """Answers the prompts of a batch greedily, and returns the mean reward of those to which one applies, of shape ()."""
-        answers = self._continued(list(_prompts(inputs)), lambda logits, _: logits.argmax(dim=-1))
+    def held_out_loss(self, inputs: Batch) -> torch.Tensor:
+        """Answers the prompts of a batch greedily, and returns minus the mean reward of those to which one applies, of shape ()."""
+        answers = self.continued(list(prompts(inputs)), lambda logits, _: logits.argmax(dim=-1))
         rewards = [reward for reward in self.scorer.held_out(inputs["row"].tolist(), answers) if reward is not None]
         self._rewarded = len(rewards)
         self._held_out_rewards += rewards
-        return torch.tensor(rewards or [0.0], device=self.args.device).mean()
+        return -torch.tensor(rewards or [0.0], device=self.args.device).mean()
 
     def evaluate(self, *arguments: Any, **named: Any) -> dict[str, float]:
         """Evaluates, and warns if the rewards of held-out prompts fall."""
@@ -246,21 +182,3 @@ class GRPORun(PreferenceTrainer, _Policy):  # type: ignore[misc]
 def _no_reward(**_: Any) -> list[float]:
     """Stands in for reward functions, of which trl's constructor wants one."""
     return []
-
-
-def _prompts(batch: dict[str, Any]) -> Iterator[list[int]]:
-    for tokens, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True):
-        yield tokens[mask.bool()].tolist()
-
-
-def _padded(rows: Sequence[list[int]], padding: int, *, left: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """The rows as a tensor of (rows, length), and the mask that is 1 at their tokens."""
-    width = max(map(len, rows))
-    gaps = [width - len(row) for row in rows]
-    before = [gap if left else 0 for gap in gaps]
-    tokens = torch.full((len(rows), width), padding)
-    mask = torch.zeros((len(rows), width), dtype=torch.long)
-    for index, (row, start) in enumerate(zip(rows, before, strict=True)):
-        tokens[index, start : start + len(row)] = torch.tensor(row)
-        mask[index, start : start + len(row)] = 1
-    return tokens, mask

@@ -1,0 +1,129 @@
+"""Trainers whose rows are prompts: before each optimizer step the model samples answers, on which the step trains.
+
+Each rank draws the samples of its micro batches. The random numbers of a sample depend only on the seed, the epoch and the sample's
+number, so that it does not depend on the split into micro batches and ranks, or on a resume.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from transformers import Trainer
+
+from training.batches.layout import evaluating
+from training.config.choices import Strategy
+from training.trainer.answering import end_tokens
+from training.trainer.generation import Choose, Sampler, continued
+from training.trainer.reporting_trainer import ReportingTrainer
+
+Batch = dict[str, Any]
+
+TRAINING, HELD_OUT = 11, 12
+"""Seeds of samples, which differ from the other seeds (training/tokens)."""
+
+
+class HeldOutSamples(Trainer):  # type: ignore[misc]
+    """A Trainer that evaluates on answers of the model; the last base of a `SamplingTrainer` but trl's."""
+
+    def prediction_step(self, model: Any, inputs: Batch, *_: Any, **__: Any) -> tuple[Any, None, None]:  # noqa: ARG002
+        loss: torch.Tensor = self.held_out_loss(inputs)
+        return loss, None, None
+
+
+class SamplingTrainer(ReportingTrainer):
+    """Puts samples in the place of the prompts of a step. A subclass makes batches of them, in `sampled`."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.ends = end_tokens(self.model.generation_config, self.processing_class)
+        self._padding = int(self.processing_class.pad_token_id)
+
+    def sampled(self, batches: list[Batch], answers: list[list[list[int]]], seconds: float) -> list[Batch]:
+        """Returns the micro batches of a step, with the samples of each of its prompts, which took `seconds` to draw."""
+        raise NotImplementedError
+
+    def held_out_loss(self, inputs: Batch) -> torch.Tensor:
+        """Returns the evaluation loss of a batch of held-out prompts, of shape ()."""
+        raise NotImplementedError
+
+    def get_batch_samples(self, batches: Iterator[Any], *arguments: Any) -> tuple[list[Any], None]:
+        """The micro batches of a step, with samples in place of prompts."""
+        count, *others = arguments
+        step = [batch for _, batch in zip(range(count), batches, strict=False)]
+        return super().get_batch_samples(iter(self._with_samples(step)), len(step), *others)
+
+    def _with_samples(self, batches: list[Batch]) -> list[Batch]:
+        if not batches:
+            return []
+        start = time.perf_counter()
+        self.throughput.add(torch.tensor(0), 0)  # its clock runs while samples are drawn
+        answers = [self.drawn(batch) for batch in batches]  # by micro batch, which bounds the memory
+        return self.sampled(batches, answers, time.perf_counter() - start)
+
+    def first_samples(self, most: int) -> list[int]:
+        """The first samples of the run, as indexes of its data set: those of whole prompts."""
+        assert self._batches
+        return [int(index) for index in self._batches.order.epoch(0)[:most]]
+
+    def drawn(self, batch: Batch, purpose: int = TRAINING) -> list[list[int]]:
+        """One sample for each prompt of a micro batch, as tokens. A collective."""
+        config, device = self.context.config, self.args.device
+        epoch = self._batches.epoch if self._batches and purpose == TRAINING else 0
+        seeds = [(config.seed, epoch, sample, purpose) for sample in batch["sample"].tolist()]
+        sampler = Sampler(seeds, config.max_completion_length, config.temperature, device)
+        return self.continued(list(prompts(batch)), sampler)
+
+    def continued(self, tokens: Sequence[list[int]], choose: Choose) -> list[list[int]]:
+        """The tokens that `choose` adds to each prompt, including the one that ends it. A collective."""
+        longest = self.context.config.max_completion_length
+        with evaluating(self.model), self.compute_loss_context_manager():
+            answers = continued(self.model, tokens, longest, self.ends, self._padding, self.args.device, choose)
+        self.forget_order()
+        return answers
+
+    def forget_order(self) -> None:
+        """Lets ZeRO-3 record again in which order a step needs the weights: what it has recorded are forward passes alone."""
+        if self.context.config.strategy is Strategy.ZERO3:
+            coordinator = self.model_wrapped.optimizer.parameter_offload.get_param_coordinator()
+            if not coordinator.is_invalid_trace():
+                coordinator._invalidate_trace()
+
+    def padded(self, tokens: Sequence[list[int]], answers: Sequence[list[int]]) -> Batch:
+        """Prompts padded on the left and samples on the right, as trl's trainers take them: ids and masks of (rows, length)."""
+        before, before_mask = _padded(tokens, self._padding, left=True)
+        after, after_mask = _padded(answers, self._padding, left=False)
+        return {
+            "prompt_ids": before,
+            "prompt_mask": before_mask,
+            "completion_ids": after,
+            "completion_mask": after_mask,
+        }
+
+    def longest(self, count: int) -> list[list[int]]:
+        """Samples of the greatest length, for the probe."""
+        return [[self._padding] * self.context.config.max_completion_length] * count
+
+    def count(self, inputs: Batch) -> tuple[torch.Tensor, int]:
+        """Counts the tokens of prompts and samples; a sample is one row."""
+        masks = [inputs[name] for name in ("prompt_mask", "completion_mask", "attention_mask") if name in inputs]
+        return torch.stack([mask.sum() for mask in masks]).sum(), len(masks[0])
+
+
+def prompts(batch: Batch) -> Iterator[list[int]]:
+    """The tokens of each prompt of a batch."""
+    for tokens, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True):
+        yield tokens[mask.bool()].tolist()
+
+
+def _padded(rows: Sequence[list[int]], padding: int, *, left: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rows as a tensor of (rows, length), and the mask that is 1 at their tokens."""
+    width = max(map(len, rows))
+    gaps = [width - len(row) for row in rows]
+    before = [gap if left else 0 for gap in gaps]
+    tokens = torch.full((len(rows), width), padding)
+    mask = torch.zeros((len(rows), width), dtype=torch.long)
+    for index, (row, start) in enumerate(zip(rows, before, strict=True)):
+        tokens[index, start : start + len(row)] = torch.tensor(row)
+        mask[index, start : start + len(row)] = 1
+    return tokens, mask
