@@ -53,10 +53,11 @@ class AllowedPaths:
         """The problems of a configuration: a model, a folder to write to, or code that is not allowed."""
         model, pushed = self.model(config.model), config.push_to_hub
         adapter = self._adapter(config.init_adapter) if config.init_adapter else None
+        teacher = self.model(config.teacher, "teacher") if config.teacher else None
         written = [] if self.models is None else list(_written(config))
         push = [Problem("push_to_hub", pushed, _WHO, _OWN_FIX)] if pushed and not self.pushes else []
         code = [] if self.data is None or not config.reward_code else [Problem("reward_code", None, _CODE, _CODE_FIX)]
-        return [*([model] if model else []), *([adapter] if adapter else []), *written, *push, *code]
+        return [*(problem for problem in (model, adapter, teacher) if problem), *written, *push, *code]
 
     def _adapter(self, value: str) -> Problem | None:
         path = find_path(value)

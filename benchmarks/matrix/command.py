@@ -67,7 +67,10 @@ OTHERS_WITH = ("single", "ddp", "zero2", "zero3", "fsdp")
 BASE = {"max_steps": 2, "eval_split": 8, "eval_steps": 2, "save_steps": 2, "micro_batch_size": 2, "max_length": 64}
 
 
-SAMPLES = {"rewards": "contains", "num_generations": 2, "max_completion_length": 8}
+SAMPLES: dict[Task, dict[str, Any]] = {
+    Task.GRPO: {"rewards": "contains", "num_generations": 2, "max_completion_length": 8},
+    Task.DISTILL: {"max_completion_length": 8},
+}
 
 
 @dataclass
@@ -147,7 +150,8 @@ def wanted(arguments: argparse.Namespace, inputs: dict[str, dict[str, str]]) -> 
     for task, method, strategy, precision in (*usual, *chunked, *more, *alone):
         cell = Cell(task, method, strategy, precision, device=arguments.device)
         cell.config = BASE | (METHODS | LESS_MEMORY | OTHERS)[method] | STRATEGIES[strategy] | inputs[cell.task]
-        cell.config |= SAMPLES if cell.task == Task.GRPO else {}
+        cell.config |= SAMPLES.get(Task(cell.task), {})
+        cell.config |= {"teacher": cell.config["model"]} if cell.task == Task.DISTILL else {}
         cell.config |= {"task": cell.task, "precision": cell.precision, "num_processes": cell.ranks}
         conflicts = check(RunConfig.model_validate(cell.config), Machine(cell.device))
         conflict = next((conflict for conflict in conflicts if conflict.blocking), None)

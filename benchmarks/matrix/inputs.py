@@ -57,6 +57,7 @@ def make_data(home: Path, rows: int = 40) -> dict[Task, Path]:
         Task.SFT: answered,
         Task.SEQ2SEQ: answered,
         Task.GRPO: answered,
+        Task.DISTILL: answered,
         Task.PRETRAINING: _write(home / "texts.jsonl", texts),
         Task.KTO: _write(home / "labeled.jsonl", labeled),
         Task.CLASSIFICATION: _write(home / "classes.jsonl", classes),

@@ -87,8 +87,8 @@ class TaskRows:
             case Task.DPO | Task.ORPO | Task.REWARD:
                 chosen, rejected = (TokenView(part, rows, limit, train_on_prompt=False) for part in self.stores)
                 return PairView(chosen, rejected)
-            case Task.GRPO:
-                return SampleView(store, rows, limit, samples=self.config.num_generations if trains else 1)
+            case Task.GRPO | Task.DISTILL:
+                return SampleView(store, rows, limit, samples=self.config.samples_per_prompt if trains else 1)
             case Task.KTO | Task.CLASSIFICATION:
                 assert self.labels is not None
                 return LabelView(store, rows, limit, self.labels, whole=self.config.task is Task.KTO)

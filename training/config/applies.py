@@ -96,12 +96,12 @@ _mixtures = Applies("data", "several data sets with weights", lambda values: has
 _plateau = _to("lr_scheduler", Scheduler.REDUCE_ON_PLATEAU)
 _moments = _to_all_but("optimizer", *(one for one in OptimizerName if not one.has_betas))
 
-SAMPLING = (
+SAMPLING = ("max_completion_length", "temperature")
+"""Settings of tasks that train on samples of the model itself."""
+REWARDS = (
     "rewards",
     "reward_code",
     "num_generations",
-    "max_completion_length",
-    "temperature",
     "baseline_prompts",
     "stop_after_baseline",
     "policy_loss",
@@ -110,7 +110,7 @@ SAMPLING = (
     "clip_high",
     "kl_coefficient",
 )
-"""Settings of a task that trains on samples of the model itself."""
+"""Settings of the task that learns from rewards."""
 
 APPLIES: dict[str, Applies] = {
     "loss_on": _to("task", Task.SFT),
@@ -125,7 +125,9 @@ APPLIES: dict[str, Applies] = {
     "dpo_loss": _to("task", Task.DPO),
     "desirable_weight": _to("task", Task.KTO),
     "undesirable_weight": _to("task", Task.KTO),
-    **dict.fromkeys(SAMPLING, _to("task", Task.GRPO)),
+    **dict.fromkeys(SAMPLING, _to("task", *(task for task in Task if task.samples))),
+    **dict.fromkeys(REWARDS, _to("task", Task.GRPO)),
+    **dict.fromkeys(("teacher", "teacher_quantization", "jsd_coefficient"), _to("task", Task.DISTILL)),
     "answer_rows": _answers,
     "eval_answers": _answers,
     "eval_answers_every": _to_runs_with("eval_answers"),

@@ -13,6 +13,7 @@ class Task(StrEnum):
     REWARD = "reward"
     CLASSIFICATION = "classification"
     GRPO = "grpo"
+    DISTILL = "distill"
 
     @property
     def pairs(self) -> bool:
@@ -37,6 +38,11 @@ class Task(StrEnum):
     @property
     def samples(self) -> bool:
         """True if it trains on answers that the model itself samples to the prompts of its rows."""
+        return self in (Task.GRPO, Task.DISTILL)
+
+    @property
+    def rewards_samples(self) -> bool:
+        """True if rewards score these answers."""
         return self is Task.GRPO
 
     @property

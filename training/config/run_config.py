@@ -136,7 +136,7 @@ class RunConfig(BaseModel):
     name: str = setting("", "Run name. Default: the names of model and data.", Group.MODEL, max_length=120)
     model: str = setting(..., "Model folder, or a hub id such as Qwen/Qwen3-0.6B. A folder has config.json and safetensors weights.", Group.MODEL, basic=2, min_length=1)
     revision: Revision = setting(None, "Branch, tag or commit of a hub model. Default: its main branch.", Group.MODEL, advanced=True)
-    task: Task = setting(Task.SFT, "Training objective. sft: answers to prompts and chats. pretraining: whole texts. seq2seq: targets of an encoder-decoder such as T5. dpo, orpo: chosen over rejected answers. kto: answers labeled good or bad. reward: scores of answers. classification: the class of a text. grpo: samples of the model itself that rewards score (docs/grpo.md).", Group.MODEL, basic=3)
+    task: Task = setting(Task.SFT, "Training objective. sft: answers to prompts and chats. pretraining: whole texts. seq2seq: targets of an encoder-decoder such as T5. dpo, orpo: chosen over rejected answers. kto: answers labeled good or bad. reward: scores of answers. classification: the class of a text. grpo: samples of the model itself that rewards score (docs/grpo.md). distill: the probabilities that a teacher gives to samples of the model itself (docs/distillation.md).", Group.MODEL, basic=3)
     data: DataText = setting(..., "Training data: a data set id or a file. Files are JSON, JSONL, CSV, TSV, Parquet or text, also as .gz. To mix several, a list of them (docs/mixing.md).", Group.MODEL, basic=1, min_length=1)
     columns: Text = setting(None, "Column mapping, needed only if the format is not detected. Example: prompt=question, completion=answers.0.text. Default: the mapping saved with the data set.", Group.MODEL, advanced=True)
     validation_data: OptionalData = setting(None, "Evaluation data: a file, a data set id or a list of them. If empty, a share of the training data is held out (see Eval split).", Group.MODEL)
@@ -161,10 +161,12 @@ class RunConfig(BaseModel):
     rewards: str = setting("exact_match", "grpo: what scores a sample, separated by commas, each with a weight: exact_match, json_valid * 0.5. A name that is not built in is a function of reward_code. docs/grpo.md lists them.", Group.MODEL, max_length=20_000)
     reward_code: Template = setting(None, "grpo: a Python file, or its text, with functions that score samples: f(prompt, answer, expected) or f(prompt, answer, expected, row).", Group.MODEL)
     num_generations: int = setting(8, "grpo: samples for each prompt, which are compared with each other. Their number divides the global batch size.", Group.MODEL, label="Samples per prompt", ge=2, le=1024)
-    max_completion_length: int = setting(512, "grpo: maximum length of a sample in tokens.", Group.MODEL, ge=1, le=1_048_576)
-    temperature: float = setting(1.0, "grpo: temperature of sampling. Below 1 the samples differ less.", Group.MODEL, label="Sampling temperature", advanced=True, gt=0, le=10)
+    max_completion_length: int = setting(512, "grpo, distill: maximum length of a sample in tokens.", Group.MODEL, ge=1, le=1_048_576)
+    temperature: float = setting(1.0, "grpo, distill: temperature of sampling. Below 1 the samples differ less.", Group.MODEL, label="Sampling temperature", advanced=True, gt=0, le=10)
     baseline_prompts: int = setting(16, "grpo: prompts for which the untrained model draws samples before the first step. If nothing can be learned from them, the run ends and says why. 0: none.", Group.MODEL, ge=0, le=4096)
     stop_after_baseline: bool = setting(False, "grpo: stop after these samples, so that you can read them. Resume trains.", Group.MODEL)
+    teacher: Text = setting(None, "distill: the model whose probabilities this one learns: a model folder, a hub id, the folder of an adapter, or the id of a run, whose result it is then. It needs the same tokenizer.", Group.MODEL)
+    teacher_quantization: Quantization = setting(Quantization.NONE, "distill: format of the teacher's weights: 4bit (NF4) takes 1/8 of the memory of fp32, 8bit (LLM.int8) 1/4.", Group.MODEL, advanced=True)
 
     method: Method = setting(Method.LORA, "Training method. lora: trains low-rank matrices, the base model is frozen. qlora: LoRA on a base model quantized to 4 or 8 bits. full: trains all weights. docs/methods.md lists PEFT's other methods.", Group.METHOD, basic=4)
     method_options: Options = setting(None, "Options of the method. Example: r=8, layers_to_transform=[0, 1]. docs/methods.md lists them.", Group.METHOD)
@@ -246,6 +248,7 @@ class RunConfig(BaseModel):
     clip_low: float = setting(0.2, "grpo: how far below 1 the ratio of new to old probability of a token may push the loss.", Group.OPTIMIZATION, advanced=True, ge=0, lt=1)
     clip_high: float = setting(0.28, "grpo: how far above 1. cispo: the largest ratio itself, such as 5.", Group.OPTIMIZATION, advanced=True, ge=0, le=100)
     kl_coefficient: float = setting(0.0, "grpo: weight of the KL divergence from the model before training. 0: none, and no reference model in memory.", Group.OPTIMIZATION, label="KL coefficient", advanced=True, ge=0, le=10)
+    jsd_coefficient: float = setting(1.0, "distill: the loss, a divergence of teacher and model. 1: reverse KL, the model avoids what the teacher finds improbable. 0: forward KL, it covers all that the teacher finds probable. Between: generalized Jensen-Shannon divergence.", Group.OPTIMIZATION, label="JSD coefficient", advanced=True, ge=0, le=1)
 
     logging_steps: Amount = setting(1, "Interval between logged metrics: steps, or a share of the run below 1.", Group.REPORTING, gt=0)
     report_to: Trackers = setting(None, "Experiment trackers that also receive the metrics, separated by commas: tensorboard, wandb, mlflow, trackio. docs/trackers.md says how the worker signs in to them. Default: none.", Group.REPORTING, label="Report to", advanced=True)
@@ -282,6 +285,11 @@ class RunConfig(BaseModel):
     def global_batch_size(self) -> int:
         """Rows per optimizer step over all processes."""
         return self.micro_batch_size * self.gradient_accumulation_steps * self.num_processes // self.sequence_parallel_size
+
+    @property
+    def samples_per_prompt(self) -> int:
+        """Answers that the model samples to each prompt, in tasks that train on them."""
+        return self.num_generations if self.task.rewards_samples else 1
 
     @property
     def processes_per_machine(self) -> int:

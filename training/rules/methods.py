@@ -56,17 +56,18 @@ NO_FSDP = {
 }
 """Methods that fail or hang with FSDP, each with the operation that needs unsharded weights."""
 _WITH_REFERENCE = frozenset(task for task in Task if task.has_reference)
-_ORPO_AND_GRPO = frozenset({Task.ORPO, Task.GRPO})
+_WITH_SAMPLES = frozenset(task for task in Task if task.samples)
+_ORPO_AND_SAMPLES = _WITH_SAMPLES | {Task.ORPO}
 NO_TASKS = {
     Method.ADALORA: (_WITH_REFERENCE, "allows one trainable adapter, and trl adds a second one for the reference"),
     Method.ADAPTION_PROMPT: (
         _WITH_REFERENCE | {Task.SEQ2SEQ, Task.GRPO},
         "adapts decoder-only models and returns no log-probabilities, which the losses of DPO, KTO and GRPO need",
     ),
-    Method.P_TUNING: (_ORPO_AND_GRPO, "adds virtual tokens, which this loss does not expect"),
-    Method.PROMPT_TUNING: (_ORPO_AND_GRPO, "adds virtual tokens, which this loss does not expect"),
-    Method.PREFIX_TUNING: (frozenset({Task.GRPO}), "adds virtual tokens, which this loss does not expect"),
-    Method.CARTRIDGE: (frozenset({Task.GRPO}), "adds virtual tokens, which this loss does not expect"),
+    Method.P_TUNING: (_ORPO_AND_SAMPLES, "adds virtual tokens, which this loss does not expect"),
+    Method.PROMPT_TUNING: (_ORPO_AND_SAMPLES, "adds virtual tokens, which this loss does not expect"),
+    Method.PREFIX_TUNING: (_WITH_SAMPLES, "adds virtual tokens, which this loss does not expect"),
+    Method.CARTRIDGE: (_WITH_SAMPLES, "adds virtual tokens, which this loss does not expect"),
 }
 """Methods that fail in some tasks, with the reason."""
 _PREFIXES = {Method.PREFIX_TUNING, Method.CARTRIDGE}

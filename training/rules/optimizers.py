@@ -130,16 +130,16 @@ class _Bound:
 # ten times that of full fine-tuning (Schulman et al., "LoRA Without Regret", 2025). Others, such as prompt tuning, bear more.
 _FULL = _Bound(1e-3, 1e-2, 2e-5)
 _LORA = _Bound(5e-3, 5e-2, 2e-4)
-# Of samples, whose gradient has far more noise: the defaults of trl, and of Predibase for LoRA.
+# Of rewards, whose gradient has far more noise: the defaults of trl, and of Predibase for LoRA.
 _FULL_ON_SAMPLES = _Bound(1e-4, 1e-2, 1e-6)
 _LORA_ON_SAMPLES = _Bound(5e-3, 5e-2, 1e-5)
 
 
 def _bound(config: RunConfig) -> _Bound | None:
     if config.method is Method.FULL:
-        return _FULL_ON_SAMPLES if config.task.samples else _FULL
+        return _FULL_ON_SAMPLES if config.task.rewards_samples else _FULL
     if config.method in _LORA_TYPE:
-        return _LORA_ON_SAMPLES if config.task.samples else _LORA
+        return _LORA_ON_SAMPLES if config.task.rewards_samples else _LORA
     return None
 
 

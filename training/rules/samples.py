@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from training.config.choices import BatchOrder, Packing, PolicyLoss
+from training.config.choices import BatchOrder, Packing, PolicyLoss, Task
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.errors import UserError
@@ -13,7 +13,7 @@ from training.scoring.rewards import rewards_of
 @rule
 def rewards_are_known(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
     """The path of a file of code is read, and replaced by its text, when the run is submitted."""
-    if not config.task.samples or (config.reward_code and "\n" not in config.reward_code):
+    if not config.task.rewards_samples or (config.reward_code and "\n" not in config.reward_code):
         return
     if not config.rewards.strip():
         fix = "Set rewards to exact_match, or to a function of reward_code."
@@ -28,8 +28,16 @@ def rewards_are_known(config: RunConfig, machine: Machine) -> Iterator[Conflict]
 
 
 @rule
+def distillation_needs_a_teacher(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.task is Task.DISTILL and not config.teacher:
+        reason = "The task distill learns the probabilities of a teacher, and teacher is empty."
+        fix = "Set teacher to a model folder, a hub id, or the id of a run."
+        yield Conflict(("teacher", "task"), reason, fix, {})
+
+
+@rule
 def groups_fill_the_global_batch(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    samples, size = config.num_generations, config.global_batch_size
+    samples, size = config.samples_per_prompt, config.global_batch_size
     if not config.task.samples or size % samples == 0:
         return
     per_micro_batch = config.num_processes * config.gradient_accumulation_steps
@@ -63,7 +71,7 @@ def samples_need_whole_sequences(config: RunConfig, machine: Machine) -> Iterato
 
 @rule
 def the_kl_divergence_needs_an_adapter(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.task.samples and config.kl_coefficient and not config.method.adapts:
+    if config.task.rewards_samples and config.kl_coefficient and not config.method.adapts:
         yield Conflict(
             ("kl_coefficient", "method"),
             "The KL divergence is from the model without its adapter, and method full has none.",
@@ -74,7 +82,12 @@ def the_kl_divergence_needs_an_adapter(config: RunConfig, machine: Machine) -> I
 
 @rule
 def the_kl_divergence_needs_the_original_weights(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.task.samples and config.kl_coefficient and config.method.is_lora and config.lora_init.changes_weights:
+    if (
+        config.task.rewards_samples
+        and config.kl_coefficient
+        and config.method.is_lora
+        and config.lora_init.changes_weights
+    ):
         yield Conflict(
             ("lora_init", "kl_coefficient"),
             f"The KL divergence is from the model without its adapter, and {config.lora_init} changes that model's weights.",
@@ -85,7 +98,7 @@ def the_kl_divergence_needs_the_original_weights(config: RunConfig, machine: Mac
 
 @rule
 def the_clip_of_cispo_is_a_ratio(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.task.samples and config.policy_loss is PolicyLoss.CISPO and config.clip_high < 1:
+    if config.task.rewards_samples and config.policy_loss is PolicyLoss.CISPO and config.clip_high < 1:
         yield Conflict(
             ("clip_high", "policy_loss"),
             f"cispo weights each token by the ratio of new to old probability, at most clip_high, and {config.clip_high:g} "
@@ -97,7 +110,11 @@ def the_clip_of_cispo_is_a_ratio(config: RunConfig, machine: Machine) -> Iterato
 
 @rule
 def good_samples_are_not_clipped_sooner(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.task.samples and config.clip_high < config.clip_low and config.policy_loss is not PolicyLoss.CISPO:
+    if (
+        config.task.rewards_samples
+        and config.clip_high < config.clip_low
+        and config.policy_loss is not PolicyLoss.CISPO
+    ):
         yield Conflict(
             ("clip_high", "clip_low"),
             "clip_high is below clip_low: good samples are clipped sooner than bad ones.",
@@ -109,7 +126,7 @@ def good_samples_are_not_clipped_sooner(config: RunConfig, machine: Machine) -> 
 
 @rule
 def a_run_stops_only_after_samples(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.task.samples and config.stop_after_baseline and not config.baseline_prompts:
+    if config.task.rewards_samples and config.stop_after_baseline and not config.baseline_prompts:
         yield Conflict(
             ("stop_after_baseline", "baseline_prompts"),
             "stop_after_baseline waits for samples of the untrained model, and baseline_prompts is 0.",

@@ -39,6 +39,7 @@ STORED_TEXTS: dict[Task, tuple[StoredText, ...]] = {
     Task.REWARD: (StoredText.CHOSEN, StoredText.REJECTED),
     Task.CLASSIFICATION: (StoredText.SOURCE,),
     Task.GRPO: (StoredText.SOURCE,),
+    Task.DISTILL: (StoredText.SOURCE,),
 }
 
 
@@ -52,6 +53,7 @@ _NEEDED = {
     Task.SEQ2SEQ: (_ANSWERED, "prompts with answers"),
     Task.CLASSIFICATION: (_ANSWERED, "texts with their class (text and label)"),
     Task.GRPO: (_ANSWERED, "prompts, with the expected answers where rewards compare with them"),
+    Task.DISTILL: (_ANSWERED, "prompts with answers, which it does not learn from"),
 }
 
 

@@ -43,7 +43,7 @@ class DistillationRun(SamplingTrainer, HeldOutSamples):
     def sampled(self, batches: list[Batch], answers: list[list[list[int]]], seconds: float) -> list[Batch]:
         """The samples of a step's micro batches."""
         counted = answers[:-1] if self._ends_empty(len(batches)) else answers
-        self._means.add(of_samples([answer for part in counted for answer in part], self._ends, self.args.device))
+        self._means.add(of_samples([answer for part in counted for answer in part], self.ends, self.args.device))
         self._means.add_seconds("generate_seconds", seconds, steps=1)
         return [self.padded(list(prompts(batch)), part) for batch, part in zip(batches, answers, strict=True)]
 
@@ -103,12 +103,12 @@ class DistillationRun(SamplingTrainer, HeldOutSamples):
     @torch.no_grad()
     def held_out_loss(self, inputs: Batch) -> torch.Tensor:
         """Returns the mean divergence on one sample of each prompt, drawn with the same random numbers at each evaluation."""
-        answers = self.drawn(inputs, 0, HELD_OUT)
+        answers = self.drawn(inputs, HELD_OUT)
         batch = self._prepare_inputs(self.padded(list(prompts(inputs)), answers))
         with self.compute_loss_context_manager():
             self._of_held_out = self._compared(self.model, batch)
         self.forget_order()
-        self._of_held_out |= of_samples(answers, self._ends, self.args.device)
+        self._of_held_out |= of_samples(answers, self.ends, self.args.device)
         return self._of_held_out["loss"][0]
 
     def measures(self, loss: torch.Tensor, inputs: Batch) -> Means:  # noqa: ARG002 it was measured on the samples

@@ -48,6 +48,17 @@ def continued(
     return [row[:length] for row, length in zip(answers.tolist(), lengths.tolist(), strict=True)]
 
 
+def left_padded(model: Any, mask: torch.Tensor, kept: int) -> dict[str, Any]:
+    """The arguments of a decoder's forward pass on rows that are padded on the left, whose last `kept` logits are needed.
+
+    Without positions, models with absolute ones would count the padding.
+    """
+    parameters = inspect.signature(base_of(model).forward).parameters
+    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+    optional = {"position_ids": positions, "logits_to_keep": kept}
+    return {"attention_mask": mask} | {name: value for name, value in optional.items() if name in parameters}
+
+
 class Sampler:
     """Draws tokens from the distribution of the logits, by one uniform number for each token of a row.
 
@@ -73,7 +84,6 @@ class _Inputs:
     def __init__(self, model: Any, prompts: Sequence[Sequence[int]], padding: int, device: torch.device) -> None:
         self._model, width = model, max(map(len, prompts))
         base = base_of(model)
-        self._known = inspect.signature(base.forward).parameters
         self._start: Any = base.config.decoder_start_token_id if base.config.is_encoder_decoder else None
         self._virtual = isinstance(model, PeftModel) and model.active_peft_config.is_prompt_learning
         rows = [[padding] * (width - len(prompt)) + list(prompt) for prompt in prompts]
@@ -91,15 +101,14 @@ class _Inputs:
     def _decoder(self, answers: torch.Tensor) -> Any:
         mask = torch.cat([self._mask, torch.ones_like(answers)], dim=1)
         ids = torch.cat([self._ids, answers], dim=1)
-        arguments: dict[str, Any] = {"attention_mask": mask, "use_cache": not self._virtual}
-        positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+        arguments = left_padded(self._model, mask, 1) | {"use_cache": not self._virtual}
+        if self._virtual:
+            arguments.pop("position_ids", None)
         if self._past is not None:
-            ids, positions = ids[:, -1:], positions[:, -1:]
+            ids = ids[:, -1:]
             arguments["past_key_values"] = self._past
-        if "position_ids" in self._known and not self._virtual:
-            arguments["position_ids"] = positions
-        if "logits_to_keep" in self._known:
-            arguments["logits_to_keep"] = 1
+            if "position_ids" in arguments:
+                arguments["position_ids"] = arguments["position_ids"][:, -1:]
         output = self._model(input_ids=ids, **arguments)
         self._past = None if self._virtual else getattr(output, "past_key_values", None)
         return output

@@ -67,6 +67,10 @@ def objective(config: RunConfig) -> Objective:
             return _preference(config)
         case Task.GRPO:
             return _policy(config)
+        case Task.DISTILL:
+            from training.trainer.distillation_trainer import DistillationRun
+
+            return Objective(DistillationRun, PromptCollator)
 
 
 def _preference(config: RunConfig) -> Objective:
@@ -158,10 +162,14 @@ def make_trainer(
         if not has_flash_kernels(precision):
             attend_without_groups(loaded, config)
         reference["ref_model"] = loaded.requires_grad_(False)
-    if config.task.samples:
+    if config.task.rewards_samples:
         from training.trainer.scorer import Scorer
 
         reference["scorer"] = Scorer(config, data, tokenizer, run_dir, report)
+    if config.task is Task.DISTILL:
+        from training.models.teacher import load_teacher
+
+        reference["teacher"] = load_teacher(config, precision, tokenizer, arguments.device)
     rows = dataset(config, data.train, data.files)
     plan |= {"sets": _training_sets(rows, data)}
     if held_out_sets and held_out_sets.several:

@@ -29,6 +29,8 @@ _METRICS = {
     "cispo_clip_ratio": "clipped",
     "generate_seconds": "generate_seconds",
     "score_seconds": "score_seconds",
+    "teacher_logprob": "teacher_logprob",
+    "teacher_seconds": "teacher_seconds",
 }
 _LOGGED = (
     {"learning_rate": "learning_rate", "grad_norm": "grad_norm", "eval_perplexity": "eval_perplexity"}

@@ -132,7 +132,7 @@ def steps_of(config: RunConfig, rows: RowLengths | None) -> int | None:
         return None
     cut, _ = _trained(config, rows)
     count = len(cut) * (1 - config.eval_split) if config.eval_split < 1 else len(cut) - config.eval_split
-    count *= config.num_generations if config.task.samples else 1
+    count *= config.samples_per_prompt
     if config.packing is Packing.PACKED:
         count *= float(cut.mean()) / config.max_length
     return max(ceil(max(count, 1) * config.epochs / config.global_batch_size), 1)

@@ -79,7 +79,7 @@ def worst_batches_of(config: RunConfig, counts: RowLengths, *, flat: bool) -> li
         return []
     rows, sizes = _TrainingRows(train, source[train], target[train], counts.sets, flat), [kind[train] for kind in kinds]
     if config.task.samples:  # of the greatest length, to prompts that are at most as long as their rows
-        train = np.repeat(train, config.num_generations)
+        train = np.repeat(train, config.samples_per_prompt)
         answers = np.full_like(train, config.max_completion_length)
         rows, sizes = (
             _TrainingRows(train, source[train] + answers, answers, counts.sets, flat),

@@ -23,6 +23,7 @@ from training.units import byte_size
 from worker import disk_quota
 from worker.datasets import run_data
 from worker.runs.settle import Settled, target_modules
+from worker.runs.teachers import teacher_problems
 from worker.settings import get_settings, hub_token
 from worker.store import database, quotas
 
@@ -237,6 +238,7 @@ CHECKS: Final[tuple[Callable[[Settled], Iterable[Problem]], ...]] = (
     _misspelled,
     _no_target,
     _model_kind,
+    teacher_problems,
     _packing,
     _tokenizer,
     _disk,

@@ -18,6 +18,7 @@ from worker.datasets.run_data import DATASET_ID, sources_of
 from worker.runs import fetching
 from worker.runs.checks import adapter_problems, model_problems, quota_problems
 from worker.runs.settle import FILES, Settled, is_text, machine_of, resolve, settle
+from worker.runs.teachers import teacher_problems
 from worker.settings import get_settings
 from worker.store import accounts, database, history, runs, sight
 from worker.store.tables import LOCAL, Run
@@ -111,7 +112,8 @@ def _unseen(settled: Settled) -> list[Problem]:
     problems: list[Problem] = []
     for _ in as_both_see(settled.owner):
         adapter = settle(settled.typed).adapter
-        problems = problems or [*run_data.unseen(settled.typed), *adapter_problems(settled.typed, adapter)]
+        teacher = teacher_problems(settle(settled.typed))
+        problems = problems or [*run_data.unseen(settled.typed), *adapter_problems(settled.typed, adapter), *teacher]
     return problems
 
 

@@ -25,7 +25,7 @@ from training.errors import Problem
 from training.files import read_regular
 from training.model_info.config_json import ModelError
 from training.model_info.folder import ADAPTER_CONFIG, ModelFacts, describe_model
-from training.run_folder.paths import result_dir
+from training.run_folder.paths import result_dir, saved_result
 from worker import disk_quota
 from worker.allowed_paths import EVERYTHING, AllowedPaths, find_path
 from worker.datasets import datasets
@@ -34,7 +34,7 @@ from worker.datasets.run_data import DATASET_ID, NamedData, sources_of
 from worker.disk_quota import DiskQuota
 from worker.file_store import dataset_files
 from worker.settings import get_settings
-from worker.store import database
+from worker.store import database, runs
 from worker.store.tables import LOCAL, Dataset, Run
 
 FILES = ("deepspeed_config", "chat_template", "reward_code")
@@ -57,6 +57,8 @@ _FIXES = {
     "reward_code": "Give the path of a Python file on this machine, or its text.",
 }
 _RUN_ID = re.compile(r"[\w-]+")
+_WHOLE_RUN_ID = re.compile(f"[{runs.ID_LETTERS}]{{12}}")
+_TEACHER_FIX = "Give a model folder, a hub id (owner/name), the folder of an adapter, or the id of a run."
 _MOST_ADAPTER_BYTES = 2**20
 _DATA_FIX = "Give a JSON, JSONL, CSV, TSV, text or Parquet file, or pick an uploaded data set."
 _UPLOAD_FIX = "Upload the file first, then pick it. Only files in the folders of LATHE_DATA_FOLDERS can be named."
@@ -123,6 +125,12 @@ class Settled:
         named = sources_of(self.config)
         return tuple(NamedData(field, source, find_data(field, source.path, self.allowed)) for field, source in named)
 
+    @cached_property
+    def teacher(self) -> Path | Problem | None:
+        """The folder of the teacher, a model or an adapter; None without one, and for a hub id."""
+        name = self.readable.teacher
+        return find_teacher(name) if name else None
+
     @property
     def engine(self) -> EngineName:
         """The engine that places the run."""
@@ -159,6 +167,8 @@ def settle(
     names: dict[str, Any] = {}
     if path := find_path(config.model):
         names["model"] = str(path)
+    if config.teacher and (teacher := _teacher_name(config.teacher)):
+        names["teacher"] = teacher
     if config.target_modules == "auto" and (targets := target_modules(adapter or {})):
         names["target_modules"] = targets
     return Settled(typed, config.model_copy(update=names), allowed, owner, (), adapter, _GATE)
@@ -273,6 +283,9 @@ def resolve(config: RunConfig, session: Session) -> RunConfig:
         if folder is None:
             fix = "Copy the adapter to this machine, or clone the run and choose another one."
             problems.append(Problem("init_adapter", config.init_adapter, "is not on this machine.", fix))
+    if config.teacher and (teacher := find_teacher(config.teacher)):
+        problems += [teacher] if isinstance(teacher, Problem) else []
+        paths["teacher"] = str(teacher)
     if problems:
         raise ConfigError(problems)
     return config.model_copy(update=paths)
@@ -296,7 +309,7 @@ def _stored_path(session: Session, field: str, dataset_id: str, problems: list[P
 def _visible_adapter(name: str) -> dict[str, Any] | None:
     """The adapter_config.json of an adapter, if it is a path or of a run that the user sees."""
     folder, path = _adapter_folder(name), find_path(name)
-    if folder is None or (folder != (path and path.absolute()) and not _sees_run(name)):
+    if folder is None or (folder != (path and path.absolute()) and _seen_run(name) != name):
         return None
     try:
         values = json.loads(read_regular(folder / ADAPTER_CONFIG, _MOST_ADAPTER_BYTES))
@@ -305,14 +318,36 @@ def _visible_adapter(name: str) -> dict[str, Any] | None:
     return values if isinstance(values, dict) else {}
 
 
-def _sees_run(run_id: str) -> bool:
+def find_teacher(name: str) -> Path | Problem | None:
+    """The folder of a teacher: the one of this name, or the result of a run that the user sees; None for a hub id."""
+    if path := find_path(name):
+        return path.absolute()
+    if not _WHOLE_RUN_ID.fullmatch(name):
+        return None
+    if _seen_run(name) != name:
+        return Problem("teacher", name, "is no run.", _TEACHER_FIX)
+    fix = "Wait until it has finished, copy its folder to this machine, or choose another teacher."
+    return saved_result(get_settings().runs_dir / name) or Problem(
+        "teacher", name, "has no result on this machine.", fix
+    )
+
+
+def _teacher_name(name: str) -> str | None:
+    """The absolute path of a teacher, or the whole id of the run that the name means; None for a hub id."""
+    path = find_path(name)
+    return str(path.absolute()) if path else _seen_run(name)
+
+
+def _seen_run(name: str) -> str | None:
+    """The id of the run with this id, or the only one whose id begins so, if the user sees it."""
     try:
         if not database.has_tables():
-            return False
+            return None
         with database.read() as session:
-            return session.get(Run, run_id) is not None
+            matches = runs.with_id(session, Run, name)
     except database.UNREACHABLE:  # the checks before Start say so
-        return False
+        return None
+    return matches[0].id if len(matches) == 1 else None
 
 
 def _adapter_folder(name: str) -> Path | None:

@@ -86,6 +86,14 @@ PANELS = (
         from_zero=True,
     ),
     Panel(
+        "teacher",
+        "Log-probability of a token",
+        (
+            Line("teacher_logprob", "teacher, of samples", "--chart-1", smooth=True),
+            Line("eval_teacher_logprob", "of held-out samples", "--chart-2"),
+        ),
+    ),
+    Panel(
         "completion_length",
         "Length of samples",
         (Line("completion_length", "mean", "--chart-1", smooth=True),),
@@ -104,7 +112,11 @@ PANELS = (
     Panel(
         "sampling",
         "Time of a step",
-        (Line("generate_seconds", "drawing samples", "--chart-1"), Line("score_seconds", "scoring", "--chart-2")),
+        (
+            Line("generate_seconds", "drawing samples", "--chart-1"),
+            Line("score_seconds", "scoring", "--chart-2"),
+            Line("teacher_seconds", "teacher", "--chart-3"),
+        ),
         "s",
         from_zero=True,
     ),
