@@ -42,9 +42,10 @@ def lines(group: dict[str, Any], rewards: list[str]) -> list[str]:
         ]
         for sample in group["samples"]
     ]
+    file = f" of {group['file']}" if group["file"] else ""
     head = [*rewards, "TOTAL", "ADVANTAGE", "TOKENS", "SAMPLE"]
     return [
-        f"Step {group['step']:,}, row {group['row']:,} of {group['file']}: {_short(group['prompt'])}",
+        f"Step {group['step']:,}, row {group['row']:,}{file}: {_short(group['prompt'])}",
         f"Expected: {_short(group['expected'])}",
         numbers.table([head, *rows], right=frozenset(range(len(head) - 1))),
     ]

@@ -21,7 +21,8 @@ from training.trainer.prepare import Data
 
 
 class Question(NamedTuple):
-    """A row of the data: prompt, expected answer, all columns, its number in its file from 0, and the name of this file."""
+    """A row of the data: prompt, expected answer, all columns, its number in its file from 0, and the name of this file if
+    there are several."""
 
     prompt: str
     expected: str
@@ -138,5 +139,6 @@ def _questions(rows: set[int], files: DataRows, renderer: Renderer) -> Questions
     questions = {}
     for number, file, place, row, example in read_files(files.files):
         if number in rows and example:
-            questions[number] = Question(*renderer.question(example), row, place, file.name)
+            name = file.name if len(files.files) > 1 else ""
+            questions[number] = Question(*renderer.question(example), row, place, name)
     return questions

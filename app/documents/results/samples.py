@@ -21,7 +21,7 @@ class SampleGroup(Document):
 
     step: int
     row: int = Field(description="number of the data row in its file, from 1")
-    file: str
+    file: str = Field(description="name of the data file, if there are several")
     prompt: str
     expected: str = Field(description="the expected answer")
     samples: list[SampleAnswer]

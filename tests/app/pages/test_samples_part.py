@@ -58,7 +58,12 @@ def test_the_last_step_is_shown_by_prompt_page_by_page(run: str) -> None:
     second = page(run, samples_page=2)
     assert prompts(second) == ["10: 5", "10: 6"]
     assert "&lt;b&gt;Bo" in second and second.count("cut off</span>") == 1
-    assert "+0.7" in second and "-0.7" in second and "row 13 of rows.jsonl" in second
+    assert (
+        "+0.7" in second
+        and "-0.7" in second
+        and "row 13 (rows.jsonl)" in second
+        and first.count("equal rewards</span>") == 5
+    )
 
 
 def test_another_step_is_reached_by_links_and_by_its_number(run: str) -> None:

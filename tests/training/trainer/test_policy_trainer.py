@@ -225,7 +225,7 @@ def test_the_samples_of_logged_steps_are_kept_with_what_they_scored(tmp_path: Pa
     for one in kept:
         row = rows[one.row]
         letters = len(set(one.text)) / 10 + row["number"] / 100
-        assert one.file == "rows.jsonl" and one.prompt == row["prompt"] and one.expected == row["completion"]
+        assert one.file == "" and one.prompt == row["prompt"] and one.expected == row["completion"]
         assert one.scores == pytest.approx({"letters": letters, "contains": float(row["completion"] in one.text)})
         assert one.reward == pytest.approx(letters + 0.5 * (row["completion"] in one.text))
         assert one.ended or one.tokens == LONGEST

@@ -50,7 +50,7 @@ class Sample(Row, table=True):
     sample: int = Field(primary_key=True)
     group: int = Field(description="number of its prompt, equal for samples that are compared with each other")
     row: int = Field(description="number of the data row in its file, from 0")
-    file: str = columns.text()
+    file: str = columns.text("name of the data file, if there are several")
     prompt: str = columns.text()
     expected: str = columns.text("the expected answer")
     text: str = columns.text("the sample as the rewards get it")
