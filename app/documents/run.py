@@ -36,6 +36,8 @@ _WHOLE = (
     *_BRIEF, "config", "summary", "error", "plan", "stepped_down", "forecast", "request", "phase_done", "phase_total", "dataset_id",
     "notes", "fingerprints", "parent_id", "job",
 )  # fmt: skip
+_LISTED = ("model", "data", "method", "task")
+"""Settings in lists."""
 _ATTEMPT = (
     "number",
     "host",
@@ -58,6 +60,7 @@ class RunInList(Stored):
     model: str | None
     data: str | None = Field(description="id of the training data set; several with their weights")
     method: str | None
+    task: str | None
     differs: bool = Field(description="true if the result does not compute what was trained")
 
 
@@ -132,8 +135,8 @@ class SeriesList(Document):
 
 def brief(run: Run) -> RunInList:
     """A run as `lathe runs` lists it."""
-    settings = {name: value for name in ("model", "data", "method") if isinstance(value := run.config.get(name), str)}
-    return RunInList(**_of_row(run, _BRIEF), **dict.fromkeys(("model", "data", "method")) | settings)
+    settings = {name: value for name in _LISTED if isinstance(value := run.config.get(name), str)}
+    return RunInList(**_of_row(run, _BRIEF), **dict.fromkeys(_LISTED) | settings)
 
 
 def grouped(session: Session, group_by: str, query: run_list.Query) -> tuple[list[Run], list[RunGroup]]:

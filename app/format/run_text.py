@@ -10,6 +10,7 @@ from app.format.numbers import coarse, plural
 from app.texts import _, gettext_noop
 from training.config.choices import Method
 from training.config.fields import settings
+from training.run_folder.evaluated import LOSS, evaluated
 from training.run_folder.model_card import quality_loss
 from training.scoring.paired import Paired, in_words
 from training.units import NONE, byte_size
@@ -136,6 +137,13 @@ def scores(answers: dict[str, Any] | None) -> list[tuple[str, str, str]]:
         for name, label in labels.items()
         if answers and f"{name}_after" in answers
     ]
+
+
+def evaluation(task: object, loss: float | None) -> str:
+    """The evaluation loss, or of a task that is evaluated by its reward, "reward 0.9375"."""
+    measure, value = evaluated(task, loss)
+    text = numbers.decimal(value)
+    return text if measure == LOSS or value is None else _("reward {value}").format(value=text)
 
 
 def change(answers: dict[str, Any] | None, name: str) -> str:

@@ -11,6 +11,7 @@ from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.config.yaml_file import to_yaml
 from training.redaction import markdown_text
+from training.run_folder.evaluated import evaluated
 from training.run_folder.paths import CARD_FILE
 from training.run_folder.record import Lineage, hardware, shared, versions
 from training.scoring.paired import Paired, in_words
@@ -49,7 +50,7 @@ def write_card(folder: Path, config: RunConfig, summary: dict[str, Any], lineage
             "merged": f"{base} with an adapter merged into it, trained with Lathe.",
             "model": f"{base} after full fine-tuning with Lathe.",
         }[kind],
-        *_section("Results", _results(summary)),
+        *_section("Results", _results(config.task, summary)),
         *_section("Training", _training(config, summary, lineage, machine)),
         *_section(
             "Data",
@@ -92,10 +93,11 @@ def metadata(config: RunConfig, lineage: Lineage, kind: str) -> "huggingface_hub
     )
 
 
-def _results(summary: dict[str, Any]) -> Rows:
+def _results(task: Task, summary: dict[str, Any]) -> Rows:
+    measure, value = evaluated(task, summary.get("eval_loss"))
     rows = [
         ("Final training loss", _decimal(summary.get("final_loss"))),
-        ("Evaluation loss", _decimal(summary.get("eval_loss"))),
+        (f"Evaluation {measure}", _decimal(value)),
         ("Evaluation perplexity", _decimal(summary.get("eval_perplexity"))),
     ]
     answers = summary.get("answers") or {}

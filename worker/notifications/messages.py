@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from training.redaction import one_line, printable
+from training.run_folder.evaluated import evaluated
 from training.units import NONE
 from worker.settings import Settings
 from worker.store.tables import Event, WebhookFormat
@@ -155,7 +156,8 @@ def _results(run: dict[str, Any]) -> str:
     """Steps, losses and duration in one line."""
     total = f" of {run['total_steps']:,}" if run.get("total_steps") else ""
     parts = [f"Step {run.get('step') or 0:,}{total}", f"loss {_loss(run.get('final_loss'))}"]
-    parts += [f"best evaluation loss {_loss(run['best_loss'])}"] if run.get("best_loss") is not None else []
+    measure, value = evaluated(run.get("task"), run.get("best_loss"))
+    parts += [f"best evaluation {measure} {_loss(value)}"] if value is not None else []
     seconds = _seconds(run)
     parts += [f"duration {_duration(seconds)}"] if seconds is not None else []
     return ", ".join([*parts, f"owner {run.get('owner')}, run {run.get('id')}"])

@@ -78,7 +78,7 @@ def _snapshot(run: Run) -> dict[str, Any]:
     """What a message says about the run: it may have been resumed or deleted before the message is sent."""
     values = run.model_dump(mode="json", include=set(_SNAPSHOT))
     error = {name: value for name, value in (run.error or {}).items() if name in _ERROR}
-    return dict(redact_all(values | {"error": error or None}))
+    return dict(redact_all(values | {"task": run.config.get("task"), "error": error or None}))
 
 
 def add_test(*, session: Session, channel: NotificationChannel) -> Notification:

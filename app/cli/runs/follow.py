@@ -11,6 +11,7 @@ from app.cli.options import clear_line
 from app.format import numbers as text
 from app.format.numbers import shorten
 from app.format.run_text import eta
+from training.run_folder.evaluated import evaluated
 from training.units import NONE, byte_size
 from worker.store.database import UNREACHABLE
 from worker.store.tables import Status
@@ -206,9 +207,10 @@ def waiting(queue: dict[str, Any], seconds: float) -> str:
 def numbers(snapshot: Snapshot) -> list[str]:
     """The latest metrics, each with its name or unit."""
     latest, run = snapshot.latest, snapshot.run
+    name, value = evaluated(run["config"].get("task"), latest.get("eval_loss"))
     shown = [
-        ("loss ", text.decimal(latest.get("loss"))),
-        ("eval loss ", text.decimal(latest.get("eval_loss"))),
+        (f"{name} ", text.decimal(latest.get(name))),
+        (f"eval {name} ", text.decimal(value)),
         ("", text.rate(latest.get("tokens_per_second"), "tokens")),
         ("peak ", byte_size(run["peak_bytes"])),
         ("ETA ", text.duration(eta(run))),

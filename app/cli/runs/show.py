@@ -10,9 +10,10 @@ from app.cli.client import connect, path_of
 from app.format import numbers
 from app.format.dataset_text import data_words
 from app.format.numbers import plain
-from app.format.run_text import DIFFERS, change, exact_match, progress, result_noun, scores, strategy, took
+from app.format.run_text import DIFFERS, change, evaluation, exact_match, progress, result_noun, scores, strategy, took
 from training.config.data_sets import FIELDS
 from training.config.fields import in_words
+from training.run_folder.evaluated import evaluated
 from training.run_folder.events import OutOfMemory
 from training.run_folder.memory_words import facts
 from training.units import NONE, byte_size
@@ -74,7 +75,7 @@ def _row(row: dict[str, Any], now: float) -> list[str]:
         numbers.shorten(row["name"], 40),
         progress(row),
         "diverged" if row["diverged"] else numbers.decimal(row["final_loss"]),
-        numbers.decimal(row["best_loss"]),
+        evaluation(row["task"], row["best_loss"]),
         byte_size(row["peak_bytes"]),
         numbers.duration(took(row, now)),
         numbers.when(row["queued_at"]),
@@ -125,10 +126,11 @@ def results(values: dict[str, Any]) -> list[tuple[str, str]]:
         f"{numbers.count(summary.get('trainable_parameters'))} of {numbers.count(summary.get('total_parameters'))}"
     )
     speed = [numbers.rate(summary.get(f"{noun}_per_second"), noun) for noun in ("tokens", "samples")]
+    measure, value = evaluated(values["config"].get("task"), summary.get("eval_loss"))
     lines = [
         *_scores(summary.get("answers")),
         ("Final loss", numbers.decimal(summary.get("final_loss"))),
-        ("Evaluation loss", numbers.decimal(summary.get("eval_loss"))),
+        (f"Evaluation {measure}", numbers.decimal(value)),
         ("Held-out perplexity", numbers.decimal(summary.get("eval_perplexity"))),
         ("Trainable parameters", f"{trained} ({_four_places(summary.get('trainable_percent'))})"),
         (f"{result_noun(values['config']).capitalize()} size", byte_size(summary.get("adapter_bytes"))),

@@ -10,6 +10,7 @@ from app.format import numbers
 from app.format.evaluation_text import label
 from app.texts import _
 from training.config.name_lists import METRICS, MINOR_METRICS
+from training.run_folder.evaluated import LOSS, REWARD, evaluated
 from training.units import NONE, byte_size
 from worker.store.tables import Run, Status
 
@@ -193,6 +194,20 @@ def rows_per_step(run: Run) -> float:
     return float(batch * processes / config.get("sequence_parallel_size", 1))
 
 
+def _evaluated(measure: str, loss: Callable[[Run], Any] = lambda run: run.best_loss) -> Callable[[Run], Any]:
+    """The evaluation of runs that are evaluated by this measure; None of others."""
+
+    def read(run: Run) -> Any:
+        own, value = evaluated(run.config.get("task"), loss(run))
+        return value if own == measure else None
+
+    return read
+
+
+def _last_evaluated(measure: str) -> Callable[[Run], Any]:
+    return _evaluated(measure, _summary("eval_loss"))
+
+
 def _steps_per_second(run: Run) -> float | None:
     """Of the whole training, as tokens/s; while the run is training, of the latest steps."""
     samples = (run.summary or {}).get("samples_per_second")
@@ -235,8 +250,11 @@ RESULTS = (
     Result("tokens_per_second", "Tokens/s", "Speed", "Tokens/s", _summary("tokens_per_second"), _rate, "higher"),
     Result("final_loss", "Final loss", "Loss", "Final", lambda run: _summary("final_loss")(run) or run.final_loss,
            numbers.decimal, "lower"),
-    Result("best_loss", "Best evaluation loss", "Loss", "Best eval", lambda run: run.best_loss, numbers.decimal, "lower"),
-    Result("eval_loss", "Last evaluation loss", "Loss", "Last eval", _summary("eval_loss"), numbers.decimal, "lower", minor=True),
+    Result("best_loss", "Best evaluation loss", "Loss", "Best eval", _evaluated(LOSS), numbers.decimal, "lower"),
+    Result("best_reward", "Best evaluation reward", "Loss", "Best eval reward", _evaluated(REWARD), numbers.decimal, "higher"),
+    Result("eval_loss", "Last evaluation loss", "Loss", "Last eval", _last_evaluated(LOSS), numbers.decimal, "lower", minor=True),
+    Result("eval_reward", "Last evaluation reward", "Loss", "Last eval reward", _last_evaluated(REWARD), numbers.decimal,
+           "higher", minor=True),
     Result("eval_perplexity", "Perplexity, held-out", "Loss", "Perplexity", _summary("eval_perplexity"), numbers.decimal,
            "lower", minor=True),
 )  # fmt: skip

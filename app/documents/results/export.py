@@ -9,6 +9,7 @@ from typing import Any
 from app.documents.run import brief
 from app.format import numbers
 from app.format.numbers import csv_cell
+from app.format.run_text import evaluation
 from training.config.fields import settings
 from training.redaction import markdown_text
 from training.units import NONE, byte_size
@@ -78,7 +79,7 @@ def _texts(run: Run) -> list[str]:
         settings()["method"].in_words(run.config.get("method")),
         f"{run.step:,}",
         "diverged" if run.diverged else numbers.decimal(run.final_loss),
-        numbers.decimal(run.best_loss),
+        evaluation(run.config.get("task"), run.best_loss),
         byte_size(run.peak_bytes),
         numbers.duration(took),
         ", ".join(run.tags) or NONE,

@@ -11,6 +11,7 @@ from app.pages.common.form import applying, from_config
 from app.texts import _, gettext_noop
 from training.config.data_sets import FIELDS
 from training.config.fields import settings
+from training.run_folder.evaluated import REWARD, evaluated
 from training.run_folder.events import LOSS_OF, Failed, OutOfMemory
 from training.units import NONE, byte_size
 from worker.store.tables import Run, RunEvent, Status
@@ -64,9 +65,10 @@ def results(run: Run) -> list[tuple[str, str, str]]:
     summary = run.summary
     if not summary:
         return [] if run.status.ended else [(*pair, "") for pair in _plan(run.plan) if pair[1] not in (NONE, "0")]
+    measure, value = evaluated(run.config.get("task"), summary.get("eval_loss"))
     pairs = [
         (_("Final loss"), numbers.decimal(summary.get("final_loss"))),
-        (_("Evaluation loss"), numbers.decimal(summary.get("eval_loss"))),
+        (_("Evaluation reward") if measure == REWARD else _("Evaluation loss"), numbers.decimal(value)),
         (_("Perplexity, held-out"), numbers.decimal(summary.get("eval_perplexity"))),
         (_("Trainable parameters"), _trainable(summary)),
         (numbers.capitalized(_(result_noun(run.config))), byte_size(summary.get("adapter_bytes"))),

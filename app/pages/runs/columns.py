@@ -7,6 +7,7 @@ from typing import Any
 
 from app.format import numbers
 from app.format.dataset_text import data_names
+from app.format.run_text import evaluation
 from app.format.setting_text import value_in_words
 from app.texts import gettext_noop
 from training.config.fields import Setting, settings
@@ -51,7 +52,9 @@ def columns() -> dict[str, Column]:
         "final_loss": Column(
             gettext_noop("Loss"), lambda run, _: numbers.decimal(run.final_loss), "final_loss", "loss", True
         ),
-        "best_loss": _number(gettext_noop("Best eval loss"), lambda run: numbers.decimal(run.best_loss), "best_loss"),
+        "best_loss": _number(
+            gettext_noop("Best eval loss"), lambda run: evaluation(run.config.get("task"), run.best_loss), "best_loss"
+        ),
         "duration": Column(gettext_noop("Duration"), _nothing, "duration", "duration", True),
         "peak_bytes": _number(gettext_noop("Peak memory"), lambda run: byte_size(run.peak_bytes), "peak_bytes"),
         "owner": Column(gettext_noop("Owner"), lambda run, _: run.owner, "owner"),

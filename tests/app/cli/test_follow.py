@@ -94,6 +94,15 @@ def test_each_phase_has_a_line_and_training_shows_metrics_with_units(database):
     assert status is Status.FINISHED
 
 
+def test_a_run_that_is_rewarded_shows_its_rewards_in_place_of_losses(home):
+    run, values = PlayedRun(task="grpo", rewards="contains"), {"loss": 1e-9, "reward": 0.25, "eval_loss": -0.5}
+    lines, _ = followed(
+        run, lambda: run.claim().report(PLAN, PhaseStarted(phase="training"), Metrics(step=100, values=values)), run.end
+    )
+    trained = next(line for line in lines if line.startswith("training  100/400"))
+    assert "reward 0.2500  eval reward 0.5000" in trained and "loss" not in trained
+
+
 def test_progress_within_a_phase_is_printed_only_every_few_seconds(home):
     run = PlayedRun().claim().report(PLAN, PhaseStarted(phase="training"))
     steps = [lambda step=step: run.report(Metrics(step=step, values={"loss": 1.0})) for step in range(1, 13)]

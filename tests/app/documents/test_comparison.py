@@ -76,6 +76,22 @@ def test_results_have_units_and_memory_is_the_maximum_over_ranks(two):
     assert lines["Devices"].split() == ["Devices", "cpu", "-"]
 
 
+def test_runs_that_are_rewarded_are_compared_by_their_rewards(home):
+    rewarded = [finished(name, task="grpo", rewards="contains", summary={"eval_loss": -0.5}) for name in ("a", "b")]
+    change(rewarded[0], best_loss=-0.5)
+    change(rewarded[1], best_loss=-0.75)
+    usual = finished("c")
+    change(usual, best_loss=2.0)
+    lines = compared(*rewarded).results
+    assert (line(lines, "best_reward").values, line(lines, "best_reward").best) == ([0.5, 0.75], {1})
+    assert line(lines, "eval_reward").values == [0.5, 0.5] and not [one for one in lines if one.key == "best_loss"]
+    lines = compared(*rewarded, usual).results
+    assert (line(lines, "best_reward").values, line(lines, "best_loss").values) == (
+        [0.5, 0.75, None],
+        [None, None, 2.0],
+    )
+
+
 def test_only_different_settings_are_shown(two):
     settings = json.loads(told(*two, "--json"))["settings"]
     assert settings == {"learning_rate": [2e-4, 2e-5], "method": ["lora", "full"]}

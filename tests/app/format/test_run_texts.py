@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.format.run_text import short_names
+from app.format.run_text import evaluation, short_names
 from worker.store.tables import Run
 
 
@@ -23,3 +23,17 @@ from worker.store.tables import Run
 def test_names_of_compared_runs_leave_out_the_words_with_which_all_begin(names, shown):
     runs = [Run(id=f"{number:08d}", name=name, config={}) for number, name in enumerate(names)]
     assert list(short_names(runs).values()) == shown
+
+
+@pytest.mark.parametrize(
+    ("task", "loss", "shown"),
+    [
+        ("sft", 0.5, "0.5000"),
+        ("grpo", -0.9375, "reward 0.9375"),
+        ("grpo", 0.0, "reward 0.0000"),
+        ("grpo", None, "-"),
+        (None, 1.0, "1.0000"),
+    ],
+)
+def test_the_evaluation_of_a_task_that_is_rewarded_is_its_reward(task, loss, shown):
+    assert evaluation(task, loss) == shown

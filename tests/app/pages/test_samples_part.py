@@ -1,12 +1,12 @@
-"""The samples of a run of task grpo: on its page, over REST and with `lathe samples`."""
+"""A run of task grpo: its samples on its page, over REST and with `lathe samples`; its results and its code."""
 
 import json
-from html import unescape
+from html import escape, unescape
 from typing import Any
 
 import pytest
 from commands import lathe
-from played_run import PlayedRun
+from played_run import SUMMARY, PlayedRun
 from web import client
 
 from training.run_folder.events import SampleDrawn
@@ -124,3 +124,13 @@ def test_the_command_says_where_there_are_none(run: str) -> None:
     other = PlayedRun("sft").id
     assert lathe("samples", other).stdout == f"Run {other} has no samples. Runs of task grpo have.\n"
     assert lathe("samples", "none", "--step", "-1").exit_code == 2
+
+
+def test_its_results_are_rewards_and_its_code_has_lines(home: object) -> None:
+    code = "def short(answer):\n    return len(answer) < 9\n"
+    run = PlayedRun("rewarded", **GRPO | {"reward_code": code}).claim().end(summary=SUMMARY | {"eval_loss": -0.75})
+    text = client().get(f"/run?id={run.id}").text
+    assert '<th scope="row">Evaluation reward</th><td>0.7500' in text and "Evaluation loss" not in text
+    assert f'<pre class="code-value">{escape(code.strip())}</pre>' in text
+    printed = lathe("show", run.id).stdout
+    assert "Evaluation reward" in printed and "Evaluation loss" not in printed
