@@ -34,7 +34,7 @@ from training.model_info.families import read_shape
 from training.model_info.shape import ModelShape
 from training.rules import check
 from training.rules.memory import CHUNKED_TASKS, LEAST_VOCABULARY
-from training.run_folder.events import OutOfMemory
+from training.run_folder.events import GENERATION, OutOfMemory
 
 _RECOMPUTED = (Checkpointing.NONE, Checkpointing.SELECTIVE, Checkpointing.FULL, Checkpointing.OFFLOADED)
 _SHARDED: tuple[Changes, ...] = (
@@ -47,7 +47,7 @@ _FSDP_OFFLOADED: Changes = {"offload_param": "cpu"}
 LOADING, OPTIMIZER = "loading model", "optimizer"
 PART_OF = {
     "loading": LOADING, "start": LOADING, "check": "forward", "forward": "forward", "backward": "backward", "layer": "backward",
-    "encoder": "backward", "gradients": "backward", "optimizer": OPTIMIZER, "evaluating": "forward", "sampling": "forward",
+    "encoder": "backward", "gradients": "backward", "optimizer": OPTIMIZER, "evaluating": "forward", "sampling": GENERATION,
     "saving": "saving",
 }  # fmt: skip
 """The part of a step in which the moment of a forecast's peak lies (training/forecast/forecast.py)."""
@@ -125,12 +125,12 @@ def local_shape(config: RunConfig) -> ModelShape | None:
 
 
 def _batch_changes(config: RunConfig, machine: Machine, part: str) -> Iterator[Changes]:
-    """Yields changes that reduce activations, which fill the memory in forward and backward passes and in evaluation."""
-    if part not in ("forward", "backward", "evaluation"):
+    """Yields changes that reduce what the micro batch takes: activations, and in generation past keys and values."""
+    if part not in ("forward", "backward", "evaluation", GENERATION):
         return
     if half := _half_batch(config):
         yield half
-    if part != "evaluation":  # evaluation stores no activations for a backward pass
+    if part in ("forward", "backward"):  # the others store no activations for a backward pass
         # On CPU, offloaded activations stay in the same memory.
         kinds = _RECOMPUTED if machine.kind == "cuda" else _RECOMPUTED[:-1]
         for kind in kinds[_RECOMPUTED.index(config.gradient_checkpointing) + 1 :]:

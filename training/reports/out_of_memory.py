@@ -15,12 +15,13 @@ from training.config.run_config import RunConfig
 from training.errors import causes, is_out_of_memory
 from training.reports.live_memory import Groups, counter, largest_groups
 from training.reports.report import Report
-from training.run_folder.events import OutOfMemory
+from training.run_folder.events import GENERATION, OutOfMemory
 
 _LARGEST = 12  # groups of tensors in a report
 _REQUESTED = re.compile(r"Tried to allocate ([\d.]+) (GiB|MiB|KiB|bytes)")
 _ALLOCATED = re.compile(r"([\d.]+) (GiB|MiB|KiB|bytes) is allocated by PyTorch")
 _UNITS = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "bytes": 1}
+_GENERATION = "training/trainer/generation.py"
 _OPTIMIZERS = re.compile(r"torch/optim/|bitsandbytes/optim|torchao/|deepspeed/|accelerate/optimizer")
 
 
@@ -38,7 +39,8 @@ def reporting_out_of_memory(report: Report, config: RunConfig, machine: Machine)
 def describe(error: BaseException, report: Report, config: RunConfig, machine: Machine) -> OutOfMemory:
     """Makes the record of an out-of-memory error; `report` has the rank's position in the step."""
     part = part_of_step(error)
-    moment = report.tracker.now if report.tracker and part else None
+    in_step = part and (part != GENERATION or report.phase == "training")
+    moment = report.tracker.now if report.tracker and in_step else None
     return OutOfMemory(
         rank=report.rank,
         device=machine.kind,
@@ -55,7 +57,7 @@ def describe(error: BaseException, report: Report, config: RunConfig, machine: M
 
 
 def part_of_step(error: BaseException) -> str:
-    """Returns the part of a step from an error's traceback: forward, backward, optimizer, evaluation, or an empty text.
+    """Returns the part of a step from an error's traceback: generation, forward, backward, optimizer, evaluation, or an empty text.
 
     A recomputed layer belongs to the backward pass. DeepSpeed takes its step where accelerate calls backward.
     """
@@ -63,6 +65,8 @@ def part_of_step(error: BaseException) -> str:
     names = {frame.name for frame in frames}
     if "evaluation_loop" in names:
         return "evaluation"
+    if any(frame.filename.endswith(_GENERATION) for frame in frames):
+        return GENERATION
     if any(name.startswith("clip_grad_norm") for name in names) or any(
         frame.name == "step" and _OPTIMIZERS.search(frame.filename) for frame in frames
     ):

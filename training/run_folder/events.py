@@ -22,6 +22,8 @@ REVIEW = "review"
 """The outcome of a run that stops before its first step, so that a person reads its samples."""
 DIVERGED = "diverged"
 """The outcome of a run whose loss or gradient was no longer finite."""
+GENERATION = "generation"
+"""The part of a step, or of an evaluation, in which the model writes samples or answers."""
 LOSS_OF = "loss/"
 """Begins the names of the losses of each of several data sets: loss/alpaca.jsonl, eval_loss/alpaca.jsonl."""
 REWARD_OF = "reward/"
@@ -211,11 +213,10 @@ class Failed(Event):
 class OutOfMemory(Event):
     """An out-of-memory error of a rank: its position in the run, the rows, and the contents of its memory.
 
-    `part` of a step is forward, backward, optimizer or evaluation; empty outside of steps. Steps, micro steps (in an evaluation:
-    batches) and rows of the file count from 1. `tensors` are those of the rank's batch (name, shape, dtype, bytes). `batches`
-    are the rows of every rank in that micro step (rank, rows, tokens of each, and of several data sets that of each row); empty
-    if unknown. `memory` has the allocator's
-    bytes (allocated, peak, limit; on CUDA also reserved), `kinds` the bytes by kind, `largest` the largest groups of equal
+    `part` of a step is generation, forward, backward, optimizer or evaluation; empty outside of steps. Steps, micro steps (in an
+    evaluation: batches) and rows of the file count from 1. `tensors` are those of the rank's batch (name, shape, dtype, bytes).
+    `batches` are the rows of every rank in that micro step (rank, rows, tokens of each, and of several data sets that of each
+    row); empty if unknown. `memory` has the allocator's bytes (allocated, peak, limit; on CUDA also reserved), `kinds` the bytes by kind, `largest` the largest groups of equal
     tensors (kind, shape, dtype, count, bytes of all). `policy` is the run's `on_out_of_memory`. Only old records have
     `step_down`, the changes for the next attempt; now the supervisor chooses them.
     """

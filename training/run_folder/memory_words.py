@@ -2,14 +2,19 @@
 
 from typing import Any
 
-from training.run_folder.events import OutOfMemory
+from training.run_folder.events import GENERATION, OutOfMemory
 from training.units import byte_size
 
 _ROWS_NAMED = 8
 _GROUPS_NAMED = 6
 MEMORY_LIMIT = "Memory limit exceeded"
 """What a run on the CPU exceeds, whose error torch and its log call out of memory."""
-_PASSES = {"forward": "the forward pass", "backward": "the backward pass", "optimizer": "the optimizer step"}
+_PASSES = {
+    GENERATION: "the generation of samples",
+    "forward": "the forward pass",
+    "backward": "the backward pass",
+    "optimizer": "the optimizer step",
+}
 
 
 def summary(report: OutOfMemory) -> str:

@@ -58,7 +58,13 @@ class SamplingTrainer(ReportingTrainer):
             return []
         start = time.perf_counter()
         self.throughput.add(torch.tensor(0), 0)  # its clock runs while samples are drawn
-        answers = [self.drawn(batch) for batch in batches]  # by micro batch, which bounds the memory
+        tracker = self.context.tracker
+        tracker.begin()
+        answers = []
+        for batch in batches:  # by micro batch, which bounds the memory
+            tracker.train(self.state.global_step + 1, batch)
+            answers.append(self.drawn(batch))
+        tracker.begin()
         return self.sampled(batches, answers, time.perf_counter() - start)
 
     def first_samples(self, most: int) -> list[int]:

@@ -14,8 +14,11 @@ from tiny import make_model
 from trainer_process import Trained, start, train_here
 from transformers import AutoModelForCausalLM
 
+from training.config.machine import Machine
 from training.config.run_config import RunConfig
-from training.run_folder.events import Metrics, Note, Planned, Resumed, SampleDrawn
+from training.forecast.step_down import next_rung_after
+from training.run_folder.events import Metrics, Note, OutOfMemory, Planned, Resumed, SampleDrawn
+from training.run_folder.memory_words import summary
 from training.run_folder.paths import checkpoint_dir
 from training.trainer.advantages import advantages
 from training.trainer.generation import Sampler
@@ -283,3 +286,18 @@ def test_a_resumed_run_draws_the_same_samples(tmp_path: Path, home: Path) -> Non
     (start,) = resumed.of(Resumed)
     taken = [event for event in resumed.of(Metrics) if "reward" in event.values][-2:]
     assert start.step == 2 and {event.step: [event.values[name] for name in NAMES] for event in taken} == values
+
+
+@pytest.mark.train
+def test_samples_that_do_not_fit_are_drawn_in_smaller_micro_batches(tmp_path: Path, home: Path) -> None:
+    settings = SETTINGS | {"micro_batch_size": 32, "max_completion_length": 200, "memory_limit": 4, "probe": "off"}
+    with pytest.raises(torch.OutOfMemoryError):
+        train_here(tmp_path / "run", home / "model", home / "rows.jsonl", **settings)
+    trained = Trained(tmp_path / "run", None)
+    trained.read()
+    (report,) = trained.of(OutOfMemory)
+    assert (report.phase, report.part, report.step, report.micro_step) == ("training", "generation", 1, 1)
+    assert len(report.batches[0]["rows"]) == 32 and "in the generation of samples of step 1" in summary(report)
+    ran_with = RunConfig.model_validate(settings | {"model": str(home / "model"), "data": "d"})
+    rung = next_rung_after(report, ran_with, Machine(), has_checkpoint=False)
+    assert rung == {"micro_batch_size": 16, "gradient_accumulation_steps": 2}
