@@ -216,9 +216,9 @@ class OutOfMemory(Event):
     `part` of a step is generation, forward, backward, optimizer or evaluation; empty outside of steps. Steps, micro steps (in an
     evaluation: batches) and rows of the file count from 1. `tensors` are those of the rank's batch (name, shape, dtype, bytes).
     `batches` are the rows of every rank in that micro step (rank, rows, tokens of each, and of several data sets that of each
-    row); empty if unknown. `memory` has the allocator's bytes (allocated, peak, limit; on CUDA also reserved), `kinds` the bytes by kind, `largest` the largest groups of equal
-    tensors (kind, shape, dtype, count, bytes of all). `policy` is the run's `on_out_of_memory`. Only old records have
-    `step_down`, the changes for the next attempt; now the supervisor chooses them.
+    row); empty if unknown. `memory` has the allocator's bytes (allocated, peak, limit; on CUDA also reserved), `kinds` the bytes
+    by kind, `largest` the largest groups of equal tensors (kind, shape, dtype, count, bytes of all). `policy` is the run's
+    `on_out_of_memory`. Only old records have `step_down`, the changes for the next attempt; now the supervisor chooses them.
     """
 
     kind: ClassVar[str] = "out_of_memory"
