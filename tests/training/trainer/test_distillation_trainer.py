@@ -1,6 +1,7 @@
 """Distillation: losses that are those of a plain loop on the same samples, whatever the split; teachers and their tokens."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tiny import make_model
-from trainer_process import Trained, train_here
+from trainer_process import Trained, start, train_here
 from transformers import AutoModelForCausalLM
+
+from training.errors import UserError
+from training.run_folder.events import Metrics, Note, Resumed
+from training.run_folder.paths import checkpoint_dir
+from training.trainer.jensen_shannon import token_measures
 
 STEPS, RATE, LONGEST, TEMPERATURE = 3, 0.5, 6, 0.8
 NAMES = ("loss", "grad_norm", "completion_length", "entropy", "teacher_logprob")
@@ -122,3 +128,126 @@ def test_a_run_is_that_of_a_plain_loop_on_its_samples(
     assert len(drawn) == STEPS * count and len({len(answer) for part in drawn for _, answer in part}) > 1
     steps = [[row for part in drawn[first : first + count] for row in part] for first in range(0, len(drawn), count)]
     assert_as_plain(trained, home, steps, coefficient)
+
+
+@pytest.mark.parametrize("coefficient", [1.0, 0.0, 0.5, 0.1])
+def test_the_loss_and_its_gradient_are_those_of_trl(coefficient: float) -> None:
+    from trl.trainer.distillation_trainer import _chunked_divergence_loss
+
+    torch.manual_seed(0)
+    states, others, head, other_head = (
+        torch.randn(2, 5, 8),
+        torch.randn(2, 5, 6),
+        torch.randn(40, 8),
+        torch.randn(40, 6),
+    )
+    mask, weight = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]), head.clone().requires_grad_()
+    logits, drawn = states @ weight.T, torch.randint(40, (10,))
+    own = token_measures(logits.flatten(0, 1), (others @ other_head.T).flatten(0, 1), drawn, coefficient, TEMPERATURE)
+    kept = mask.flatten().bool()
+    loss = own.divergence[kept].mean()
+    loss.backward()
+    again = head.clone().requires_grad_()
+    expected, entropy, count = _chunked_divergence_loss(
+        states, others, again, other_head, mask, coefficient, temperature=TEMPERATURE
+    )
+    expected.backward()
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(weight.grad, again.grad, rtol=1e-4, atol=1e-6)
+    assert count == 8 and own.entropy[kept].sum().item() == pytest.approx(entropy.item(), rel=1e-5)
+    log_softmax = (others @ other_head.T / TEMPERATURE).flatten(0, 1).log_softmax(-1)
+    torch.testing.assert_close(own.teacher_logprob, log_softmax[torch.arange(10), drawn])
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("strategy", ["ddp", "zero3", "fsdp"])
+def test_two_ranks_draw_the_same_samples_and_train_as_one(tmp_path: Path, home: Path, strategy: str) -> None:
+    settings = SETTINGS | {
+        "teacher": str(home / "teacher"),
+        "eval_steps": 1,
+        "validation_data": str(home / "rows.jsonl"),
+    }
+    alone = train_here(tmp_path / "alone", home / "model", home / "rows.jsonl", **settings)
+    split = {"micro_batch_size": 2, "gradient_accumulation_steps": 2, "strategy": strategy, "num_processes": 2}
+    shared = start(tmp_path / "shared", home / "model", home / "rows.jsonl", **settings | split)
+    assert shared.finish() == 0, shared.log()
+    for name in (*NAMES, "cut_off", "eval_loss", "eval_teacher_logprob", "eval_cut_off"):
+        assert len(alone.series(name)) == STEPS
+        assert shared.series(name) == pytest.approx(alone.series(name), rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.train
+def test_a_resumed_run_draws_the_same_samples(tmp_path: Path, home: Path) -> None:
+    settings = SETTINGS | {"max_steps": 4, "save_steps": 2, "epochs": 4, "teacher": str(home / "teacher")}
+    whole = train_here(tmp_path / "run", home / "model", home / "rows.jsonl", **settings)
+    shutil.rmtree(checkpoint_dir(tmp_path / "run", 4))
+    values = {step: [whole.series(name)[step] for name in NAMES] for step in (3, 4)}
+    resumed = train_here(tmp_path / "run", home / "model", home / "rows.jsonl", **settings)
+    (start,) = resumed.of(Resumed)
+    taken = [event for event in resumed.of(Metrics) if "teacher_logprob" in event.values][-2:]
+    assert start.step == 2 and {event.step: [event.values[name] for name in NAMES] for event in taken} == values
+
+
+@pytest.mark.train
+def test_a_run_with_its_own_model_as_the_teacher_has_nothing_to_learn(tmp_path: Path, home: Path) -> None:
+    settings = SETTINGS | {"teacher": str(home / "model"), "method": "lora", "jsd_coefficient": 0.5}
+    trained = train_here(tmp_path / "run", home / "model", home / "rows.jsonl", **settings)
+    assert trained.losses()[1] == pytest.approx(0, abs=1e-6) and trained.gradient_norms()[1] == pytest.approx(
+        0, abs=1e-4
+    )
+
+
+@pytest.mark.train
+def test_the_result_of_a_run_is_a_teacher_with_its_adapter(tmp_path: Path, home: Path) -> None:
+    taught = train_here(
+        tmp_path / "taught",
+        home / "model",
+        home / "rows.jsonl",
+        method="lora",
+        learning_rate=0.05,
+        max_steps=4,
+        eval_steps=0,
+    )
+    settings = SETTINGS | {"teacher": str(taught.run_dir / "adapter"), "max_steps": 1, "jsd_coefficient": 0.0}
+    trained = train_here(tmp_path / "run", home / "model", home / "rows.jsonl", **settings)
+    base = train_here(
+        tmp_path / "base", home / "model", home / "rows.jsonl", **settings | {"teacher": str(home / "model")}
+    )
+    assert base.losses()[1] == pytest.approx(0, abs=1e-6)
+    assert trained.losses()[1] > 1e-3
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("larger", ["model", "teacher"])
+def test_vocabularies_that_are_padded_to_different_sizes_are_cut_to_the_smaller(
+    tmp_path: Path, home: Path, larger: str
+) -> None:
+    padded = shutil.copytree(home / larger, tmp_path / larger)
+    model: Any = AutoModelForCausalLM.from_pretrained(padded)
+    model.resize_token_embeddings(300, mean_resizing=False)
+    with torch.no_grad():
+        model.lm_head.weight[261:] = 5  # more probable than any token, if they counted
+    model.save_pretrained(padded)
+    folders = {"model": home / "model", "teacher": home / "teacher"}
+    runs = [
+        train_here(
+            tmp_path / name,
+            chosen["model"],
+            home / "rows.jsonl",
+            **SETTINGS | {"max_steps": 1, "teacher": str(chosen["teacher"])},
+        )
+        for name, chosen in (("equal", folders), ("cut", folders | {larger: padded}))
+    ]
+    assert runs[1].losses() == pytest.approx(runs[0].losses(), rel=1e-5)
+    assert [len([1 for event in run.of(Note) if "the first 261" in event.message]) for run in runs] == [0, 1]
+
+
+@pytest.mark.train
+def test_a_teacher_with_other_tokens_is_refused_with_one_of_them(tmp_path: Path, home: Path) -> None:
+    other = shutil.copytree(home / "teacher", tmp_path / "other")
+    text = (other / "tokenizer.json").read_text()
+    (other / "tokenizer.json").write_text(text.replace('"!":', '"zebra":'))
+    with pytest.raises(UserError) as error:
+        train_here(tmp_path / "run", home / "model", home / "rows.jsonl", **SETTINGS | {"teacher": str(other)})
+    assert error.value.problem.field == "teacher" and "2 of 262 tokens differ" in error.value.message
+    assert "'!' is token none, and" in error.value.message
