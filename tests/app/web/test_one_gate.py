@@ -72,6 +72,7 @@ def requests(config, field):
     ("field", "file", "needed"),
     [
         ("model", "", {}),
+        ("teacher", "", {"task": "distill"}),
         ("data", "rows.jsonl", {}),
         ("validation_data", "rows.jsonl", {}),
         ("chat_template", "template.jinja", {}),

@@ -50,6 +50,7 @@ def config(**values: Any) -> RunConfig:
         (CPU, ZERO3 | {"sequence_parallel_size": 2, "packing": "packed"}, "sequence_parallel_size"),
         (CPU, ZERO3 | {"sequence_parallel_size": 2, "streaming": True}, "sequence_parallel_size"),
         (CPU, GRPO | {"micro_batch_size": 6}, "num_generations"),
+        (CPU, {"task": "distill", "teacher": "t"} | PREFIX, "method"),
         (CPU, GRPO | {"policy_loss": "cispo"}, "clip_high"),
         (CPU, GRPO | {"packing": "packed"}, "packing"),
         (CPU, GRPO | {"stop_after_baseline": True, "baseline_prompts": 0}, "stop_after_baseline"),
@@ -370,6 +371,11 @@ def test_rewards_that_a_run_cannot_use_are_named_before_it_starts(
     blocking = [conflict for conflict in check(config(**GRPO | values), CPU) if conflict.blocking]
     assert [conflict.settings[0] for conflict in blocking] == [field]
     assert words in blocking[0].reason and blocking[0].fix
+
+
+def test_distillation_without_a_teacher_is_refused() -> None:
+    (conflict,) = [conflict for conflict in check(config(task="distill"), CPU) if conflict.blocking]
+    assert conflict.settings[0] == "teacher" and "id of a run" in conflict.fix
 
 
 def test_functions_of_the_code_are_rewards_by_their_name() -> None:

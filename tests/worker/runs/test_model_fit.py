@@ -145,6 +145,32 @@ def test_an_adapter_to_continue_is_named_by_its_run(
         assert resolve(RunConfig.model_validate(second.config), session).init_adapter == folder
 
 
+def test_a_teacher_is_a_folder_or_a_run_with_a_result_and_the_same_tokens(
+    home: Path, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from worker import celery_app
+    from worker.settings import get_settings
+    from worker.store import database
+
+    monkeypatch.setattr(celery_app, "notify", lambda _: True)
+    data = str(make_data(tmp_path / "rows.jsonl", rows=10))
+    first = submit.submit(RunConfig.model_validate({"model": str(model), "data": data}))
+    given = {"model": str(model), "data": data, "task": "distill", "teacher": first.id[:9]}
+    [problem] = refused(home, tmp_path, **given)
+    assert (problem.field, problem.value) == ("teacher", first.id) and "has no result" in problem.message
+    folder = adapter(get_settings().runs_dir / first.id / "adapter", base_model_name_or_path=str(model))
+    second = submit.submit(RunConfig.model_validate(given))
+    assert second.config["teacher"] == first.id
+    with database.read() as session:
+        assert resolve(RunConfig.model_validate(second.config), session).teacher == folder
+    other = shutil.copytree(model, tmp_path / "other")
+    text = (other / "tokenizer.json").read_text()
+    (other / "tokenizer.json").write_text(text.replace('"!":', '"zebra":'))
+    for teacher, words in ((str(other), "tokens differ"), (str(tmp_path), "config.json"), ("0" * 12, "is no run")):
+        [problem] = refused(home, tmp_path, **given | {"teacher": teacher})
+        assert problem.field == "teacher" and words in problem.message
+
+
 def test_other_users_name_adapters_in_allowed_folders_only(home: Path, tmp_path: Path, model: Path) -> None:
     from worker.allowed_paths import AllowedPaths
 
