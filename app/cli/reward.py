@@ -1,19 +1,27 @@
 """The work of `lathe reward`."""
 
 import json
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from app.cli import sent_files
-from app.cli.client import connect
+from app.cli.client import connect, path_of
 from app.cli.evaluate import with_code
 from app.cli.options import CommandError
+from app.cli.runs.follow import follow, screen_for
+from app.cli.runs.show import failure
+from app.cli.samples import samples
 from app.format import numbers
+from training.config.fields import parse
 from training.scoring.rewards import functions_in
 from training.units import NONE
+from worker.store.tables import Status
 
+_PROMPTS, _SAMPLES = 16, 8  # of each prompt
 _SHOWN = 60  # characters of an answer
 _ANSWERS_FIX = 'Write a line for each row: {"answer": "..."}, with "row" (from 0) if rows are left out.'
 
@@ -26,6 +34,8 @@ def reward(rewards: tuple[str, ...], options: dict[str, Any], *, as_json: bool) 
     """
     own: dict[str, str] = {}
     entries = [entry for given in rewards for entry in _entries(given, own)]
+    if options["model"]:
+        return of_model(run_settings(entries, own, options), as_json=as_json)
     client = connect()
     body = {"rewards": entries, "own": own, "data": sent_files.data(client, options["data"])}
     body |= {"columns": options["columns"]} | ({"rows": options["rows"]} if options["rows"] else {})
@@ -34,6 +44,48 @@ def reward(rewards: tuple[str, ...], options: dict[str, Any], *, as_json: bool) 
     found = client.send("POST", "/api/rewards", json=body)
     click.echo(json.dumps(found) if as_json else "\n".join(lines(found)))
     return int(any(trouble["failed"] for trouble in found["troubles"].values()))
+
+
+def run_settings(entries: Sequence[Any], own: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run that draws samples of an untrained model, scores them and stops.
+
+    Raises:
+        CommandError: options exclude each other, or the rewards are in several files.
+    """
+    if options["answers"]:
+        raise CommandError("--answers", str(options["answers"]), "and --model exclude each other.", "Leave one out.")
+    if len(own) > 1:
+        fix = "Put their functions into one file."
+        raise CommandError("REWARD", ", ".join(own), "are several files, and a run has one.", fix)
+    file = next(iter(own), "")
+    named = [_without(file, entry) for entry in entries]
+    settings = {name: options[name] for name in ("model", "data", "columns", "max_completion_length") if options[name]}
+    settings |= {"rewards": json.dumps(named)} | ({"reward_code": f"{own[file]}\n"} if own else {})
+    prompts = options["rows"] or _PROMPTS
+    settings |= {"micro_batch_size": _SAMPLES, "num_generations": _SAMPLES}
+    return settings | {"task": "grpo", "baseline_prompts": prompts, "stop_after_baseline": True}
+
+
+def of_model(settings: Mapping[str, Any], *, as_json: bool) -> int:
+    """Queues such a run, follows it, and prints its samples. Returns the exit code: 1 if nothing can be learned from them.
+
+    Raises:
+        ConfigError: a setting is wrong; nothing is queued.
+    """
+    client = connect()
+    queued = client.submit("/api/runs", sent_files.settings(client, parse(dict(settings))))
+    status = follow(queued["id"], screen_for(sys.stderr))
+    samples(queued["id"], as_json=as_json, step=0)
+    if error := client.get(path_of("runs", queued["id"]))["error"]:
+        click.echo(numbers.pairs(failure(error)), err=True)
+    return int(status != Status.STOPPED)
+
+
+def _without(file: str, entry: Any) -> Any:
+    """A reward as the settings of a run name it: a function without its file."""
+    if isinstance(entry, dict):
+        return dict(entry) | {"reward": str(entry["reward"]).removeprefix(f"{file}:")}
+    return str(entry).removeprefix(f"{file}:")
 
 
 def lines(found: dict[str, Any]) -> list[str]:

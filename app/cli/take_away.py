@@ -164,9 +164,14 @@ def evaluate(ctx: click.Context, /, run_id: str, as_json: bool, only_queue: bool
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Answers to score: answers.jsonl of an evaluation, or a line each.  [default: the expected answers]",
 )
+@click.option("--model", metavar="MODEL", help="Score samples of this model in place of answers: a run draws them.")
+@click.option("--max-completion-length", type=count_type, metavar="N", help="Longest sample in tokens.  [default: 512]")
 @click.option("--columns", metavar="TEXT", help="Column of each role, such as prompt=question, completion=answer.")
 @click.option(
-    "--rows", type=click.IntRange(1, 1000), metavar="N", help="Only the first N.  [default: 20, or all answers]"
+    "--rows",
+    type=click.IntRange(1, 1000),
+    metavar="N",
+    help="Only the first N.  [default: 20, or all answers; with --model 16 of the run's]",
 )
 @json_option
 @click.pass_context
@@ -174,7 +179,8 @@ def reward(ctx: click.Context, /, rewards: tuple[str, ...], as_json: bool, **opt
     """Try rewards on rows: what each gives, their weighted sum, and what goes wrong.
 
     REWARD is a built-in name (exact_match, json_fields, ...), FILE.py with functions, FILE.py:FUNCTION, each with *WEIGHT if you
-    like, or a JSON object such as '{"reward": "length", "most": 50}'. Exit code 1: one has no score for some rows, by a fault.
+    like, or a JSON object such as '{"reward": "length", "most": 50}'. Exit code 1: one has no score for some rows, by a fault; with
+    --model, nothing can be learned from the samples.
     """
     from app.cli import reward as cli_reward
 

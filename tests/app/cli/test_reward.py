@@ -6,9 +6,15 @@ import pytest
 from commands import lathe
 
 from app.cli.evaluate import request
-from app.cli.reward import lines
+from app.cli.options import CommandError
+from app.cli.reward import lines, run_settings
 from app.web.rest.evaluations import AskedTrial, score_rows
+from training.config.choices import Task
+from training.config.fields import parse
+from training.config.machine import Machine
 from training.errors import UserError
+from training.rules import check
+from training.scoring.rewards import rewards_of
 from training.scoring.sample_rows import texts
 from worker import allowed_paths
 
@@ -126,3 +132,33 @@ def test_a_metric_as_json_can_name_a_file(tmp_path):
     found = request(options | {"metrics": ["f1", json.dumps(entry)], "lm_eval": []})
     assert json.loads(found["metrics"][1]) == {"reward": "own.py:city", "name": "town"}
     assert found["own"] == {"own.py": CODE}
+
+
+def test_a_model_is_tried_by_a_run_that_stops_before_its_first_step(data, tmp_path):
+    own = {"own.py": CODE}
+    options = {"model": "m", "data": data, "columns": None, "max_completion_length": 9, "rows": 4, "answers": None}
+    entries = ["own.py:city*2", {"reward": "own.py:total", "name": "sum"}, "json_valid"]
+    settings = run_settings(entries, own, options)
+    config = parse(settings)
+    assert [(reward.name, reward.weight) for reward in rewards_of(config)] == [
+        ("city", 2),
+        ("sum", 1),
+        ("json_valid", 1),
+    ]
+    assert (config.task, config.baseline_prompts, config.stop_after_baseline) == (Task.GRPO, 4, True)
+    assert [conflict.reason for conflict in check(config, Machine()) if conflict.blocking] == []
+
+
+def test_rewards_of_a_run_are_in_one_file(data):
+    options = {
+        "model": "m",
+        "data": data,
+        "columns": None,
+        "max_completion_length": None,
+        "rows": None,
+        "answers": None,
+    }
+    with pytest.raises(CommandError, match=r"a\.py, b\.py.* are several files, and a run has one"):
+        run_settings(["a.py:city", "b.py:city"], {"a.py": CODE, "b.py": CODE}, options)
+    with pytest.raises(CommandError, match="--model exclude each other"):
+        run_settings(["exact_match"], {}, options | {"answers": "answers.jsonl"})
