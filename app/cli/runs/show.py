@@ -165,8 +165,8 @@ def _four_places(percent: float | None) -> str:
 
 
 def failure(error: dict[str, Any] | None) -> list[tuple[str, str]]:
-    """The error of a run: message, fix, phase, rank, cause, and the end of its traceback or, of an error that the run did not
-    explain itself, of its log; empty without an error."""
+    """The error of a run: message, fix, phase, rank, cause, and the end of its traceback or, of an error that no rank
+    explained, of its log; empty without an error."""
     if not error:
         return []
     labels = {"message": "Error", "fix": "Fix", "phase": "Phase", "rank": "Rank"}
@@ -174,7 +174,7 @@ def failure(error: dict[str, Any] | None) -> list[tuple[str, str]]:
     if diagnosis := error.get("diagnosis"):
         lines.append(("Cause", f"{diagnosis['explanation']} ({diagnosis['cause']})"))
         lines += [("Fix", "\n".join(diagnosis["fix"]))] if diagnosis["fix"] and not error.get("fix") else []
-    explained = error.get("fix") and not error.get("diagnosis")
+    explained = error.get("fix") and not error.get("diagnosis") and error.get("rank") is not None  # by the rank itself
     for key, label in (("traceback", "Traceback"), *(() if explained else (("log_tail", "Log"),))):
         if end := str(error.get(key) or "").rstrip():
             return [*lines, (label, "\n".join(end.splitlines()[-LOG_SHOWN:]))]
