@@ -63,6 +63,18 @@ def _layouts(name: str, task: str, model: str, data: str, every: int = 1, **sett
 _RANKS_MOVE = "init_r=6, target_r=3, tinit=1, tfinal=1, deltaT=1, orth_reg_weight=0.5"
 _CHUNKED = {"chunked_loss": "on"}
 _SHORT = {"max_length": 40}  # so that some rows are truncated
+_REWARD_CODE = """
+def letters(prompt, answer, expected):
+    return len(set(answer)) / 10 + (len(answer) == len(expected)) / 4
+"""
+# Seven prompts with four samples each: the fourth step has half a batch.
+_SAMPLES = {
+    "rewards": "letters", "reward_code": _REWARD_CODE, "num_generations": 4, "max_completion_length": 6, "policy_loss": "dapo",
+    "data_slice": "7",
+}  # fmt: skip
+_AGAIN = _SAMPLES | {"num_iterations": 2, "data_slice": "3"}
+_ITERATED = {"policy_loss": "grpo", "clip_low": 0.1, "clip_high": 0.12}
+_WITH_KL = {"kl_coefficient": 0.5, "clip_low": 0.01, "clip_high": 0.015}  # an adapter changes less in a step
 SUBJECTS = {
     **_layouts("sft", "sft", "llama", "answers"),
     **_layouts("chats", "sft", "llama", "chats", every=3),
@@ -85,6 +97,9 @@ SUBJECTS = {
     "orpo": Subject("orpo", "llama", "pairs", settings=_SHORT),
     "reward": Subject("reward", "llama", "pairs", settings={"max_length": 256}),  # trl skips longer rows
     "kto": Subject("kto", "llama", "labelled", settings=_SHORT | {"beta": 0.5, "learning_rate": 1.0}),
+    "grpo": Subject("grpo", "llama", "answers", settings=_SAMPLES),
+    "grpo iterated": Subject("grpo", "llama", "answers", 2, settings=_AGAIN | _ITERATED),
+    "grpo with kl": Subject("grpo", "llama", "answers", 3, "lora", _AGAIN | _WITH_KL),
     "adalora": Subject("sft", "llama", "answers", method="adalora", settings={"method_options": _RANKS_MOVE}),
     "adamw": Subject("sft", "llama", "answers", every=3, settings={"optimizer": "adamw", "learning_rate": 1e-3}),
 }

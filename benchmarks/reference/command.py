@@ -3,9 +3,9 @@
 `python -m benchmarks.reference [--random N] [--only PATTERN] [--limit N] [--seed N] [--log FILE] [--json]`
 
 Each cell (cells.py) is a complete run of the training program in fp32 on tiny models, on CPU, with one or two ranks.
-The reference is an independent loop (plain_loop.py; for preferences trl's trainers in trl.py), which imports
-nothing from training/ and makes its own tokens and labels. It takes from the run only the order of the rows, which it looks
-up by their tokens, and the randomly initialized weights.
+The reference is an independent loop (plain_loop.py, samples.py; for preferences trl's trainers in trl.py), which imports
+nothing from training/ and makes its own tokens, labels and samples. It takes from the run only the order of the rows, which it
+looks up by their tokens, and the randomly initialized weights.
 
 It compares, as relative differences, the loss and the gradient norm before clipping of every step, the evaluation loss after
 the last step, and the saved weights: their distance from the loop's, divided by the distance that training moved the loop's.
@@ -139,7 +139,8 @@ def runs(waiting: list[Cell], home: Path) -> Iterator[tuple[Cell, Path, str]]:
 
 def compared(cell: Cell, folder: Path) -> Finding:
     """Compares a run in its folder with its reference."""
-    from benchmarks.reference.run import MismatchError, differences
+    from benchmarks.reference.run import differences
+    from benchmarks.reference.steps import MismatchError
 
     try:
         values: dict[str, Any] = differences(cell, folder)

@@ -43,6 +43,8 @@ def record() -> None:
     def training(self: ReportingTrainer, model: Any, inputs: Any, *arguments: Any, **named: Any) -> Any:
         step, folder, rank = self.state.global_step + 1, self.context.run_dir, self.context.report.rank
         line = {"process": os.getpid(), "step": step, "rows": _rows(inputs, whole=self.sequence_shares == 1)}
+        if "completion_ids" in inputs:
+            line["answers"] = _unpadded(inputs["completion_ids"], inputs["completion_mask"])
         with batches_file(folder, rank).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         _end_in(step, kill_file(folder, rank))
@@ -60,15 +62,22 @@ def _end_in(step: int, file: Path) -> None:
 
 
 def _rows(inputs: dict[str, Any], *, whole: bool) -> list[list[int]]:
-    """Returns the tokens of each row of a batch without padding; of pairs, those with the chosen answers come first.
+    """Returns the tokens of each row of a batch without padding; of pairs, those with the chosen answers come first, of samples
+    those of the prompts.
 
     Unless `whole`, the batch has only a part of each row.
     """
+    if "prompt_ids" in inputs:
+        return _unpadded(inputs["prompt_ids"], inputs["prompt_mask"])
     tokens = inputs["chosen_input_ids"] if "chosen_input_ids" in inputs else inputs["input_ids"]
     if whole and "position_ids" in inputs:  # a flat batch, in which each row begins at position 0
         starts = (inputs["position_ids"][0] == 0).nonzero().flatten().tolist()
         return [row.tolist() for row in tokens[0].tensor_split(starts[1:])]
     mask = inputs["chosen_attention_mask"] if "chosen_attention_mask" in inputs else inputs["attention_mask"]
+    return _unpadded(tokens, mask)
+
+
+def _unpadded(tokens: Any, mask: Any) -> list[list[int]]:
     return [row[selected].tolist() for row, selected in zip(tokens, mask.bool(), strict=True)]
 
 

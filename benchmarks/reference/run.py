@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,11 @@ from transformers import AutoTokenizer
 from transformers.utils import logging
 
 from benchmarks.reference.cells import STEPS, Cell
-from benchmarks.reference.plain_loop import LEARNERS, Curve, Learner, Step, load, reloaded, run
-from benchmarks.reference.ranks import INITIAL, batches_file
+from benchmarks.reference.plain_loop import LEARNERS, Curve, Learner, load, reloaded, run
+from benchmarks.reference.ranks import INITIAL
 from benchmarks.reference.rows import classes_of, read, rows_of
+from benchmarks.reference.samples import SampleLearner, prompt_of
+from benchmarks.reference.steps import MismatchError, read_samples, read_steps
 
 logging.disable_progress_bar()
 logging.set_verbosity_error()
@@ -26,13 +27,6 @@ _KINDS = {
 }
 
 
-FILLER = 2  # tokens of a row that fills the last batch of an epoch under sequence parallelism
-
-
-class MismatchError(Exception):
-    """A run that cannot be compared: it trained on other rows, or saved other weights."""
-
-
 def differences(cell: Cell, folder: Path) -> dict[str, float]:
     """Returns the largest relative differences of loss, gradient norm, evaluation loss, saved weights and their evaluation.
 
@@ -40,11 +34,15 @@ def differences(cell: Cell, folder: Path) -> dict[str, float]:
         MismatchError: the run cannot be compared.
     """
     learner, tokens = _learner(cell, folder)
-    steps = _steps(folder, cell, tokens)
+    steps = read_steps(folder, cell, tokens)
     before, after = folder / "reference-before", folder / "reference-after"
     learner.model.save_pretrained(before)
+    if isinstance(learner, SampleLearner):
+        learner.samples_of_steps = read_samples(folder, cell, steps)
     expected = run(learner, steps, cell.config)
     learner.model.save_pretrained(after)
+    if isinstance(learner, SampleLearner) and learner.faults:
+        raise MismatchError(learner.faults[0])
     reported = _curve(folder)
     if len(reported.losses) != STEPS or len(reported.gradients) != STEPS:
         raise MismatchError(
@@ -52,7 +50,8 @@ def differences(cell: Cell, folder: Path) -> dict[str, float]:
         )
     saved = folder / ("model" if cell.method == "full" else "adapter")
     return {
-        "loss": _largest(reported.losses, expected.losses),
+        # The terms of GRPO's loss cancel, so that its difference is relative to theirs, which are near 1.
+        "loss": _largest(reported.losses, expected.losses, at_least=float(isinstance(learner, SampleLearner))),
         "gradient": _largest(reported.gradients, expected.gradients),
         "evaluation": _largest([reported.evaluation], [expected.evaluation]),
         "weights": _distance(_weights(saved), _weights(after), _weights(before)),
@@ -78,6 +77,10 @@ def _learner(cell: Cell, folder: Path) -> tuple[Learner, list[list[int]]]:
         return learner, learner.tokens()
     tokenizer = AutoTokenizer.from_pretrained(model)
     rows, others = (rows_of(task, file, tokenizer, limit) for file in (data, held_out))
+    if task == "grpo":
+        rows = rows[: int(config["data_slice"])]
+        begun = load(kind, model, initial, adapter)
+        return SampleLearner(begun, rows, others, config, tokenizer), [prompt_of(row) for row in rows]
     special = cell.method if cell.method == "adalora" else cell.subject.split()[0]
     make = LEARNERS.get(special, LEARNERS[task])
     return make(load(kind, model, initial, adapter, **_head(cell)), rows, others), [row.ids for row in rows]
@@ -126,69 +129,6 @@ def _adapter(cell: Cell, task: str) -> Any:
     return None
 
 
-def _steps(folder: Path, cell: Cell, tokens: Sequence[list[int]]) -> list[Step]:
-    """Returns the rows of every step of the run.
-
-    Raises:
-        MismatchError: a row is not in the data, or trained again before all rows had trained.
-    """
-    places = {tuple(row): place for place, row in enumerate(tokens)}
-    if len(places) < len(tokens):
-        raise MismatchError("has equal rows, which cannot be told apart")
-    paired = cell.config["task"] in ("dpo", "reward")
-    shares = cell.config.get("sequence_parallel_size", 1)
-    groups = [range(first, first + shares) for first in range(0, cell.ranks, shares)]
-    parts = [_batches([batches_file(folder, rank) for rank in group], places, paired=paired) for group in groups]
-    steps = [[list(micro) for micro in zip(*(part[step] for part in parts), strict=True)] for step in sorted(parts[0])]
-    _empty_filled(steps, len(tokens))
-    return steps
-
-
-def _empty_filled(steps: list[Step], rows: int) -> None:
-    """Empties the batches of ranks for which an epoch had no rows left; their filler rows must not count.
-
-    Raises:
-        MismatchError: a row trained again before all rows had trained.
-    """
-    seen: set[int] = set()
-    for number, micro in ((number, micro) for step in steps for number, micro in enumerate(step)):
-        if len(seen) == rows and number == 0:
-            seen = set()  # an epoch begins with a step
-        for rank, batch in enumerate(micro):
-            if len(seen) == rows:
-                micro[rank] = []
-            elif len(seen | set(batch)) < len(seen) + len(batch):
-                raise MismatchError(f"trained on a row again when {len(seen)} of {rows} rows had trained")
-            seen |= set(batch)
-
-
-def _batches(files: list[Path], places: dict[tuple[int, ...], int], *, paired: bool) -> dict[int, list[list[int]]]:
-    """Returns the batches by step of the ranks that share sequences, each of which recorded its part of every row.
-
-    In batches of pairs all chosen answers come before the rejected ones.
-    """
-    steps: dict[int, list[list[int]]] = {}
-    for records in zip(*map(_last_attempts, files), strict=True):
-        whole = [
-            [token for part in parts for token in part] for parts in zip(*(r["rows"] for r in records), strict=True)
-        ]
-        rows = whole[: len(whole) // 2] if paired else whole
-        if len(files) > 1:
-            rows = [row for row in rows if len(row) > FILLER]
-        if not all(tuple(row) in places for row in rows):
-            step = records[0]["step"]
-            raise MismatchError(f"trained at step {step} on a row that has other tokens than the reference's")
-        steps.setdefault(records[0]["step"], []).append([places[tuple(row)] for row in rows])
-    return steps
-
-
-def _last_attempts(file: Path) -> list[dict[str, Any]]:
-    """Returns the batches of each step as the last process recorded them that took it."""
-    records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    last = {record["step"]: record["process"] for record in records}
-    return [record for record in records if last[record["step"]] == record["process"]]
-
-
 def _curve(folder: Path) -> Curve:
     """Returns the metrics that the run reported."""
     steps: dict[int, dict[str, float]] = {}
@@ -204,10 +144,10 @@ def _curve(folder: Path) -> Curve:
     )
 
 
-def _largest(values: list[float], expected: list[float]) -> float:
-    """Returns the largest difference relative to `expected`; infinity for NaN."""
+def _largest(values: list[float], expected: list[float], at_least: float = 0.0) -> float:
+    """Returns the largest difference relative to `expected` or to `at_least`; infinity for NaN."""
     difference = torch.tensor(values, dtype=torch.float64) - torch.tensor(expected, dtype=torch.float64)
-    relative = difference.abs() / torch.tensor(expected, dtype=torch.float64).abs()
+    relative = difference.abs() / torch.tensor(expected, dtype=torch.float64).abs().clamp(min=at_least)
     return float(relative.nan_to_num(nan=torch.inf).max())
 
 

@@ -6,7 +6,9 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import warm
@@ -18,6 +20,7 @@ from benchmarks.reference.command import LIMITS, Finding, compare, summary
 from benchmarks.reference.inputs import make_inputs
 from benchmarks.reference.random_cells import random_cells
 from benchmarks.reference.rows import IGNORED, rows_of
+from benchmarks.reference.samples import Sample, SampleLearner
 from training.config.choices import Strategy, Task
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
@@ -36,8 +39,7 @@ def good(**figures: float) -> Finding:
 
 def test_the_cells_cover_every_task_and_strategy_with_the_same_global_batch() -> None:
     assert len(CELLS) >= 120 and len({cell.name for cell in CELLS}) == len(CELLS)
-    # A task that samples is compared with a plain loop on its samples in tests/training/trainer/test_policy_trainer.py.
-    assert {cell.config["task"] for cell in CELLS} == {task.value for task in Task if not task.samples}
+    assert {cell.config["task"] for cell in CELLS} == {task.value for task in Task}
     assert {cell.strategy for cell in CELLS} == {name.value for name in Strategy}
     assert all(cell.split[0] * cell.split[1] * cell.split[2] == GLOBAL_BATCH for cell in CELLS)
 
@@ -52,7 +54,7 @@ def test_no_rule_refuses_a_cell() -> None:
     assert not refused
 
 
-@pytest.mark.parametrize("name", ["plain_loop", "rows", "trl"])
+@pytest.mark.parametrize("name", ["plain_loop", "rows", "samples", "trl"])
 def test_the_reference_does_not_import_the_training_program(name: str) -> None:
     tree = ast.parse((ROOT / "benchmarks" / "reference" / f"{name}.py").read_text(encoding="utf-8"))
     imported = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
@@ -104,44 +106,44 @@ def test_the_difference_of_saved_weights_is_relative_to_their_change_in_training
 
 
 def test_rows_unknown_to_the_reference_are_a_mismatch(tmp_path: Path) -> None:
-    from benchmarks.reference.run import MismatchError, _steps
+    from benchmarks.reference.steps import MismatchError, read_steps
 
     (cell,) = [cell for cell in CELLS if cell.name.startswith("sft padded, 8x1x1")]
     batches = tmp_path / "batches-0.jsonl"
     batches.write_text(json.dumps({"process": 1, "step": 1, "rows": [[5, 6], [7]]}) + "\n")
-    assert _steps(tmp_path, cell, [[7], [5, 6]]) == [[[[1, 0]]]]
+    assert read_steps(tmp_path, cell, [[7], [5, 6]]) == [[[[1, 0]]]]
     with pytest.raises(MismatchError, match="other tokens"):
-        _steps(tmp_path, cell, [[7], [5, 9]])
+        read_steps(tmp_path, cell, [[7], [5, 9]])
 
 
 def test_a_row_that_trains_twice_in_an_epoch_is_a_mismatch(tmp_path: Path) -> None:
-    from benchmarks.reference.run import MismatchError, _steps
+    from benchmarks.reference.steps import MismatchError, read_steps
 
     (cell,) = [cell for cell in CELLS if cell.name.startswith("sft padded, 8x1x1")]
     lines = [{"process": 1, "step": step, "rows": [[5, 6], [7]]} for step in (1, 2)]
     (tmp_path / "batches-0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert _steps(tmp_path, cell, [[7], [5, 6]]) == [[[[1, 0]]], [[[1, 0]]]]  # two epochs
+    assert read_steps(tmp_path, cell, [[7], [5, 6]]) == [[[[1, 0]]], [[[1, 0]]]]  # two epochs
     with pytest.raises(MismatchError, match="2 of 3 rows"):
-        _steps(tmp_path, cell, [[7], [5, 6], [8]])
+        read_steps(tmp_path, cell, [[7], [5, 6], [8]])
 
 
 def test_a_rank_without_rows_at_the_end_of_an_epoch_does_not_count(tmp_path: Path) -> None:
-    from benchmarks.reference.run import _steps
+    from benchmarks.reference.steps import read_steps
 
     cell = next(cell for cell in CELLS if cell.name.startswith("sft padded, 4x1x2"))
     for rank, rows in enumerate(([[5], [6]], [[5]])):
         (tmp_path / f"batches-{rank}.jsonl").write_text(json.dumps({"process": 1, "step": 1, "rows": rows}) + "\n")
-    assert _steps(tmp_path, cell, [[5], [6]]) == [[[[0, 1], []]]]
+    assert read_steps(tmp_path, cell, [[5], [6]]) == [[[[0, 1], []]]]
 
 
 def test_of_a_step_that_was_taken_again_after_a_kill_the_last_rows_count(tmp_path: Path) -> None:
-    from benchmarks.reference.run import _steps
+    from benchmarks.reference.steps import read_steps
 
     cell = next(cell for cell in CELLS if cell.name.startswith("sft padded, 8x1x1"))
     taken = [(1, 1, [[5], [6]]), (1, 2, [[7], [8]]), (2, 2, [[8], [7]])]
     lines = [{"process": process, "step": step, "rows": rows} for process, step, rows in taken]
     (tmp_path / "batches-0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert _steps(tmp_path, cell, [[5], [6], [7], [8]]) == [[[[0, 1]]], [[[3, 2]]]]
+    assert read_steps(tmp_path, cell, [[5], [6], [7], [8]]) == [[[[0, 1]]], [[[3, 2]]]]
 
 
 def test_random_cells_are_those_of_their_seed_and_no_rule_refuses_them(tmp_path: Path) -> None:
@@ -167,6 +169,32 @@ def test_runs_on_one_and_two_ranks_agree_with_a_plain_loop(tmp_path: Path, monke
     findings = compare([cell for cell in cells(tmp_path) if re.search(TRIED, cell.name)], tmp_path)
     assert len(findings) == TRIED.count("|") + 1
     assert [finding for finding in findings if not finding.agrees] == []
+
+
+@pytest.mark.train
+@pytest.mark.filterwarnings("ignore")  # of trl
+def test_a_run_on_samples_agrees_with_a_plain_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without forks, whose memory is beyond the limit of the process that scores."""
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    (finding,) = compare([cell for cell in cells(tmp_path) if cell.name.startswith("grpo iterated, 1x8x1")], tmp_path)
+    assert finding.agrees, finding
+
+
+def test_a_token_that_the_numbers_of_a_sample_do_not_select_is_a_fault() -> None:
+    class Uniform(torch.nn.Module):
+        """Gives each of ten tokens the same probability."""
+
+        def forward(self, input_ids: torch.Tensor) -> SimpleNamespace:
+            return SimpleNamespace(logits=torch.zeros(*input_ids.shape, 10))
+
+    settings = {"seed": 3, "max_completion_length": 4, "num_generations": 2}
+    learner = SampleLearner(Uniform(), [], [], settings, SimpleNamespace(eos_token_id=99))
+    drawn = [int(10 * number) for number in np.random.Generator(np.random.PCG64([3, 0, 5, 11])).random(4)]
+    assert learner._is_drawn(Sample(5, [1, 2], drawn))
+    assert not learner._is_drawn(Sample(4, [1, 2], drawn))
+    assert not learner._is_drawn(Sample(5, [1, 2], drawn[:3]))
+    assert not learner._is_drawn(Sample(5, [1, 2], [*drawn[:3], (drawn[3] + 1) % 10]))
 
 
 @pytest.mark.nightly
