@@ -70,7 +70,7 @@ def letters(prompt, answer, expected):
 # Seven prompts with four samples each: the fourth step has half a batch.
 _SAMPLES = {
     "rewards": "letters", "reward_code": _REWARD_CODE, "num_generations": 4, "max_completion_length": 6, "policy_loss": "dapo",
-    "data_slice": "7",
+    "data_slice": "7", "baseline_prompts": 0,
 }  # fmt: skip
 _AGAIN = _SAMPLES | {"num_iterations": 2, "data_slice": "3"}
 _ITERATED = {"policy_loss": "grpo", "clip_low": 0.1, "clip_high": 0.12}

@@ -137,12 +137,25 @@ class TokenDataset(Dataset[Any]):
 class RankBatches(Sampler[list[Any]]):
     """Yields one rank's micro batches of an epoch; consecutive micro batches go to consecutive ranks.
 
-    All ranks get the same number of micro batches. A rank without rows in the last one (`ends_empty`) gets the first row or
+    All ranks get the same number of micro batches. A rank without rows in the last ones (`empty_at_end`) gets the first row or
     pack of the epoch again, which must have weight 0.
+
+    With several `iterations` the micro batches of a step, as many as `accumulation`, come that many times in a row; so that this
+    is also true of the last step of an epoch, it is filled with micro batches without rows.
     """
 
-    def __init__(self, order: Order, micro_batch: int, rank: int = 0, world: int = 1) -> None:
+    def __init__(
+        self,
+        order: Order,
+        micro_batch: int,
+        rank: int = 0,
+        world: int = 1,
+        *,
+        accumulation: int = 1,
+        iterations: int = 1,
+    ) -> None:
         self.order, self._size, self._rank, self._world = order, micro_batch, rank, world
+        self._accumulation, self.iterations = accumulation, iterations
         self.epoch = 0
 
     @property
@@ -151,18 +164,26 @@ class RankBatches(Sampler[list[Any]]):
         return len(self.order)
 
     @property
-    def ends_empty(self) -> bool:
-        """True if no rows are left for this rank in its last micro batch."""
-        return self._start(len(self) - 1) >= len(self.order)
+    def empty_at_end(self) -> int:
+        """The number of this rank's micro batches in the last step for which no rows are left."""
+        return self._turns - ceil(max(ceil(len(self.order) / self._size) - self._rank, 0) / self._world)
 
     def __len__(self) -> int:
-        return turns(len(self.order), self._size, self._world)
+        return self._turns * self.iterations
 
     def __iter__(self) -> Iterator[list[Any]]:
         units = self.order.epoch(self.epoch)
-        for turn in range(len(self)):
-            start = self._start(turn)
-            yield list(units[start : start + self._size]) or [units[0]]
+        together = self._accumulation if self.iterations > 1 else self._turns
+        for first in range(0, self._turns, together):
+            for turn in list(range(first, first + together)) * self.iterations:
+                start = self._start(turn)
+                yield list(units[start : start + self._size]) or [units[0]]
+
+    @property
+    def _turns(self) -> int:
+        """Micro batches of an epoch, each counted once."""
+        count = turns(len(self.order), self._size, self._world)
+        return count if self.iterations == 1 else ceil(count / self._accumulation) * self._accumulation
 
     def _start(self, turn: int) -> int:
         return (turn * self._world + self._rank) * self._size

@@ -104,6 +104,7 @@ REWARDS = (
     "num_generations",
     "baseline_prompts",
     "stop_after_baseline",
+    "num_iterations",
     "policy_loss",
     "scale_rewards",
     "clip_low",

@@ -243,6 +243,7 @@ class RunConfig(BaseModel):
     desirable_weight: float = setting(1.0, "kto: weight of good answers. Raise it if there are fewer of them than bad answers.", Group.OPTIMIZATION, advanced=True, gt=0, le=1000)
     undesirable_weight: float = setting(1.0, "kto: weight of bad answers.", Group.OPTIMIZATION, advanced=True, gt=0, le=1000)
 
+    num_iterations: int = setting(1, "grpo: optimizer steps on each batch of samples before new ones are drawn. From the second step on, the clipped ratio of new to old probability limits the change.", Group.OPTIMIZATION, label="Steps per batch of samples", ge=1, le=64, advanced=True)
     policy_loss: PolicyLoss = setting(PolicyLoss.DAPO, "grpo: what the loss averages over. dapo, cispo: all tokens of the global batch. grpo: the tokens of each sample, then samples. dr_grpo: max_completion_length instead of a sample's tokens. bnpo: the tokens of each micro batch.", Group.OPTIMIZATION, advanced=True)
     scale_rewards: ScaleRewards = setting(ScaleRewards.GROUP, "grpo: divide the deviation of a reward from its group's mean by the standard deviation of the group, or of the batch, or not at all.", Group.OPTIMIZATION, advanced=True)
     clip_low: float = setting(0.2, "grpo: how far below 1 the ratio of new to old probability of a token may push the loss.", Group.OPTIMIZATION, advanced=True, ge=0, lt=1)
@@ -290,6 +291,11 @@ class RunConfig(BaseModel):
     def samples_per_prompt(self) -> int:
         """Answers that the model samples to each prompt, in tasks that train on them."""
         return self.num_generations if self.task.rewards_samples else 1
+
+    @property
+    def iterations(self) -> int:
+        """Optimizer steps in a row on each global batch."""
+        return self.num_iterations if self.task.rewards_samples else 1
 
     @property
     def processes_per_machine(self) -> int:

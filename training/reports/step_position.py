@@ -91,6 +91,7 @@ class StepTracker:
             micro_batch=config.micro_batch_size,
             accumulation=config.gradient_accumulation_steps,
             world=self._world,
+            iterations=config.iterations,
         )
         return self._of_ranks(self._train, self._numbered, batches)
 

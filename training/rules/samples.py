@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from training.config.choices import BatchOrder, Packing, PolicyLoss, Task
+from training.config.fields import settings
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.errors import UserError
@@ -133,3 +134,18 @@ def a_run_stops_only_after_samples(config: RunConfig, machine: Machine) -> Itera
             "Set baseline_prompts to 16.",
             {"baseline_prompts": 16},
         )
+
+
+@rule
+def clipping_needs_several_steps_on_the_same_samples(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if not config.task.rewards_samples or config.iterations > 1 or config.policy_loss is PolicyLoss.CISPO:
+        return
+    for name in ("clip_low", "clip_high"):
+        if getattr(config, name) != (default := settings()[name].default):
+            yield Conflict(
+                (name, "num_iterations"),
+                f"{name} limits nothing: with num_iterations 1 the ratio of new to old probability is always 1.",
+                "Set num_iterations to 2 or more, or clear it.",
+                {name: default},
+                blocking=False,
+            )

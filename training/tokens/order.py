@@ -138,9 +138,10 @@ def turns(units: int, micro_batch: int, world: int) -> int:
     return ceil(ceil(units / micro_batch) / world)
 
 
-def steps_per_epoch(rows: int, micro_batch: int, accumulation: int, world: int) -> int:
-    """Optimizer steps of one pass over the rows; the last may have fewer micro steps than the others."""
-    return max(1, ceil(turns(rows, micro_batch, world) / accumulation))
+def steps_per_epoch(rows: int, micro_batch: int, accumulation: int, world: int, iterations: int = 1) -> int:
+    """Optimizer steps of one pass over the rows, each global batch trained on `iterations` times in a row; the last may have fewer
+    micro steps than the others."""
+    return max(1, ceil(turns(rows, micro_batch, world) / accumulation)) * iterations
 
 
 def place_of(position: int, micro_batch: int, accumulation: int, world: int) -> tuple[int, int, int]:
@@ -151,13 +152,13 @@ def place_of(position: int, micro_batch: int, accumulation: int, world: int) -> 
 
 
 def batches_of_ranks(
-    order: Order, *, step: int, micro: int, micro_batch: int, accumulation: int, world: int
+    order: Order, *, step: int, micro: int, micro_batch: int, accumulation: int, world: int, iterations: int = 1
 ) -> list[list[int]]:
     """The rows of each rank at a step of the run and a micro step, both from 1; the inverse of `place_of`. The list of a rank
     without a batch at the end of an epoch is empty."""
-    epoch, within = divmod(step - 1, steps_per_epoch(len(order), micro_batch, accumulation, world))
+    epoch, within = divmod(step - 1, steps_per_epoch(len(order), micro_batch, accumulation, world, iterations))
     units = order.epoch(epoch)
-    first = (within * accumulation + micro - 1) * world * micro_batch
+    first = (within // iterations * accumulation + micro - 1) * world * micro_batch
     indexes = np.arange(len(units))[first : first + world * micro_batch]
     shares = [indexes[rank * micro_batch : (rank + 1) * micro_batch] for rank in range(world)]
     return [[int(row) for unit in share for row in np.atleast_1d(units[unit])] for share in shares]
@@ -176,30 +177,33 @@ def worst_batches(
     order: Order | None = None,
     pads: bool = True,
     first: tuple[bool, bool] | None = None,
+    iterations: int = 1,
 ) -> list[WorstBatch]:
     """The `count` longest batches of a run, longest first; of equally long ones the earliest.
 
     `lengths` are those of the training rows, in file order and truncated. `order` yields rows or packs; default: shuffled rows.
     If `pads` is False, the length of a batch is the sum of its rows. `first` takes only batches of the run's first step or only
-    of later ones, and only of the first micro steps or only of later ones.
+    of later ones, and only of the first micro steps or only of later ones. A global batch is in `iterations` steps in a row.
     """
     if not len(lengths):
         return []
     order = order or Shuffled(len(lengths), seed)
-    per_epoch = steps_per_epoch(len(order), micro_batch, accumulation, world)
+    per_epoch = steps_per_epoch(len(order), micro_batch, accumulation, world, iterations)
     total = max_steps or ceil(epochs * per_epoch)
+    again = first is not None and not first[0] and iterations > 1  # the first global batch is in the second step, too
     candidates: list[WorstBatch] = []
     # Every epoch contains the longest row, so where rows are padded the first `count` epochs are enough; an epoch of a mixture may
     # leave it out. A sum of rows is another one in each epoch.
     epochs = max(count, min(covering(order), _MOST_EPOCHS) if pads and first is None else _MOST_EPOCHS)
     for epoch in range(min(ceil(total / per_epoch), epochs)):
         units, sizes = _units(order, epoch, lengths)
-        in_run = np.arange(len(units))[: (total - epoch * per_epoch) * micro_batch * accumulation * world]
+        batches = ceil((total - epoch * per_epoch) / iterations)
+        in_run = np.arange(len(units))[: batches * micro_batch * accumulation * world]
         weights, tokens = _weights_of_batches(sizes[in_run], micro_batch, pads=pads)
         if first is not None:
             turns = np.arange(len(weights)) // world
             early = turns < accumulation if epoch == 0 else np.zeros(len(turns), bool)
-            taken = (early == first[0]) & ((turns % accumulation == 0) == first[1])
+            taken = ((early == first[0]) | again) & ((turns % accumulation == 0) == first[1])
             weights = np.where(taken, weights, 0)
         for batch in _highest(weights, count):
             if first is not None and not taken[batch]:
@@ -207,7 +211,7 @@ def worst_batches(
             step, rank, micro = place_of(int(batch) * micro_batch, micro_batch, accumulation, world)
             batch_units = [units[unit] for unit in in_run[batch * micro_batch : (batch + 1) * micro_batch]]
             rows = np.concatenate([np.atleast_1d(unit) for unit in batch_units]).tolist()
-            where = (epoch, epoch * per_epoch + step, rank, micro)
+            where = (epoch, epoch * per_epoch + (step - 1) * iterations + 1 + int(again), rank, micro)
             candidates.append(
                 WorstBatch(*where, rows=rows, longest=int(lengths[rows].max()), tokens=int(tokens[batch]))
             )

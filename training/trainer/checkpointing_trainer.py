@@ -102,13 +102,15 @@ class CheckpointingTrainer(GlobalBatchTrainer):
         self.throughput.pause()
         self.state.num_input_tokens_seen = self.throughput.tokens()  # saved with the checkpoint
         step, write = self.state.global_step, partial(super()._save_checkpoint, model, trial)
-        folder, layout = checkpoint_dir(self.context.run_dir, step), self._layout()
+        folder, layout, further = checkpoint_dir(self.context.run_dir, step), self._layout(), self.further_files()
 
         def write_all() -> None:
             with weights.own_names(self._unwrapped):
                 write()
             if self.is_world_process_zero():
                 layout.write(folder)
+                for name, text in further.items():
+                    (folder / name).write_text(text, encoding="utf-8")
                 weights.write_rank_allocation(self._unwrapped, folder)
                 if digest:
                     digest.write(folder)
@@ -124,6 +126,10 @@ class CheckpointingTrainer(GlobalBatchTrainer):
                 best = best_to_load(self.context.config, self.state)
                 self.checkpointer.save(step, best and best.step, write_all, check)
         self.throughput.resume()
+
+    def further_files(self) -> dict[str, str]:
+        """The text of further files of a checkpoint, by name. A collective."""
+        return {}
 
     @property
     def _unwrapped(self) -> torch.nn.Module:

@@ -42,7 +42,7 @@ class DistillationRun(SamplingTrainer, HeldOutSamples):
 
     def sampled(self, batches: list[Batch], answers: list[list[list[int]]], seconds: float) -> list[Batch]:
         """The samples of a step's micro batches."""
-        counted = answers[:-1] if self._ends_empty(len(batches)) else answers
+        counted = answers[: len(answers) - self.empty_in_step(len(batches))]
         self._means.add(of_samples([answer for part in counted for answer in part], self.ends, self.args.device))
         self._means.add_seconds("generate_seconds", seconds, steps=1)
         return [self.padded(list(prompts(batch)), part) for batch, part in zip(batches, answers, strict=True)]

@@ -91,8 +91,7 @@ class GlobalBatchTrainer(Trainer):  # type: ignore[misc]
     def weigh(self, items: list[torch.Tensor], *, divides: bool = False) -> StepWeights:
         """Returns the weights of this rank's micro batches of a step, given their numbers of `items`; a collective."""
         counts = torch.stack(items).to(self.args.device, torch.float32)
-        if self._ends_empty(len(items)):
-            counts[-1] = 0
+        counts[len(items) - self.empty_in_step(len(items)) :] = 0
         if self.sequence_shares > 1:
             from deepspeed.utils import groups
 
@@ -104,14 +103,14 @@ class GlobalBatchTrainer(Trainer):  # type: ignore[misc]
         micro_batches = len(items) * self.args.world_size // self.sequence_shares
         return StepWeights(counts, totals, micro_batches, divides=divides)
 
-    def _ends_empty(self, micro_steps: int) -> bool:
-        """True if the next step is the last of an epoch and this rank's last micro batch in it has no rows."""
-        if self._batches is None or not self._batches.ends_empty:
-            return False
-        accumulation = self.args.gradient_accumulation_steps
+    def empty_in_step(self, micro_steps: int) -> int:
+        """The number of this rank's last micro batches in the next step that have no rows, at the end of an epoch."""
+        if self._batches is None or not self._batches.empty_at_end:
+            return 0
+        accumulation, repeats = self.args.gradient_accumulation_steps, self._batches.iterations
         done = (self.state.global_step % -(-len(self._batches) // accumulation)) * accumulation
-        is_last: bool = done + micro_steps == len(self._batches)
-        return is_last
+        is_last = done + repeats * micro_steps >= len(self._batches)
+        return self._batches.empty_at_end if is_last else 0
 
     def compute_loss(
         self,

@@ -118,6 +118,7 @@ def _policy(config: RunConfig) -> Objective:
         "scale_rewards": config.scale_rewards.value,
         "epsilon": config.clip_low,
         "epsilon_high": config.clip_high,
+        "use_bias_correction_kl": True,  # times the ratio, so that the gradient is that of the reverse KL divergence
         "beta": 0.0,  # else trl loads a reference model; the trainer compares with the model without its adapter
     }
     return Objective(GRPORun, PromptCollator, GRPOConfig, options)

@@ -3,10 +3,14 @@
 Before each optimizer step, every rank draws the samples of its micro batches, and a process of its own scores them. The ranks
 exchange the scores, since a group can be spread over micro batches and ranks. The step trains on these samples: trl computes the
 loss of each micro batch, and `GlobalBatchTrainer` makes one mean of them, so that it does not depend on the split.
+
+With `num_iterations` further steps train on the same samples. The log probabilities of their tokens before the first of these
+steps are those with which trl compares.
 """
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,10 +22,12 @@ from training.batches.layout import evaluating
 from training.config.choices import PolicyLoss
 from training.errors import ReviewRequested
 from training.run_folder.events import Note
+from training.trainer import kept_samples
 from training.trainer.advantages import Advantages, advantages
 from training.trainer.alarms import Alarms
 from training.trainer.baseline import take_baseline
 from training.trainer.evaluation import Means
+from training.trainer.kept_samples import KeptSamples
 from training.trainer.preference_trainers import PreferenceTrainer
 from training.trainer.samples import SampleWriter
 from training.trainer.sampling_trainer import Batch, HeldOutSamples, SamplingTrainer, prompts
@@ -57,6 +63,7 @@ class GRPORun(SamplingTrainer, PreferenceTrainer, HeldOutSamples, _Policy):  # t
         config = self.context.config
         self.beta, self.scorer = config.kl_coefficient, scorer
         self._alarms, self._held_out_rewards = Alarms(config), list[float]()
+        self._kept = KeptSamples()
 
     def train(self, resume_from_checkpoint: str | None = None, **named: Any) -> Any:
         """Trains; the process that scores the samples ends with it."""
@@ -83,6 +90,41 @@ class GRPORun(SamplingTrainer, PreferenceTrainer, HeldOutSamples, _Policy):  # t
             if config.stop_after_baseline:
                 raise ReviewRequested
 
+    def with_samples(self, batches: list[Batch]) -> list[Batch]:
+        """The micro batches of the next step: with new samples, or with those of the step before."""
+        samples = self._samples_again(batches) if self._trains_again else []
+        if not samples:
+            samples = super().with_samples(batches)
+            self._kept.keep(samples)
+        return samples
+
+    @property
+    def _trains_again(self) -> bool:
+        """True if the next step trains on the samples of the one before."""
+        again: bool = self.state.global_step % self.context.config.iterations != 0
+        return again
+
+    def _samples_again(self, batches: list[Batch]) -> list[Batch]:
+        """The samples of the step before; after a resume those of the checkpoint."""
+        if self._resumed_from and (saved := kept_samples.read(Path(self._resumed_from))):
+            samples, old = [], []
+            for batch in batches:
+                answers, values, logps = kept_samples.restored(batch["sample"].tolist(), saved, self._padding)
+                samples.append(self._batch(list(prompts(batch)), answers, values) | {"sample": batch["sample"]})
+                old.append(logps)
+            self._kept.keep(samples, old)
+        return self._kept.again()
+
+    def further_files(self) -> dict[str, str]:
+        """The samples on which the next step trains again. A collective."""
+        return {kept_samples.FILE: self._kept.text()} if self._trains_again else {}
+
+    def _get_per_token_logps_and_entropies(self, *arguments: Any, **named: Any) -> Any:
+        """trl's log probabilities; those of the first step on samples are kept."""
+        values = super()._get_per_token_logps_and_entropies(*arguments, **named)
+        self._kept.note(values[0])
+        return values
+
     def sampled(self, batches: list[Batch], answers: list[list[list[int]]], seconds: float) -> list[Batch]:
         """The samples of a step's micro batches, with their advantages."""
         drawn, step = time.perf_counter(), self.state.global_step + 1
@@ -92,7 +134,7 @@ class GRPORun(SamplingTrainer, PreferenceTrainer, HeldOutSamples, _Policy):  # t
             torch.cat([batch["sample"] for batch in batches]).tolist(),
             [answer for part in answers for answer in part],
             ends=self.ends,
-            repeats=len(answers[-1]) if self._ends_empty(len(batches)) else 0,
+            repeats=sum(map(len, answers[len(answers) - self.empty_in_step(len(batches)) :])),
             with_texts=logged,
         )
         found = advantages(scored, self.context.config)
@@ -102,7 +144,7 @@ class GRPORun(SamplingTrainer, PreferenceTrainer, HeldOutSamples, _Policy):  # t
         self._note(found, {"generate_seconds": seconds, "score_seconds": time.perf_counter() - drawn})
         own = iter(found.of(scored[self.args.process_index]))
         return [
-            self._batch(list(prompts(batch)), part, [next(own) for _ in part])
+            self._batch(list(prompts(batch)), part, [next(own) for _ in part]) | {"sample": batch["sample"]}
             for batch, part in zip(batches, answers, strict=True)
         ]
 

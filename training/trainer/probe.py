@@ -66,6 +66,7 @@ def largest_batches(trainer: Any, tracker: StepTracker, view: View) -> list[list
             count=1,
             order=tracker.order,
             pads=pads,
+            iterations=trainer.context.config.iterations,
         )
         for lengths in sides
     ]

@@ -60,8 +60,8 @@ class ReportingTrainer(CheckpointingTrainer):
         context.report.tracker = context.tracker
         self.sequence_shares = context.config.sequence_parallel_size
         super().__init__(**arguments, **self.placeholder_rows(train_dataset, eval_dataset))
-        self.place_data(train_dataset, eval_dataset)
         self.context = context
+        self.place_data(train_dataset, eval_dataset)
         self.checkpointer = Checkpointer(context.run_dir, context.config, context.report)
         self.throughput = Throughput(self.args.device)
         self.pace = Pace(self.args.device)
@@ -92,7 +92,10 @@ class ReportingTrainer(CheckpointingTrainer):
         if self._stream is None:
             order = train.order or Shuffled(len(train), self.args.seed)
             group = self.args.process_index // self.sequence_shares  # of processes that share sequences
-            self._batches = RankBatches(order, self._train_batch_size, group, self._groups)
+            self._batches = RankBatches(
+                order, self._train_batch_size, group, self._groups,
+                accumulation=self.args.gradient_accumulation_steps, iterations=self.context.config.iterations,
+            )  # fmt: skip
 
     def on_model_placed(self, placement: dict[str, Any], state: TrainerState) -> None:
         """Called when the model is wrapped and placed; reports the plan of the run."""
@@ -155,7 +158,8 @@ class ReportingTrainer(CheckpointingTrainer):
     def _steps_per_epoch(self) -> int:
         assert self._batches
         accumulation = self.args.gradient_accumulation_steps
-        return steps_per_epoch(self._batches.units, self._train_batch_size, accumulation, self._groups)
+        units, iterations = self._batches.units, self._batches.iterations
+        return steps_per_epoch(units, self._train_batch_size, accumulation, self._groups, iterations)
 
     def on_epoch_begin(self) -> None:
         """Sets the sampler's epoch; after a resume with several ranks neither transformers nor accelerate does."""

@@ -51,9 +51,10 @@ class SamplingTrainer(ReportingTrainer):
         """The micro batches of a step, with samples in place of prompts."""
         count, *others = arguments
         step = [batch for _, batch in zip(range(count), batches, strict=False)]
-        return super().get_batch_samples(iter(self._with_samples(step)), len(step), *others)
+        return super().get_batch_samples(iter(self.with_samples(step)), len(step), *others)
 
-    def _with_samples(self, batches: list[Batch]) -> list[Batch]:
+    def with_samples(self, batches: list[Batch]) -> list[Batch]:
+        """The micro batches of the next step with samples of its prompts."""
         if not batches:
             return []
         start = time.perf_counter()

@@ -135,7 +135,7 @@ def steps_of(config: RunConfig, rows: RowLengths | None) -> int | None:
     count *= config.samples_per_prompt
     if config.packing is Packing.PACKED:
         count *= float(cut.mean()) / config.max_length
-    return max(ceil(max(count, 1) * config.epochs / config.global_batch_size), 1)
+    return max(ceil(max(count, 1) * config.epochs / config.global_batch_size), 1) * config.iterations
 
 
 def as_document(speed: Speed) -> dict[str, Any]:

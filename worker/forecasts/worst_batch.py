@@ -129,6 +129,7 @@ def _worst(
         sizes, micro_batch=config.micro_batch_size, accumulation=config.gradient_accumulation_steps,
         world=config.num_processes // config.sequence_parallel_size, seed=config.seed, epochs=config.epochs,
         max_steps=config.max_steps, count=1, pads=not rows.flat, order=order_of(config, sizes, ends), first=first,
+        iterations=config.iterations,
     )  # fmt: skip
     if not batches:
         return None

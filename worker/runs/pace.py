@@ -92,15 +92,15 @@ def _seconds_left(session: Session, run: Run) -> float | None:
 def training_rows(settled: Settled) -> int | None:
     """The training rows of a run; None for a stream, and for files that are too large to count before the start.
 
-    Rows without loss tokens are known only after tokenization and count here.
+    A sample is a row. Rows without loss tokens are known only after tokenization and count here.
     """
     config = settled.config
     counts = [_rows(config, item) for item in settled.data if item.field == "data"]
     if config.streaming or None in counts:
         return None
-    rows = sum(filter(None, counts))
+    rows, each = sum(filter(None, counts)), config.samples_per_prompt
     try:
-        return rows - (0 if config.validation_data else held_out_count(config.eval_split, rows))
+        return each * (rows - (0 if config.validation_data else held_out_count(config.eval_split, rows)))
     except DataError:
         return None  # the run would be refused
 
@@ -110,7 +110,8 @@ def total_steps(config: RunConfig, rows: int | None) -> int | None:
     if config.max_steps or rows is None:
         return config.max_steps
     processes = max(config.num_processes // config.sequence_parallel_size, 1)
-    per_epoch = steps_per_epoch(rows, config.micro_batch_size, config.gradient_accumulation_steps, processes)
+    accumulation = config.gradient_accumulation_steps
+    per_epoch = steps_per_epoch(rows, config.micro_batch_size, accumulation, processes, config.iterations)
     return max(math.ceil(per_epoch * config.epochs), 1)
 
 

@@ -210,6 +210,7 @@ def test_working_combinations_are_accepted(machine: Machine, values: dict[str, A
         (CPU, {"optimizer": "adamw_anyprecision", "method": "full", "learning_rate": 1e-5}),
         (CPU, {"optimizer": "adafactor", "strategy": "zero2", "num_processes": 2}),
         (CPU, {"tf32": True}),
+        (CPU, GRPO | {"clip_high": 0.4}),
         (ONE_H100, {"optimizer": "adamw_anyprecision"}),
         (ONE_H100, {"optimizer": "paged_adamw_8bit", "strategy": "zero2", "offload_optimizer": "cpu"}),
     ],

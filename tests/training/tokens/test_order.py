@@ -52,7 +52,7 @@ def test_the_reported_batches_are_those_of_the_ranks(rows, micro, accumulation, 
             mine = RankBatches(Shuffled(rows, 5), micro, rank, world)
             mine.epoch = epoch
             turns = list(mine)
-            for turn, batch in enumerate(turns[:-1] if mine.ends_empty else turns):
+            for turn, batch in enumerate(turns[: len(turns) - mine.empty_at_end]):
                 step = epoch * per_epoch + turn // accumulation + 1
                 if step <= np.ceil(epochs * per_epoch):
                     walked.add((epoch, step, rank, turn % accumulation + 1, tuple(batch)))
@@ -75,7 +75,7 @@ def test_batches_after_the_last_step_are_not_reported():
 def test_no_row_repeats_in_an_epoch_and_every_rank_has_every_micro_step(rows, world):
     ranks = [RankBatches(Shuffled(rows, 1), 4, rank, world) for rank in range(world)]
     assert len({len(list(rank)) for rank in ranks}) == 1
-    mine = [list(rank)[:-1] if rank.ends_empty else list(rank) for rank in ranks]
+    mine = [list(rank)[: len(rank) - rank.empty_at_end] for rank in ranks]
     taken = [row for batches in mine for batch in batches for row in batch]
     assert sorted(taken) == list(range(rows))
 
@@ -83,4 +83,29 @@ def test_no_row_repeats_in_an_epoch_and_every_rank_has_every_micro_step(rows, wo
 def test_a_rank_without_rows_at_the_end_of_an_epoch_gets_a_marked_batch():
     shares = {"micro_batch": 4, "accumulation": 1, "world": 2}
     assert batches_of_ranks(Shuffled(10, 1), step=2, micro=1, **shares) == [epoch_order(10, 1, 0)[8:].tolist(), []]
-    assert RankBatches(Shuffled(10, 1), 4, 1, 2).ends_empty
+    assert RankBatches(Shuffled(10, 1), 4, 1, 2).empty_at_end == 1
+
+
+@pytest.mark.parametrize(("rows", "world"), [(50, 1), (50, 2), (7, 3), (64, 2)])
+def test_the_micro_batches_of_a_step_come_as_often_as_it_is_trained_on(rows, world):
+    micro, accumulation, iterations, order = 3, 2, 3, Shuffled(rows, 1)
+    shares = {"micro_batch": micro, "accumulation": accumulation, "world": world, "iterations": iterations}
+    steps = steps_per_epoch(rows, micro, accumulation, world, iterations)
+    for rank in range(world):
+        mine = RankBatches(order, micro, rank, world, accumulation=accumulation, iterations=iterations)
+        batches = list(mine)
+        assert len(batches) == len(mine) == steps * accumulation
+        for turn, batch in enumerate(batches):
+            step, micro_step = turn // accumulation + 1, turn % accumulation + 1
+            expected = batches_of_ranks(order, step=step, micro=micro_step, **shares)[rank]
+            assert batch == (expected or [order.epoch(0)[0]])
+            is_last = step > steps - iterations and micro_step > accumulation - mine.empty_at_end
+            assert is_last == (not expected)
+
+
+def test_a_batch_that_is_trained_on_again_is_in_the_second_step():
+    lengths = np.where(np.arange(12) == epoch_order(12, 1, 0)[0], 90, 10)
+    split = {"micro_batch": 4, "accumulation": 1, "world": 1, "seed": 1, "epochs": 1, "count": 1, "iterations": 2}
+    (largest,) = worst_batches(lengths, **split)
+    (later,) = worst_batches(lengths, **split, first=(False, True))
+    assert (largest.step, later.step, later.longest) == (1, 2, 90)

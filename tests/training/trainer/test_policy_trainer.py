@@ -20,6 +20,7 @@ from training.forecast.step_down import next_rung_after
 from training.run_folder.events import Metrics, Note, OutOfMemory, Planned, Resumed, SampleDrawn
 from training.run_folder.memory_words import summary
 from training.run_folder.paths import checkpoint_dir
+from training.trainer import kept_samples
 from training.trainer.advantages import advantages
 from training.trainer.generation import Sampler
 from training.trainer.scorer import Scored
@@ -136,18 +137,33 @@ def samples_of(batches: list[dict[str, Any]]) -> list[tuple[list[int], list[int]
     ]  # fmt: skip
 
 
-def plain_loss(model: Any, step: list[Any], loss: str) -> torch.Tensor:
-    """The loss of a step's samples, row by row; `step` has the samples of each micro batch."""
+def chosen_logps(model: Any, prompt: list[int], answer: list[int]) -> torch.Tensor:
+    logits = model(input_ids=torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
+    return logits.log_softmax(-1)[torch.arange(len(answer)), torch.tensor(answer)]
+
+
+def plain_terms(chosen: torch.Tensor, before: torch.Tensor, advantage: float, settings: dict[str, Any]) -> torch.Tensor:
+    """The loss of each token of a sample, which had the log probabilities `before` when it was drawn."""
+    ratio, highest = (chosen - before).exp(), settings["clip_high"]
+    if settings["policy_loss"] == "cispo":
+        return -ratio.clamp(max=highest).detach() * advantage * chosen
+    clipped = ratio.clamp(1 - settings["clip_low"], 1 + highest)
+    return -torch.minimum(ratio * advantage, clipped * advantage)
+
+
+def plain_loss(model: Any, step: list[Any], before: list[torch.Tensor], settings: dict[str, Any]) -> torch.Tensor:
+    """The loss of a step's samples, row by row; `step` has the samples of each micro batch. `before` gets their log probabilities
+    if it is empty."""
     every = [sample for micro in step for sample in micro]
-    tokens = sum(len(answer) for _, answer, _ in every)
-    total: Any = 0.0
+    tokens, is_first = sum(len(answer) for _, answer, _ in every), not before
+    total, old = torch.tensor(0.0), iter(before)
     for micro in step:
         for prompt, answer, advantage in micro:
-            logits = model(input_ids=torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
-            chosen = logits.log_softmax(-1)[torch.arange(len(answer)), torch.tensor(answer)]
-            ratio = (chosen - chosen.detach()).exp()
-            each = -advantage * (chosen if loss == "cispo" else ratio)
-            match loss:
+            chosen = chosen_logps(model, prompt, answer)
+            if is_first:
+                before.append(chosen.detach())
+            each = plain_terms(chosen, chosen.detach() if is_first else next(old), advantage, settings)
+            match settings["policy_loss"]:
                 case "dapo" | "cispo":
                     total = total + each.sum() / tokens
                 case "grpo":
@@ -159,18 +175,21 @@ def plain_loss(model: Any, step: list[Any], loss: str) -> torch.Tensor:
     return total
 
 
-def assert_as_plain(trained: Trained, home: Path, steps: list[Any], loss: str) -> None:
+def assert_as_plain(trained: Trained, home: Path, steps: list[Any], settings: dict[str, Any]) -> None:
+    """Compares a run with a loop that trains on the samples of each of `steps` as often as the run."""
     model: Any = AutoModelForCausalLM.from_pretrained(home / "model", dtype=torch.float32)
     losses, norms = [], []
     for step in steps:
-        model.zero_grad()
-        value = plain_loss(model, step, loss)
-        value.backward()
-        norms.append(float(torch.stack([parameter.grad.norm() for parameter in model.parameters()]).norm()))
-        losses.append(value.item())
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.sub_(RATE * parameter.grad)
+        before: list[torch.Tensor] = []
+        for _ in range(settings["num_iterations"]):
+            model.zero_grad()
+            value = plain_loss(model, step, before, settings)
+            value.backward()
+            norms.append(float(torch.stack([parameter.grad.norm() for parameter in model.parameters()]).norm()))
+            losses.append(value.item())
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.sub_(settings["learning_rate"] * parameter.grad)
     assert list(trained.losses().values()) == pytest.approx(losses, rel=1e-4, abs=1e-6)
     assert list(trained.gradient_norms().values()) == pytest.approx(norms, rel=1e-4)
     result = load_file(trained.run_dir / "model" / "model.safetensors")
@@ -179,31 +198,38 @@ def assert_as_plain(trained: Trained, home: Path, steps: list[Any], loss: str) -
 
 
 @pytest.mark.train
+@pytest.mark.parametrize("iterations", [1, 3])
 @pytest.mark.parametrize("micro", [8, 2])
 @pytest.mark.parametrize("loss", ["dapo", "grpo", "dr_grpo", "bnpo", "cispo"])
 def test_a_run_is_that_of_a_plain_loop_on_its_samples(
-    tmp_path: Path, home: Path, batches: list[dict[str, Any]], loss: str, micro: int
+    tmp_path: Path, home: Path, batches: list[dict[str, Any]], loss: str, micro: int, iterations: int
 ) -> None:
     settings = SETTINGS | {"policy_loss": loss, "micro_batch_size": micro, "gradient_accumulation_steps": 8 // micro}
-    settings |= {"clip_high": 5.0} if loss == "cispo" else {}
+    settings |= {"num_iterations": iterations, "clip_low": 0.2, "clip_high": 5.0 if loss == "cispo" else 0.28}
+    if iterations > 1:
+        settings |= {"max_steps": 2 * iterations, "learning_rate": 1.0}
+        settings |= {"clip_low": 0.05, "clip_high": 1.05 if loss == "cispo" else 0.05}
     trained = train_here(tmp_path / "run", home / "model", home / "rows.jsonl", **settings)
     drawn = [
         samples_of([batch]) for batch in batches if not torch.equal(batch["advantages"], torch.ones(micro))
     ]  # not the probe's
     count = 8 // micro
-    assert len(drawn) == STEPS * count
-    assert_as_plain(trained, home, [drawn[start : start + count] for start in range(0, len(drawn), count)], loss)
-    assert min(trained.series("reward_std").values()) > 0 and set(trained.series("reward/letters")) == set(
-        trained.losses()
-    )
+    assert len(drawn) * iterations == settings["max_steps"] * count
+    assert_as_plain(trained, home, [drawn[start : start + count] for start in range(0, len(drawn), count)], settings)
+    assert min(trained.series("reward_std").values()) > 0
+    assert set(trained.series("reward/letters")) == set(list(trained.losses())[::iterations])
+    assert (max(trained.series("clipped").values()) > 0) == (iterations > 1)
 
 
 @pytest.mark.train
-@pytest.mark.parametrize("strategy", ["ddp", "zero3", "fsdp"])
-def test_two_ranks_draw_the_same_samples_and_train_as_one(tmp_path: Path, home: Path, strategy: str) -> None:
-    alone = train_here(tmp_path / "alone", home / "model", home / "rows.jsonl", **SETTINGS)
+@pytest.mark.parametrize(("strategy", "iterations"), [("ddp", 1), ("zero3", 1), ("fsdp", 1), ("ddp", 2), ("zero3", 2)])
+def test_two_ranks_draw_the_same_samples_and_train_as_one(
+    tmp_path: Path, home: Path, strategy: str, iterations: int
+) -> None:
+    settings = SETTINGS | {"num_iterations": iterations, "max_steps": STEPS * iterations}
+    alone = train_here(tmp_path / "alone", home / "model", home / "rows.jsonl", **settings)
     split = {"micro_batch_size": 2, "gradient_accumulation_steps": 2, "strategy": strategy, "num_processes": 2}
-    shared = start(tmp_path / "shared", home / "model", home / "rows.jsonl", **SETTINGS | split)
+    shared = start(tmp_path / "shared", home / "model", home / "rows.jsonl", **settings | split)
     assert shared.finish() == 0, shared.log()
     for name in NAMES:
         assert list(shared.series(name).values()) == pytest.approx(
@@ -301,3 +327,25 @@ def test_samples_that_do_not_fit_are_drawn_in_smaller_micro_batches(tmp_path: Pa
     ran_with = RunConfig.model_validate(settings | {"model": str(home / "model"), "data": "d"})
     rung = next_rung_after(report, ran_with, Machine(), has_checkpoint=False)
     assert rung == {"micro_batch_size": 16, "gradient_accumulation_steps": 2}
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("micro", [8, 2])
+def test_a_run_that_stops_between_two_steps_on_the_same_samples_resumes_with_them(
+    tmp_path: Path, home: Path, micro: int
+) -> None:
+    """Also with other micro batches, and where an epoch of three groups ends with half a batch."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join((home / "rows.jsonl").read_text().splitlines(keepends=True)[:3]))
+    settings = SETTINGS | {"num_iterations": 3, "max_steps": 8, "save_steps": 4, "epochs": 4, "learning_rate": 1.0}
+    whole = train_here(tmp_path / "run", home / "model", rows, **settings)
+    shutil.rmtree(checkpoint_dir(tmp_path / "run", 8))
+    values = {step: [whole.series(name)[step] for name in NAMES[:2]] for step in range(5, 9)}
+    split = {"micro_batch_size": micro, "gradient_accumulation_steps": 8 // micro}
+    resumed = train_here(tmp_path / "run", home / "model", rows, **settings | split)
+    (start,) = resumed.of(Resumed)
+    assert start.step == 4 and (checkpoint_dir(tmp_path / "run", 4) / kept_samples.FILE).exists()
+    taken = [event for event in resumed.of(Metrics) if "loss" in event.values][-4:]
+    for event in taken:
+        assert [event.values[name] for name in NAMES[:2]] == pytest.approx(values[event.step], rel=1e-4, abs=1e-7)
+    assert [event.step for event in taken if "reward" in event.values] == [7]
