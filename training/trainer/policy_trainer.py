@@ -181,7 +181,7 @@ class GRPORun(SamplingTrainer, PreferenceTrainer, HeldOutSamples, _Policy):  # t
         return self._batch(tokens, self.longest(len(tokens)), [1.0] * len(tokens))
 
     def items(self, inputs: dict[str, Any]) -> torch.Tensor:
-        """Returns the number of tokens or samples over which the loss is a mean."""
+        """The number of tokens or samples over which the loss is a mean."""
         match self.context.config.policy_loss:
             case PolicyLoss.DAPO | PolicyLoss.CISPO if "completion_mask" in inputs:
                 tokens: torch.Tensor = inputs["completion_mask"].sum()
