@@ -39,7 +39,8 @@ def good(**figures: float) -> Finding:
 
 def test_the_cells_cover_every_task_and_strategy_with_the_same_global_batch() -> None:
     assert len(CELLS) >= 120 and len({cell.name for cell in CELLS}) == len(CELLS)
-    assert {cell.config["task"] for cell in CELLS} == {task.value for task in Task}
+    # Task distill is compared with a plain loop in tests/training/trainer/test_distillation_trainer.py.
+    assert {cell.config["task"] for cell in CELLS} == {task.value for task in Task} - {"distill"}
     assert {cell.strategy for cell in CELLS} == {name.value for name in Strategy}
     assert all(cell.split[0] * cell.split[1] * cell.split[2] == GLOBAL_BATCH for cell in CELLS)
 
