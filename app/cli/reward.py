@@ -16,9 +16,9 @@ from app.cli.runs.follow import follow, screen_for
 from app.cli.runs.show import failure
 from app.cli.samples import samples
 from app.format import numbers
+from app.format import reward_text as words
 from training.config.fields import parse
 from training.scoring.rewards import functions_in
-from training.units import NONE
 from worker.store.tables import Status
 
 _PROMPTS, _SAMPLES = 16, 8  # of each prompt
@@ -90,38 +90,11 @@ def _without(file: str, entry: Any) -> Any:
 
 def lines(found: dict[str, Any]) -> list[str]:
     """The rows with their rewards as a table, the means, and what went wrong."""
-    names = [one["name"] for one in found["rewards"]]
-    head = [
-        "ROW",
-        *(f"{one['name']}*{one['weight']:g}" if one["weight"] != 1 else one["name"] for one in found["rewards"]),
-    ]
-    rows = [
-        [
-            str(row["row"]),
-            *(_number(row["scores"][name]) for name in names),
-            _number(row["total"]),
-            _short(row["answer"]),
-        ]
-        for row in found["rows"]
-    ]
-    totals = [row["total"] for row in found["rows"] if row["total"] is not None]
-    mean = [
-        "mean",
-        *(_number(one["mean"]) for one in found["rewards"]),
-        _number(sum(totals) / len(totals) if totals else None),
-        "",
-    ]
-    table = numbers.table([[*head, "TOTAL", "ANSWER"], *rows, mean], right=frozenset(range(1, len(head) + 1)))
-    troubles = [f"{name}: {_failed(one)}{one['sentence']}" for name, one in found["troubles"].items()]
+    head = ["ROW", *words.heads(found)]
+    rows = [[*cells, _short(answer)] for *cells, answer in words.rows(found)]
+    table = numbers.table([[*head, "TOTAL", "ANSWER"], *rows], right=frozenset(range(1, len(head) + 1)))
+    troubles = words.troubles(found)
     return [table, *(["", *troubles] if troubles else [])]
-
-
-def _failed(trouble: dict[str, Any]) -> str:
-    return f"no score for {numbers.plural(trouble['failed'], 'row', 'rows')}. " if trouble["failed"] else ""
-
-
-def _number(value: float | None) -> str:
-    return NONE if value is None else f"{value:.4g}"
 
 
 def _short(text: str) -> str:

@@ -7,16 +7,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from training.config.data_sets import sources
 from training.config.fields import ConfigError
+from training.config.run_config import RunConfig
 from training.errors import Problem
 from training.scoring.reward_process import RewardProcess, Trouble, together
-from training.scoring.rewards import Reward, Sample, parse_rewards, total
+from training.scoring.rewards import CODE_FILE, Reward, Sample, parse_rewards, rewards_of, total
 from worker import allowed_rewards
 from worker.allowed_paths import AllowedPaths
 from worker.datasets import checking, datasets
 from worker.machine import programs
 from worker.machine.programs import ProgramError
-from worker.runs.settle import find_data
+from worker.runs.settle import find_data, settle
 
 MOST_ROWS = 1000
 _BATCH = 256
@@ -34,8 +36,23 @@ class Trial:
     seconds: float
 
 
+def try_run(config: RunConfig, rows: int, allowed: AllowedPaths) -> Trial:
+    """Scores the first `rows` rows of a run's training data (of several data sets, of the first one) by their expected answers.
+
+    Raises:
+        UserError: as `try_rewards`; a file is not there or not allowed, or a run cannot use a reward.
+    """
+    readable = settle(config, allowed, files=["reward_code"]).readable
+    own = {CODE_FILE: readable.reward_code} if readable.reward_code else {}
+    source = sources(readable.data)[0]
+    columns = source.columns or readable.columns
+    return try_rewards(
+        rewards_of(readable), own, source.path, columns=columns, rows=rows, answers=None, allowed=allowed
+    )
+
+
 def try_rewards(
-    rewards: str,
+    rewards: str | tuple[Reward, ...],
     own: Mapping[str, str],
     data: str,
     *,
@@ -49,7 +66,7 @@ def try_rewards(
     Raises:
         UserError: a reward is wrong or may not be used, or the rows cannot be read.
     """
-    parsed = parse_rewards(rewards)
+    parsed = parse_rewards(rewards) if isinstance(rewards, str) else rewards
     if missing := next((reward for reward in parsed if reward.own and reward.own[0] not in own), None):
         raise ConfigError([Problem("rewards", missing.kind, "has no code.", "Send the code of its file in `own`.")])
     if problems := allowed_rewards.problems(parsed, allowed, "rewards"):

@@ -37,11 +37,11 @@ def members(group: Group) -> list[Setting]:
     return sorted(inside, key=lambda setting: setting.advanced)
 
 
-def build_group(group: Group, choosers: Mapping[str, form.Chooser]) -> dict[str, form.Component]:
-    """The components of a group, the advanced ones below the others."""
-    inside = members(group)
-    simple, advanced = ([item for item in inside if item.advanced is below] for below in (False, True))
-    return form.build(simple, choosers) | form.build(advanced, choosers)
+def build_group(
+    group: Group, choosers: Mapping[str, form.Chooser], *, advanced: bool = False
+) -> dict[str, form.Component]:
+    """The components of a group: the advanced ones, or the others, which are above them."""
+    return form.build([item for item in members(group) if item.advanced is advanced], choosers)
 
 
 @contextmanager

@@ -16,12 +16,13 @@ from app.access import callers
 from app.pages.common import form, upload_box
 from app.pages.common.form import Draft
 from app.pages.common.html import GO, HTML, UNQUEUED, database_unreachable, html
-from app.pages.new_run import data_chooser, data_mix, folds, memory_panel, method_panel, rows_panel
+from app.pages.new_run import data_chooser, data_mix, folds, memory_panel, method_panel, rewards_panel, rows_panel
 from app.pages.new_run.memory_panel import MemoryPanel
 from app.pages.new_run.method_panel import MethodPanel
 from app.pages.new_run.opening import draft_or_clone, fresh, from_link, kept_or_fresh
 from app.pages.new_run.previews import previews_of
 from app.pages.new_run.review import problems_html, processes_here, review, summary_html
+from app.pages.new_run.rewards_panel import RewardsPanel
 from app.pages.new_run.rows_panel import RowsPanel
 from app.web.gradio_texts import made
 from training.config.applies import APPLIES, Values
@@ -55,6 +56,7 @@ class Page:
     fields: dict[str, Any]  # Gradio adds the events (change, input) at run time; a type checker does not know them
     upload: gr.File
     method: MethodPanel
+    rewards: RewardsPanel
     dataset: HTML
     changes: HTML
     banner: HTML
@@ -72,7 +74,7 @@ class Page:
 
     @property
     def hideable(self) -> list[Any]:
-        return [self.fields[name] for name in _HIDEABLE]
+        return [*(self.fields[name] for name in _HIDEABLE), self.rewards.column]
 
 
 def build(demo: gr.Blocks) -> None:
@@ -116,6 +118,7 @@ def build(demo: gr.Blocks) -> None:
     page.upload.upload(uploaded, [page.upload, data, held_out], [page.upload, data, held_out, page.dataset], **UNQUEUED)
     page.problems.select(apply_fix, None, page.inputs, **UNQUEUED)
     rows_panel.wire(page.rows, page.inputs)
+    rewards_panel.wire(page.rewards, page.inputs)
     page.rows.rows.select(apply_fix, None, page.inputs, **UNQUEUED)
     for place in (page.memory.answer, page.memory.most):
         place.select(apply_fix, None, page.inputs, **UNQUEUED)
@@ -151,7 +154,8 @@ def refreshed(*inputs: Any) -> list[Any]:
     *typed, parent, visible_before, about_before = inputs
     values = form.of_components(typed)
     checked = review(values)
-    visible = tuple(form.visible(values).values())
+    shown = form.visible(values)
+    visible = (*shown.values(), shown["rewards"])
     previews = [gr.skip() if text is None else text for text in (checked.command, checked.deepspeed, checked.yaml)]
     unchanged = visible == tuple(visible_before)
     about = tuple(values[name] for name in _ABOUT_DATA)
@@ -286,7 +290,7 @@ def _components() -> Page:
         with gr.Column(scale=3, elem_classes="form-column"):
             banner = html()
             html('<p class="note" id="find-result" role="status"></p>')
-            fields, upload, method, dataset, changes = _form()
+            fields, upload, method, rewards, dataset, changes = _form()
         with gr.Column(scale=2, elem_classes="beside"):
             with gr.Column(elem_classes="card start-card"):
                 summary = html()
@@ -295,10 +299,12 @@ def _components() -> Page:
             memory = memory_panel.build()
             rows = rows_panel.build()
             previews = previews_of()
-    return Page(fields, upload, method, dataset, changes, banner, summary, problems, start, memory, rows, previews)
+    return Page(
+        fields, upload, method, rewards, dataset, changes, banner, summary, problems, start, memory, rows, previews
+    )
 
 
-def _form() -> tuple[dict[str, Component], gr.File, MethodPanel, HTML, HTML]:
+def _form() -> tuple[dict[str, Component], gr.File, MethodPanel, RewardsPanel, HTML, HTML]:
     choosers = {"model": _model_chooser, "data": _data_chooser, "validation_data": _data_chooser}
     data, *others = folds.basic()
     with gr.Column(elem_classes="card group", elem_id="basic"):
@@ -310,9 +316,12 @@ def _form() -> tuple[dict[str, Component], gr.File, MethodPanel, HTML, HTML]:
     for group in Group:
         with folds.folded(group):
             fields |= folds.build_group(group, choosers)
+            if group is settings()["rewards"].group:
+                rewards = rewards_panel.build()
+            fields |= folds.build_group(group, choosers, advanced=True)
             if group is Group.METHOD:
                 panel = method_panel.build()
-    return fields, upload, panel, dataset, folds.changes_box()
+    return fields, upload, panel, rewards, dataset, folds.changes_box()
 
 
 def _model_chooser(setting: Setting) -> Component:

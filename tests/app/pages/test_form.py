@@ -35,7 +35,7 @@ def components():
 
     def build():
         with gr.Blocks(analytics_enabled=False):
-            groups = [folds.build_group(group, {}) for group in Group]
+            groups = [folds.build_group(group, {}) | folds.build_group(group, {}, advanced=True) for group in Group]
             return {
                 name: component for part in [form.build(folds.basic(), {}), *groups] for name, component in part.items()
             }
