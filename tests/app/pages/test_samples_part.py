@@ -131,6 +131,6 @@ def test_its_results_are_rewards_and_its_code_has_lines(home: object) -> None:
     run = PlayedRun("rewarded", **GRPO | {"reward_code": code}).claim().end(summary=SUMMARY | {"eval_loss": -0.75})
     text = client().get(f"/run?id={run.id}").text
     assert '<th scope="row">Evaluation reward</th><td>0.7500' in text and "Evaluation loss" not in text
-    assert f'<pre class="code-value">{escape(code.strip())}</pre>' in text
+    assert f'<pre class="code-value" tabindex="0">{escape(code.strip())}</pre>' in text
     printed = lathe("show", run.id).stdout
     assert "Evaluation reward" in printed and "Evaluation loss" not in printed
