@@ -53,7 +53,9 @@
     function drawModels() {
       const checked = first();
       const box = (model) => modelBox(model, checked.includes(model.name));
-      const results = [baseModel(), ...models().filter((model) => model.kind === "result")].filter(Boolean);
+      const trained = models().filter((model) => model.kind === "result");
+      const [front, back] = [true, false].map((is) => trained.filter((model) => checked.includes(model.name) === is));
+      const results = [baseModel(), ...front, ...back].filter(Boolean); // the list scrolls: the checked ones are seen
       const checkpoints = models().filter((model) => model.kind === "checkpoint");
       at("models").replaceChildren(at("models").querySelector("legend"), ...results.map(box));
       if (checkpoints.length) at("models").append(folded(checkpoints, box));

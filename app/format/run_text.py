@@ -19,6 +19,7 @@ from worker.store.tables import Request, Run, Status
 _END = 12  # characters of a name that stay where space is short
 _LONG_BEGINNING = 12  # characters that names share
 _LONE_WORD = 7  # characters: a shorter end needs the word before it, such as "rate 0.001"
+_SWEEP = " · "  # between the name of a sweep and the values of a run
 _SHORT_ID = 8  # ids begin with the time
 DIFFERS = gettext_noop("result differs")
 """Beside the status of a run whose result does not compute what was trained."""
@@ -54,10 +55,15 @@ def names(runs: Collection[Run]) -> dict[str, str]:
 
 
 def short_names(runs: Collection[Run]) -> dict[str, str]:
-    """As `names`, without the words with which all begin if these are long: what differs is then seen where space is short."""
+    """As `names`, without the words with which all begin if these are long: what differs is then seen where space is short.
+
+    Runs of one sweep have only their values.
+    """
     labels = names(runs)
     shared = commonprefix(list(labels.values()))  # noqa: RUF071 - texts, no paths
     cut = _word(shared)
+    if len(labels) > 1 and _SWEEP in shared:
+        return {run_id: label[shared.rindex(_SWEEP) + len(_SWEEP) :] for run_id, label in labels.items()}
     if len(labels) < 2 or cut < _LONG_BEGINNING or any(len(label) == cut for label in labels.values()):
         return labels
     if max(map(len, labels.values())) - cut < _LONE_WORD:
@@ -70,6 +76,11 @@ def _word(text: str) -> int:
     return max(text.rfind(separator) for separator in " -_/") + 1
 
 
+def has_rewards(run: Run) -> bool:
+    """True if the run trains on rewards for its samples: its loss tells nothing, and its evaluation loss is minus the reward."""
+    return evaluated(run.config.get("task"), None)[0] == REWARD
+
+
 def progress(values: dict[str, Any]) -> str:
     """The progress of a run: "120 of 400 steps", or its phase before the number of steps is known."""
     if values["total_steps"]:
@@ -80,7 +91,7 @@ def progress(values: dict[str, Any]) -> str:
 
 def name_parts(name: str) -> tuple[str, str]:
     """The beginning and the end of a name: the names of a sweep's runs differ at the end, which is shown where space is short."""
-    title, dot, values = name.rpartition(" · ")
+    title, dot, values = name.rpartition(_SWEEP)
     if dot:
         return title, dot + values
     if len(name) <= 2 * _END:

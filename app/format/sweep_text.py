@@ -14,6 +14,13 @@ METHODS = {
     "halving": gettext_noop("successive halving"),
 }
 
+_METRICS = {"loss": gettext_noop("training loss"), "eval_loss": gettext_noop("evaluation loss")}
+
+
+def metric(name: str) -> str:
+    """The metric of a sweep in words; one that has no words by its name."""
+    return _(_METRICS[name]) if name in _METRICS else name
+
 
 def plan_words(plan: dict[str, Any]) -> str:
     """A plan in a line: "12 runs, about 3 h, 2 do not fit"."""
@@ -161,11 +168,11 @@ def saved(sweep: dict[str, Any]) -> str:
 
 
 def best(sweep: dict[str, Any]) -> str:
-    """The best configuration: "lr=0.0001 r=8: eval_loss 1.2345", with its step until it has finished; empty before a result."""
+    """The best configuration: "lr=0.01 r=8: evaluation loss 1.2345", with its step until it has finished; empty before a result."""
     first = sweep["best"]
     if first is None:
         return ""
-    found = f"{trial_words(first)}: {sweep['metric']} {value_words(first['summary'])}"
+    found = f"{trial_words(first)}: {metric(sweep['metric'])} {value_words(first['summary'])}"
     return (
         found
         if first["finished"]

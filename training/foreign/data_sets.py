@@ -10,7 +10,7 @@ from training.errors import DataError
 from training.foreign.entries import IS_EMPTY, Answer, Values
 
 _USUAL = {"instruction": "instruction", "input": "input", "output": "output", "messages": "conversations"}
-ON_HUB = "{0} is a data set of the hub: import it on the page Data sets, then choose it in New run."
+ON_HUB = "the data set {0} is on the hub: import it on the page Data sets, then choose it in New run."
 UPLOAD = "add it on the page Data sets, from its file or the hub, then choose it in New run."
 
 

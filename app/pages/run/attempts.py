@@ -17,8 +17,12 @@ _INTERRUPTED = "training"
 
 @dataclass(frozen=True)
 class Phase:
-    """A phase of an attempt: `seconds` in all its `times`, its share of the attempt, and `since` when the current one counts."""
+    """A phase of an attempt: `seconds` in all its `times`, its share of the attempt, and `since` when the current one counts.
 
+    `key` is its name in events, `name` that of the page.
+    """
+
+    key: str
     name: str
     seconds: float
     share: float
@@ -28,7 +32,7 @@ class Phase:
     @property
     def each(self) -> float | None:
         """The seconds of one of several interruptions of training: what a checkpoint or an evaluation costs."""
-        return self.seconds / self.times if self.times > 1 and self.name != _(_INTERRUPTED) else None
+        return self.seconds / self.times if self.times > 1 and self.key != _INTERRUPTED else None
 
 
 def listed(attempts: Sequence[Attempt], *, explained: bool) -> list[dict[str, Any]]:
@@ -75,7 +79,7 @@ def _phases(events: Sequence[RunEvent], ended: float | None, now: float) -> list
     times = Counter(event.message for event in events)
     current = None if ended else events[-1].message
     return [
-        Phase(_(name), took, round(took / whole, 2), times[name], now - took if name == current else None)
+        Phase(name, _(name), took, round(took / whole, 2), times[name], now - took if name == current else None)
         for name, took in seconds.items()
     ]
 

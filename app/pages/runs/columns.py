@@ -7,7 +7,7 @@ from typing import Any
 
 from app.format import numbers
 from app.format.dataset_text import data_names
-from app.format.run_text import evaluation
+from app.format.run_text import evaluation, has_rewards
 from app.format.setting_text import value_in_words
 from app.texts import gettext_noop
 from training.config.fields import Setting, settings
@@ -50,7 +50,11 @@ def columns() -> dict[str, Column]:
         "method": Column(gettext_noop("Method"), lambda run, _: run.config, "method", "method"),
         "progress": Column(gettext_noop("Progress"), _nothing, "progress", "progress"),
         "final_loss": Column(
-            gettext_noop("Loss"), lambda run, _: numbers.decimal(run.final_loss), "final_loss", "loss", True
+            gettext_noop("Loss"),
+            lambda run, _: NONE if has_rewards(run) else numbers.decimal(run.final_loss),
+            "final_loss",
+            "loss",
+            True,
         ),
         "best_loss": _number(
             gettext_noop("Best eval loss"), lambda run: evaluation(run.config.get("task"), run.best_loss), "best_loss"

@@ -14,3 +14,11 @@ def test_only_a_running_run_has_an_expected_end(status: Status) -> None:
     until, now = facts(run, queue=None, speed=None)["until"], time.time()
     assert (until is not None) == (status is Status.RUNNING)
     assert until is None or until == pytest.approx(now + 15 * 60, abs=60)
+
+
+def test_a_run_that_trains_on_rewards_shows_its_reward_in_place_of_its_loss() -> None:
+    sft, grpo = (
+        Run(config={"task": task}, owner="", status=Status.RUNNING, final_loss=0.25) for task in ("sft", "grpo")
+    )
+    shown = [facts(run, queue=None, speed=None, reward=0.75) for run in (sft, grpo)]
+    assert [(one["loss_label"], one["loss"]) for one in shown] == [("Loss", "0.2500"), ("Reward", "0.7500")]

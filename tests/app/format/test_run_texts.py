@@ -11,7 +11,8 @@ from worker.store.tables import Run
     [
         (["llama-3.1-8b-tickets-v1 r=8", "llama-3.1-8b-tickets-v2 r=16"], ["…v1 r=8", "…v2 r=16"]),
         (["Orders, learning rate 0.001", "Orders, learning rate 0.01"], ["…rate 0.001", "…rate 0.01"]),
-        (["Rates · lr=0.001", "Rates · lr=0.003"], ["Rates · lr=0.001", "Rates · lr=0.003"]),  # short enough
+        (["Rates · lr=0.001", "Rates · lr=0.003"], ["lr=0.001", "lr=0.003"]),
+        (["Rates lr=0.001", "Rates lr=0.003"], ["Rates lr=0.001", "Rates lr=0.003"]),  # short enough
         (
             ["a long beginning ", "a long beginning of"],
             ["a long beginning ", "a long beginning of"],

@@ -1,5 +1,7 @@
 """The phases of attempts as the Run page shows them."""
 
+import re
+
 from played_run import PlayedRun
 from web import client
 
@@ -29,6 +31,19 @@ def test_the_present_phase_counts_from_its_time_before_so_that_the_page_stays_th
     for now in (130.0, 190.0):
         ((_, phases),) = timelines([attempt], events, now)
         assert [one.since for one in phases] == [105.0, None]
+
+
+def test_a_phase_has_one_color_in_every_run(home: None) -> None:
+    colors = []
+    for before in (("starting",), ("starting", "loading data", "loading model", "sampling")):
+        run = (
+            PlayedRun()
+            .claim(f"host{len(before)}/cpu")
+            .report(*(PhaseStarted(phase=name) for name in (*before, "training")))
+        )
+        text = client().get(f"/run?id={run.id}").text
+        colors += re.findall(r'<li><i class="(shade-[0-9])"></i>training', text)
+    assert colors == ["shade-4", "shade-4"]
 
 
 def test_an_attempt_without_phases_shows_nothing() -> None:

@@ -39,7 +39,7 @@ def test_a_sweep_from_a_run_is_planned_started_shown_and_stopped(page):
     PlayedRun.of(ranks[16]).claim().report(Metrics(step=40, values={"eval_loss": 1.25})).end(
         summary={"eval_loss": 1.25}
     )
-    says(page, ".sweep-best", "r=16: eval_loss 1.2500")
+    says(page, ".sweep-best", "r=16: evaluation loss 1.2500")
     page.get_by_role("button", name="Stop").click()
     says(page, "#ask", "1 run will stop")
     page.locator("#ask [data-confirm]").click()
@@ -48,4 +48,4 @@ def test_a_sweep_from_a_run_is_planned_started_shown_and_stopped(page):
     page.goto("/?group=sweep")
     says(page, "tr.group", "2 runs")
     page.goto("/sweeps")
-    says(page, "table.sets", "r=16: eval_loss 1.2500")
+    says(page, "table.sets", "r=16: evaluation loss 1.2500")

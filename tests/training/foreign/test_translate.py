@@ -193,9 +193,9 @@ def test_dataset_info_gives_file_and_columns(tmp_path):
     assert result.config().data == str(tmp_path / "data" / "mine.json")
     assert result.config().columns == "instruction=question, output=answer"
     note = outcome(result, "dataset").note
-    assert "owner/theirs is a data set of the hub" in note and "Training leaves it out." in note
+    assert "the data set owner/theirs is on the hub" in note and "Training leaves it out." in note
     on_hub = outcome(imported(LLAMAFACTORY | {"dataset": "theirs"}, tmp_path), "dataset")
-    assert (on_hub.outcome, "owner/theirs is a data set of the hub" in on_hub.note) == (Outcome.UNSUPPORTED, True)
+    assert (on_hub.outcome, "the data set owner/theirs is on the hub" in on_hub.note) == (Outcome.UNSUPPORTED, True)
 
 
 def test_interleaved_data_sets_have_their_weights_caps_and_columns(tmp_path):

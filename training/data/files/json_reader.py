@@ -108,7 +108,7 @@ def _broken_line(line: str, error: json.JSONDecodeError) -> DataError:
     truncated = not line.endswith("\n") and (
         error.pos >= len(line.rstrip()) - _EDGE or error.msg.startswith("Unterminated")
     )
-    reason = "the line is truncated" if truncated else f"{error.msg} at column {error.colno}"
+    reason = "the line is truncated" if truncated else f"{error.msg.removesuffix(' at')} at column {error.colno}"
     return DataError(f"is not valid JSON: {reason}.", "Correct or delete this line.")
 
 
