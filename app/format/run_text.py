@@ -10,7 +10,7 @@ from app.format.numbers import coarse, plural
 from app.texts import _, gettext_noop
 from training.config.choices import Method
 from training.config.fields import settings
-from training.run_folder.evaluated import LOSS, evaluated
+from training.run_folder.evaluated import LOSS, REWARD, evaluated
 from training.run_folder.model_card import quality_loss
 from training.scoring.paired import Paired, in_words
 from training.units import NONE, byte_size
