@@ -5,7 +5,7 @@
   const texts = window.lathe?.texts ?? {};
   const wordings = new Intl.PluralRules(document.documentElement.lang || "en");
   const fill = (text, values) => text.replace(/\{(\w+)\}/g, (whole, name) => values[name] ?? whole);
-  const gettext = (english, values = {}) => fill(texts[english] ?? english, values);
+  const gettext = (english, values = {}) => fill([texts[english] ?? english].flat()[0], values); // a text with a plural has several
   const ngettext = (one, many, number, values = {}) => {
     const forms = texts[one] ?? [one, many];
     return fill(forms[wordings.select(number) === "one" ? 0 : 1], { number, ...values });

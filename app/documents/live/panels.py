@@ -161,12 +161,13 @@ def is_drawn(name: str) -> bool:
 
 
 def panels(ranks: Ranks, limits: Sequence[Mapping[str, Any]] = ()) -> list[dict[str, Any]]:
-    """The panels that have points. `ranks` are those of each stored metric, `limits` the lines in the memory plot in bytes."""
+    """The panels that have points, rewards first. `ranks`: those of each stored metric. `limits`: lines of the memory plot."""
     loss, *others = PANELS
     if "reward" in ranks:  # the loss of samples is about 0, and the evaluation's is minus the reward
         loss = replace(loss, lines=loss.lines[:1], log=False)
+    shown = [loss, *_set_panels(ranks), *others]
     documents = []
-    for panel in (loss, *_set_panels(ranks), *others):
+    for panel in sorted(shown, key=lambda panel: panel.key != "reward"):
         lines = [document for line in panel.lines for document in _lines(line, ranks.get(line.metric, ()))]
         if lines:
             known = {"limits": list(limits)} if panel.key == "memory" else {}

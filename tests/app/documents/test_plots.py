@@ -8,6 +8,7 @@ import pytest
 from played_run import GIB, PlayedRun
 
 from app.documents.live import plots as documents
+from app.documents.live.panels import panels
 from app.documents.live.plots import View, rounded
 from training.run_folder.events import CheckpointSaved, Metrics, OutOfMemory
 from worker.store import database as db
@@ -168,3 +169,10 @@ def test_a_run_of_64_ranks_stays_small(run):
     with db.read() as session:
         document = documents.plots(session, runs.get(session=session, run_id=run.id), View())
     assert len(gzip.compress(json.dumps(document).encode())) < 40_000
+
+
+def test_the_plot_of_rewards_comes_before_that_of_the_loss():
+    assert [panel["key"] for panel in panels({"loss": [-1], "reward": [-1], "grad_norm": [-1]})][:2] == [
+        "reward",
+        "loss",
+    ]

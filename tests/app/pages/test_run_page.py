@@ -39,6 +39,14 @@ def shown(page, run):
     return page.locator(".plot-canvas").first
 
 
+def test_the_plots_of_a_page_in_german_are_drawn(page):
+    run = PlayedRun().claim().report(PhaseStarted(phase="training"), Metrics(step=1, values={"loss": 1.0}))
+    page.goto("/settings")
+    page.evaluate("document.cookie = 'lathe-language=de'")
+    shown(page, run)
+    says(page, ".plots", "Verlust")
+
+
 @pytest.fixture
 def run(page):
     return training_run()
