@@ -10,6 +10,7 @@ from sqlmodel import Session
 from app.documents import Document, Stored, columns
 from app.format.dataset_text import data_words
 from app.format.forecast_text import misfit
+from app.format.run_text import has_rewards
 from training.config.choices import EngineName
 from training.config.data_sets import FIELDS, sources
 from training.config.fields import settings
@@ -71,6 +72,7 @@ class RunGroup(Document):
     runs: list[str] = Field(description="ids of those in this answer")
     total: int = Field(description="how many there are in all")
     best_loss: float | None = Field(description="the least evaluation loss of them all")
+    rewarded: bool = Field(description="true if their evaluations measure a reward, of which the loss is the negative")
 
 
 class RunList(Document):
@@ -156,6 +158,7 @@ def grouped(session: Session, group_by: str, query: run_list.Query) -> tuple[lis
             runs=[run.id for run in group.runs],
             total=group.total,
             best_loss=group.best_loss,
+            rewarded=all(map(has_rewards, group.runs)),
         )
         for value, group in zip(values, groups, strict=True)
     ]

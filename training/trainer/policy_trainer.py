@@ -128,7 +128,8 @@ class GRPORun(SamplingTrainer, PreferenceTrainer, HeldOutSamples, _Policy):  # t
     def sampled(self, batches: list[Batch], answers: list[list[list[int]]], seconds: float) -> list[Batch]:
         """The samples of a step's micro batches, with their advantages."""
         drawn, step = time.perf_counter(), self.state.global_step + 1
-        logged = step == 1 or step % self.state.logging_steps == 0  # as the trainer decides it after the step
+        # As the trainer decides it after each of the steps that train on these samples.
+        logged = step == 1 or -step % self.state.logging_steps < self.context.config.iterations
         scored = self.scorer.scored(
             torch.cat([batch["row"] for batch in batches]).tolist(),
             torch.cat([batch["sample"] for batch in batches]).tolist(),

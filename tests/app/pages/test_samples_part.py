@@ -9,7 +9,7 @@ from commands import lathe
 from played_run import SUMMARY, PlayedRun
 from web import client
 
-from training.run_folder.events import SampleDrawn
+from training.run_folder.events import Metrics, SampleDrawn
 
 GRPO = {"task": "grpo", "rewards": "contains, json_valid", "num_generations": 2}
 
@@ -124,6 +124,14 @@ def test_the_command_says_where_there_are_none(run: str) -> None:
     other = PlayedRun("sft").id
     assert lathe("samples", other).stdout == f"Run {other} has no samples. Runs of task grpo have.\n"
     assert lathe("samples", "none", "--step", "-1").exit_code == 2
+
+
+def test_groups_of_runs_that_are_rewarded_name_their_best_reward(home: object) -> None:
+    for settings, loss in ((GRPO, -0.75), ({}, 0.5)):
+        run = PlayedRun("grouped", **settings).claim().report(Metrics(step=1, values={"eval_loss": loss}))
+        run.end()
+    text = client().get("/?group=task").text
+    assert "best eval reward 0.7500" in text and "best eval loss 0.5000" in text
 
 
 def test_its_results_are_rewards_and_its_code_has_lines(home: object) -> None:

@@ -264,6 +264,13 @@ def test_the_samples_of_logged_steps_are_kept_with_what_they_scored(tmp_path: Pa
 
 
 @pytest.mark.train
+def test_samples_of_several_steps_are_kept_once_if_one_of_these_is_logged(tmp_path: Path, home: Path) -> None:
+    settings = SETTINGS | {"max_steps": 6, "logging_steps": 4, "num_iterations": 2, "epochs": 3}
+    trained = train_here(tmp_path / "run", home / "model", home / "rows.jsonl", **settings)
+    assert Counter(one.step for one in trained.of(SampleDrawn)) == {1: 8, 3: 8} and 4 in trained.losses()
+
+
+@pytest.mark.train
 def test_the_divergence_from_the_base_model_is_measured_and_held_out_prompts_are_rewarded(
     tmp_path: Path, home: Path
 ) -> None:
