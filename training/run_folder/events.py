@@ -121,10 +121,9 @@ class Metrics(Event):
 class SampleDrawn(Event):
     """A sample that a step draws and trains on, of task grpo; step 0 is before training.
 
-    `sample` is its number in the epoch, `group` that of its prompt there, `row` that of the data row in `file` (its name if there are
-    several); all from 0.
-    `text` is the sample as the rewards get it, `tokens` its length, `ended` false if it was cut off at the greatest length.
-    `scores` are those of each reward, `reward` their weighted sum; None where none applies.
+    `sample` is its number in the epoch, `group` that of its prompt there, `row` that of the data row in `file` (its name if there
+    are several); all from 0. `text` is the sample as the rewards get it, `tokens` its length, `ended` false if it was cut off at
+    the greatest length. `scores` are those of each reward, `reward` their weighted sum; None where none applies.
     """
 
     kind: ClassVar[str] = "sample"
