@@ -90,6 +90,8 @@ class ModelShape:
 
     `dropout` is the largest rate; without `attends_with_dropout`, attention has none.
 
+    `teacher` is that of the model from which it learns, if there is one and it is known.
+
     `counted_by` is "formula" or "class". `unknown` names what the formulas do not know of the layers; empty if they know all.
     """
 
@@ -115,6 +117,7 @@ class ModelShape:
     pads: bool = False
     counted_by: str = "formula"
     unknown: str = ""
+    teacher: "ModelShape | None" = None
 
     @property
     def stacks(self) -> tuple[Stack, ...]:

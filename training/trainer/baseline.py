@@ -3,13 +3,13 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from training.config.run_config import RunConfig
-from training.errors import StopRequested, UserError
+from training.errors import UserError
 from training.run_folder.events import Metrics
 from training.trainer.advantages import Advantages, advantages
 from training.units import duration
@@ -149,19 +149,11 @@ def take_baseline(trainer: "GRPORun") -> Baseline:
 
 
 def _drawn(trainer: "GRPORun") -> tuple[Advantages, list[int]]:
-    """The samples of all ranks, and the rows of their prompts. The last sample of a rank with fewer is repeated."""
-    args, config = trainer.args, trainer.context.config
-    every = trainer.first_samples(config.baseline_prompts * config.num_generations)
-    mine, most = every[args.process_index :: args.world_size], -(-len(every) // args.world_size)
-    repeats, size = most - len(mine), config.micro_batch_size
-    asked: list[dict[str, Any]] = [trainer.train_dataset[index] for index in mine + every[:1] * repeats]
-    answers: list[list[int]] = []
-    for begin in range(0, most, size):
-        if trainer.context.stop.agreed():
-            raise StopRequested
-        trainer.context.report.progress(begin * args.world_size, len(every))
-        answers += trainer.drawn(trainer.data_collator(asked[begin : begin + size]))
-    rows, samples = [row["row"] for row in asked], [row["sample"] for row in asked]
+    """The samples of all ranks, and the rows of their prompts."""
+    parts = list(trainer.first_drawn())
+    rows, samples = ([number for batch, *_ in parts for number in batch[name].tolist()] for name in ("row", "sample"))
+    answers = [answer for _, part, _ in parts for answer in part]
+    repeats = sum(count for *_, count in parts)
     scored = trainer.scorer.scored(rows, samples, answers, ends=trainer.ends, repeats=repeats, with_texts=True)
-    prompts = sorted({trainer.train_dataset[index]["row"] for index in every})
-    return advantages(scored, config), prompts
+    prompts = sorted({trainer.train_dataset[index]["row"] for index in trainer.first_samples()})
+    return advantages(scored, trainer.context.config), prompts

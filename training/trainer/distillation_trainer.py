@@ -13,7 +13,9 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel
 
-from training.batches.layout import base_of
+from training.batches.layout import base_of, evaluating
+from training.run_folder.events import Metrics
+from training.trainer import overlap
 from training.trainer.evaluation import Means
 from training.trainer.generation import Choose, left_padded
 from training.trainer.jensen_shannon import token_measures
@@ -39,6 +41,27 @@ class DistillationRun(SamplingTrainer, HeldOutSamples):
                 "The vocabularies are padded to {:,} tokens (model) and {:,} (teacher): the first {:,} are compared."
             )
             self.context.report.note(message.format(*sizes, self._vocabulary))
+
+    def before_first_step(self) -> None:
+        """Measures how probable the teacher finds samples of the untrained model, and reports it as step 0.
+
+        Raises:
+            StopRequested: a stop is requested meanwhile.
+        """
+        super().before_first_step()
+        config, report = self.context.config, self.context.report
+        if not config.baseline_prompts:
+            return
+        means = SampleMeans()
+        with report.during("sampling"):
+            for batch, answers, repeats in self.first_drawn():
+                means.add(self._of_samples(batch, answers, repeats))
+        values = means.take()
+        del values["loss"]  # which is that of steps
+        report.for_run(Metrics(step=0, values=dict(values)))
+        report.note(overlap.note(values, len(self.first_samples())))
+        for sentence in overlap.warnings(values, config):
+            report.warn(sentence)
 
     def sampled(self, batches: list[Batch], answers: list[list[list[int]]], seconds: float) -> list[Batch]:
         """The samples of a step's micro batches."""
@@ -100,16 +123,20 @@ class DistillationRun(SamplingTrainer, HeldOutSamples):
         tokens: torch.Tensor = inputs["completion_mask"].sum()
         return tokens
 
-    @torch.no_grad()
     def held_out_loss(self, inputs: Batch) -> torch.Tensor:
         """Returns the mean divergence on one sample of each prompt, drawn with the same random numbers at each evaluation."""
-        answers = self.drawn(inputs, HELD_OUT)
-        batch = self._prepare_inputs(self.padded(list(prompts(inputs)), answers))
-        with self.compute_loss_context_manager():
-            self._of_held_out = self._compared(self.model, batch)
-        self.forget_order()
-        self._of_held_out |= of_samples(answers, self.ends, self.args.device)
+        self._of_held_out = self._of_samples(inputs, self.drawn(inputs, HELD_OUT))
         return self._of_held_out["loss"][0]
+
+    def _of_samples(self, batch: Batch, answers: list[list[int]], repeats: int = 0) -> Means:
+        """The means over samples outside of training, of which the last `repeats` do not count. A collective."""
+        counted = len(answers) - repeats
+        inputs = self._prepare_inputs(self.padded(list(prompts(batch)), answers))
+        inputs["completion_mask"][counted:] = 0
+        with evaluating(self.model), self.compute_loss_context_manager():
+            means = self._compared(self.model, inputs)
+        self.forget_order()
+        return means | of_samples(answers[:counted], self.ends, self.args.device)
 
     def measures(self, loss: torch.Tensor, inputs: Batch) -> Means:  # noqa: ARG002 it was measured on the samples
         """Returns the loss and what else was measured on the samples of a batch."""

@@ -13,6 +13,7 @@ from transformers import Trainer
 
 from training.batches.layout import evaluating
 from training.config.choices import Strategy
+from training.errors import StopRequested
 from training.trainer.answering import end_tokens
 from training.trainer.generation import Choose, Sampler, continued
 from training.trainer.reporting_trainer import ReportingTrainer
@@ -68,10 +69,29 @@ class SamplingTrainer(ReportingTrainer):
         tracker.begin()
         return self.sampled(batches, answers, time.perf_counter() - start)
 
-    def first_samples(self, most: int) -> list[int]:
-        """The first samples of the run, as indexes of its data set: those of whole prompts."""
+    def first_samples(self) -> list[int]:
+        """The samples of the run's first `baseline_prompts` prompts, as indexes of its data set."""
         assert self._batches
+        most = self.context.config.baseline_prompts * self.context.config.samples_per_prompt
         return [int(index) for index in self._batches.order.epoch(0)[:most]]
+
+    def first_drawn(self) -> Iterator[tuple[Batch, list[list[int]], int]]:
+        """Draws these samples with the weights as they are, and yields this rank's micro batches, their samples, and how many of
+        the last ones repeat another, since a rank with fewer repeats one. A collective.
+
+        Raises:
+            StopRequested: a stop is requested meanwhile.
+        """
+        args, every, context = self.args, self.first_samples(), self.context
+        mine, most = every[args.process_index :: args.world_size], -(-len(every) // args.world_size)
+        asked = mine + every[:1] * (most - len(mine))
+        for begin in range(0, most, size := context.config.micro_batch_size):
+            if context.stop.agreed():
+                raise StopRequested
+            context.report.progress(begin * args.world_size, len(every))
+            part = asked[begin : begin + size]
+            batch = self.data_collator([self.train_dataset[index] for index in part])
+            yield batch, self.drawn(batch), len(part) - len(mine[begin : begin + size])
 
     def drawn(self, batch: Batch, purpose: int = TRAINING) -> list[list[int]]:
         """One sample for each prompt of a micro batch, as tokens. A collective."""

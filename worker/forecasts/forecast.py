@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from training.config.choices import Packing
+from training.config.choices import Packing, Task
 from training.config.run_config import RunConfig
 from training.forecast.advice import Advice, advise
 from training.forecast.forecast import Forecast, estimate, full_batch
@@ -16,6 +16,7 @@ from training.model_info.shape import ModelShape
 from training.tokens.lengths import lost_tokens, truncated
 from worker.forecasts.calibration import Calibration, calibrate
 from worker.forecasts.row_lengths import RowLengths, count_rows
+from worker.forecasts.shapes import with_teacher
 from worker.forecasts.worst_batch import Worst, worst_batches_of
 
 
@@ -75,6 +76,7 @@ def estimate_config(
     config: RunConfig, shape: ModelShape, card: Card | None, host_bytes: int | None = None, *, advises: bool = True
 ) -> Estimate:
     """As `estimate_run`, for a configuration as `settle` leaves it (`Settled.readable`), whose model has this shape."""
+    shape = with_teacher(shape, config)
     setup = Setup(config, shape, card, count_rows(config), host_bytes, calibrate(card))
     return estimate_run(setup, advises=advises)
 
@@ -120,6 +122,8 @@ def _notes(setup: Setup, forecast: Forecast, worst: Worst | None) -> Iterator[st
     yield worst.words if worst else f"Data set not tokenized yet: assuming {config.max_length:,} tokens per row."
     if config.method.adapts and any(stack.experts for stack in shape.stacks):
         yield "Experts stored as one tensor get no adapter."
+    if config.task is Task.DISTILL and shape.teacher is None:
+        yield "The teacher is not counted: its config.json is not on this machine."
     if shape.counted_by == "class":
         yield f"Parameters and layers of {shape.model_type} are read from its class."
     if setup.calibration.note:

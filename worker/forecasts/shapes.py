@@ -10,21 +10,24 @@ import os
 import shutil
 import tempfile
 from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from training.config.choices import Task
 from training.config.fields import ConfigError
+from training.config.run_config import RunConfig
 from training.errors import Problem
 from training.limited import Limits
 from training.model_info.config_json import ModelError, read_config
 from training.model_info.families import UnknownLayers, read_shape, with_limits
+from training.model_info.folder import adapter_base
 from training.model_info.shape import ModelShape, from_document
 from worker.allowed_paths import HUB_ID
 from worker.machine import programs
 from worker.machine.programs import ProgramError
-from worker.runs.settle import Settled
+from worker.runs.settle import Settled, find_teacher
 from worker.settings import get_settings
 
 _MOST_BYTES = 2**20
@@ -50,6 +53,19 @@ def shape_at(model: str, revision: str | None = None, task: Task = Task.SFT, *, 
         return read_shape(file, scores={Task.REWARD: 1, Task.CLASSIFICATION: 0}.get(task))
     except UnknownLayers as unknown:
         return with_limits(_shape_of_class(file, task, unknown), read_config(file))
+
+
+def with_teacher(shape: ModelShape, config: RunConfig) -> ModelShape:
+    """The shape with that of the model from which the run learns, as far as that is on this machine. `config` is as `settle` leaves
+    it."""
+    if config.task is not Task.DISTILL or not config.teacher:
+        return shape
+    folder = find_teacher(config.teacher)
+    base = adapter_base(folder) if isinstance(folder, Path) else None
+    try:
+        return replace(shape, teacher=shape_at(config.model if base == "" else base or str(folder or config.teacher)))
+    except ModelError:
+        return shape
 
 
 def _shape_of_class(config: Path, task: Task, unknown: UnknownLayers) -> ModelShape:

@@ -133,7 +133,7 @@ class _Look:
 
     def _forecast(self, run: Planned, config: RunConfig) -> Planned:
         try:
-            shape = self._shape(config.model, config.revision, config.task)
+            shape = shapes.with_teacher(self._shape(config.model, config.revision, config.task), config)
         except ModelError:
             return replace(run, reason="The memory is unknown: the model's config.json is not on this machine.")
         chat = ChatSettings.of(config).key

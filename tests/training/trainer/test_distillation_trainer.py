@@ -12,9 +12,11 @@ from tiny import make_model
 from trainer_process import Trained, start, train_here
 from transformers import AutoModelForCausalLM
 
+from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.run_folder.events import Metrics, Note, Resumed
 from training.run_folder.paths import checkpoint_dir
+from training.trainer import overlap
 from training.trainer.jensen_shannon import token_measures
 
 STEPS, RATE, LONGEST, TEMPERATURE = 3, 0.5, 6, 0.8
@@ -23,7 +25,7 @@ SETTINGS: dict[str, Any] = {
     "task": "distill", "max_completion_length": LONGEST, "temperature": TEMPERATURE, "max_steps": STEPS, "epochs": 1,
     "precision": "fp32", "optimizer": "sgd", "momentum": 0.0, "learning_rate": RATE, "lr_scheduler": "constant",
     "max_grad_norm": 0.0, "method": "full", "answer_rows": 0, "eval_steps": 0, "eval_split": 0, "max_length": 40,
-    "micro_batch_size": 8, "probe": "on",
+    "micro_batch_size": 8, "probe": "on", "baseline_prompts": 0,
 }  # fmt: skip
 
 
@@ -164,6 +166,7 @@ def test_the_loss_and_its_gradient_are_those_of_trl(coefficient: float) -> None:
 def test_two_ranks_draw_the_same_samples_and_train_as_one(tmp_path: Path, home: Path, strategy: str) -> None:
     settings = SETTINGS | {
         "teacher": str(home / "teacher"),
+        "baseline_prompts": 3,
         "eval_steps": 1,
         "validation_data": str(home / "rows.jsonl"),
     }
@@ -172,7 +175,7 @@ def test_two_ranks_draw_the_same_samples_and_train_as_one(tmp_path: Path, home: 
     shared = start(tmp_path / "shared", home / "model", home / "rows.jsonl", **settings | split)
     assert shared.finish() == 0, shared.log()
     for name in (*NAMES, "cut_off", "eval_loss", "eval_teacher_logprob", "eval_cut_off"):
-        assert len(alone.series(name)) == STEPS
+        assert len(alone.series(name)) == STEPS + (0 in alone.series(name))
         assert shared.series(name) == pytest.approx(alone.series(name), rel=1e-4, abs=1e-6)
 
 
@@ -251,3 +254,24 @@ def test_a_teacher_with_other_tokens_is_refused_with_one_of_them(tmp_path: Path,
         train_here(tmp_path / "run", home / "model", home / "rows.jsonl", **SETTINGS | {"teacher": str(other)})
     assert error.value.problem.field == "teacher" and "2 of 262 tokens differ" in error.value.message
     assert "'!' is token none, and" in error.value.message
+
+
+@pytest.mark.train
+def test_samples_of_the_untrained_model_that_the_teacher_finds_improbable_are_a_warning(
+    tmp_path: Path, home: Path
+) -> None:
+    settings = SETTINGS | {"teacher": str(home / "teacher"), "max_steps": 1, "baseline_prompts": 16}
+    trained = train_here(tmp_path / "run", home / "model", home / "rows.jsonl", **settings)
+    notes = [event for event in trained.of(Note) if "untrained model" in event.message]
+    assert [note.level for note in notes] == ["info", "warning"]
+    assert f"{trained.series('teacher_logprob')[0]:.3g}" in notes[0].message and "16 prompts" in notes[0].message
+    assert "(task sft)" in notes[1].message
+    assert min(trained.series("teacher_logprob")) == 0 and 0 not in trained.losses()
+
+
+def test_samples_that_are_probable_and_end_are_no_warning() -> None:
+    config = RunConfig(model="m", data="d", task="distill", max_completion_length=56)
+    values = {"teacher_logprob": -1.2, "cut_off": 0.1, "completion_length": 20.0}
+    assert overlap.warnings(values, config) == [] and "a probability of 30.1%" in overlap.note(values, 16)
+    (cut,) = overlap.warnings(values | {"cut_off": 0.95}, config)
+    assert "95% of" in cut and "56 tokens" in cut

@@ -117,6 +117,7 @@ def sizes_of(config: RunConfig, shape: ModelShape, card: Card | None) -> Sizes:
     weights += (4 if plain else compute) * trainable.fixed_weights(config, shape)
     if config.task.has_reference and not config.method.adapts:
         weights += shape.parameters * stored / (ranks if sharded else 1)  # the reference model
+    weights += _teacher_bytes(config, shape.teacher, compute) if shape.teacher else 0.0
     gradients = trained * format_ / (ranks if sharded or zero == 2 else 1)
     # DeepSpeed's optimizer updates an fp32 copy of its shard of the weights.
     state = state_bytes(config, shape, trained, 4 if config.method.adapts else stored)
@@ -187,6 +188,12 @@ def _frozen_bytes(config: RunConfig, shape: ModelShape, frozen: int, stored: int
     plain = sum(count * one.inputs * one.outputs for count, one in linears if one.name.endswith("DenseReluDense.wo"))
     packed = shape.linear_weights - plain
     return packed * packed_bytes(config) + (frozen - packed) * stored
+
+
+def _teacher_bytes(config: RunConfig, teacher: ModelShape, stored: int) -> float:
+    """Bytes of the teacher, which each rank holds whole."""
+    frozen = config.model_copy(update={"method": Method.LORA, "quantization": config.teacher_quantization})
+    return _frozen_bytes(frozen, teacher, teacher.parameters, stored)
 
 
 def _buffers(config: RunConfig, shape: ModelShape, trained: int, format_: int, compute: int) -> float:
