@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from urllib.parse import urlsplit
 
+from training.config.run_config import RunConfig
 from training.errors import Problem, UserError
 from training.scoring.built_in import JUDGE
-from training.scoring.judge import address
-from training.scoring.rewards import Reward, check_options
+from training.scoring.judge import KEY_VARIABLE, URLS_VARIABLE, address
+from training.scoring.rewards import Reward, check_options, judge_urls
 from worker.allowed_paths import AllowedPaths
 from worker.settings import get_settings
 
@@ -46,6 +47,20 @@ def judge_problem(url: str, *, trusted: bool) -> Problem | None:
         return None
     fix = "Ask who runs the server to add it to LATHE_JUDGE_URLS."
     return Problem("judge_url", url, "is not a judge of this server.", fix)
+
+
+def judges_of_run(config: RunConfig, allowed: AllowedPaths) -> list[Problem]:
+    """The problems of the judges among a run's rewards that a user may not use."""
+    urls = judge_urls(config.rewards) if config.task.rewards_samples else []
+    problems = (judge_problem(url, trusted=allowed.data is None) for url in urls)
+    return [replace(problem, field="rewards") for problem in problems if problem]
+
+
+def variables(config: RunConfig) -> dict[str, str]:
+    """The environment from which the ranks of a run take the key of its judges; empty if none receives it."""
+    urls = judge_urls(config.rewards) if config.task.rewards_samples else []
+    keys = {url: key for url in urls if (key := judge_key(url))}
+    return {KEY_VARIABLE: next(iter(keys.values())), URLS_VARIABLE: "\n".join(keys)} if keys else {}
 
 
 def judge_key(url: str) -> str | None:

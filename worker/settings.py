@@ -160,7 +160,7 @@ class Settings(EngineSettings):
 
     judge_urls: str = Field(
         "",
-        description="Addresses of judges that accounts may use in evaluations, separated by commas. The server's user may use any.",
+        description="Addresses of judges that accounts may use, separated by commas. The server's user may use any.",
     )
     judge_key: SecretStr | None = Field(
         None, description="Key that judges receive as a bearer token; if LATHE_JUDGE_URLS is set, only those."

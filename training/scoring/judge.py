@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,9 @@ _BUSY = (408, 429, 500, 502, 503, 504)
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _SCORE = re.compile(r"""["']?score["']?\s*[:=]\s*(-?\d+(?:\.\d+)?)""", re.IGNORECASE)
 _FIX = "Check the judge's address and model, and LATHE_JUDGE_KEY."
+
+KEY_VARIABLE, URLS_VARIABLE = "JUDGE_KEY", "JUDGE_KEY_FOR"
+"""Environment of a rank: the key of judges, and the addresses that receive it, in lines."""
 
 _PLACEHOLDERS = ("{prompt}", "{answer}", "{expected}")
 DEFAULT_PROMPT = (
@@ -78,23 +82,24 @@ def judged(
     progress: Callable[[int, int], None],
     stopped: Callable[[], bool],
     key: str | None = None,
+    seconds: float = math.inf,
 ) -> Iterator[Judgement]:
     """Yields the judgement of each record (row, prompt, answer, expected), in their order. `key` is sent as a bearer token.
 
     Raises:
-        JudgeError: the judge did not answer, or refused; names the row.
+        JudgeError: the judge did not answer, or refused, or all took more than `seconds`; names the row.
     """
     import httpx
 
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    timeout = httpx.Timeout(_CONNECT_SECONDS, read=_READ_SECONDS)
-    with httpx.Client(timeout=timeout, headers=headers) as client, ThreadPoolExecutor(_AT_ONCE) as pool:
+    deadline = time.monotonic() + seconds
+    with httpx.Client(headers=headers) as client, ThreadPoolExecutor(_AT_ONCE) as pool:
         done = 0
         for start in range(0, len(records), _AT_ONCE * 4):
             if stopped():
                 return
             part = records[start : start + _AT_ONCE * 4]
-            for judgement in pool.map(lambda record: _ask(client, judge, record), part):
+            for judgement in pool.map(lambda record: _ask(client, judge, record, deadline), part):
                 done += 1
                 progress(done, len(records))
                 yield judgement
@@ -108,32 +113,51 @@ def score_in(reply: str, scale: float) -> float | None:
     return value / scale if 0 <= value <= scale else None
 
 
-def _ask(client: "httpx.Client", judge: Judge, record: dict[str, Any]) -> Judgement:
+def key_of_rank(url: str) -> str | None:
+    """The key for a judge of the run that this process trains; None without one."""
+    return os.environ.get(KEY_VARIABLE) if url in os.environ.get(URLS_VARIABLE, "").splitlines() else None
+
+
+def _ask(client: "httpx.Client", judge: Judge, record: dict[str, Any], deadline: float) -> Judgement:
     import httpx
 
     content = judge.filled(record["prompt"], record["answer"], record["expected"])
     body = {"model": judge.model, "temperature": 0, "messages": [{"role": "user", "content": content}]}
     for attempt in range(_TRIES):
         try:
-            status, text = _post(client, address(judge.url), body)
+            status, text = _post(client, address(judge.url), body, deadline)
         except httpx.TransportError as error:
             status, text = 0, str(error) or type(error).__name__
         if status == 200:
             return _judgement(text, judge, record)
         if status and status not in _BUSY:
             break
-        if attempt + 1 < _TRIES:
-            time.sleep(_WAIT_SECONDS * 2**attempt)
+        wait = _WAIT_SECONDS * 2**attempt
+        if attempt + 1 < _TRIES and time.monotonic() + wait < deadline:
+            time.sleep(wait)
+        else:
+            break
     reason = f"answered with status {status}: {text[:200]}" if status else f"did not answer: {text}"
     raise JudgeError("judge_url", judge.url, f"row {record['row'] + 1:,}: {reason}.", _FIX)
 
 
-def _post(client: "httpx.Client", address: str, body: dict[str, Any]) -> tuple[int, str]:
-    """Status and text of the answer; redirects are not followed, and a longer answer is cut."""
-    with closing(client.send(client.build_request("POST", address, json=body), stream=True)) as answer:
+def _post(client: "httpx.Client", address: str, body: dict[str, Any], deadline: float) -> tuple[int, str]:
+    """Status and text of the answer; redirects are not followed, and a longer answer is cut.
+
+    Raises:
+        TransportError: there is no answer, or not before the `deadline`.
+    """
+    import httpx
+
+    left = max(deadline - time.monotonic(), 0.001)
+    timeout = httpx.Timeout(min(left, _CONNECT_SECONDS), read=min(left, _READ_SECONDS))
+    request = client.build_request("POST", address, json=body, timeout=timeout)
+    with closing(client.send(request, stream=True)) as answer:
         received = b""
         for chunk in answer.iter_bytes():
             received += chunk
+            if time.monotonic() > deadline:
+                raise httpx.ReadTimeout("too slow")
             if len(received) > _LONGEST_REPLY:
                 break
         return answer.status_code, received[:_LONGEST_REPLY].decode("utf-8", "replace")

@@ -109,9 +109,11 @@ class RewardProcess:
         seconds_per_batch: float = 60.0,
         memory_bytes: int = MEMORY_BYTES,
         judge_key: Callable[[str], str | None] = lambda _: None,
+        judge_seconds: float = _JUDGE_SECONDS,
     ) -> None:
         self._rewards, self._code, self._folder = tuple(rewards), dict(code), folder.absolute()
         self._seconds, self._memory, self._judge_key = seconds_per_batch, memory_bytes, judge_key
+        self._judge_seconds = judge_seconds
         self._judges = {one.name: judge_of(one.options) for one in rewards if one.kind == JUDGE}
         self._deaths = dict.fromkeys((reward.name for reward in rewards), 0)
         self._last_deaths: dict[str, str] = {}
@@ -167,17 +169,16 @@ class RewardProcess:
         return reward.name not in self._judges and self._deaths[reward.name] < DEATHS
 
     def _ask_judge(self, name: str, judge: Judge, batch: _Batch) -> None:
-        """Scores the batch by a judge, whose answers may take _JUDGE_SECONDS."""
+        """Scores the batch by a judge, whose answers have a limit of time."""
         records = [
             vars(sample) | {"row": index if sample.number is None else sample.number}
             for index, sample in enumerate(batch.samples)
         ]
-        deadline, done = time.monotonic() + _JUDGE_SECONDS, 0
-        late = f"took more than {_JUDGE_SECONDS:g} s"
+        seconds, done = self._judge_seconds, 0
+        deadline, late = time.monotonic() + seconds, f"took more than {seconds:g} s"
         try:
-            answers = judged(
-                judge, records, lambda *_: None, lambda: time.monotonic() > deadline, self._judge_key(judge.url)
-            )
+            key = self._judge_key(judge.url)
+            answers = judged(judge, records, lambda *_: None, lambda: time.monotonic() > deadline, key, seconds)
             for done, answer in enumerate(answers, 1):
                 batch.values[name][done - 1] = answer.score
                 if answer.score is None:

@@ -84,10 +84,17 @@ def rewards_of(config: "RunConfig") -> tuple[Reward, ...]:
     if files := sorted({reward.own[0] for reward in rewards if reward.own} - {CODE_FILE}):
         fix = "Put its functions into reward_code, and name them without the file."
         raise UserError("rewards", files[0], "is not sent with a run.", fix)
-    if any(reward.kind == JUDGE for reward in rewards):
-        fix = "Score the run's answers by an evaluation with a judge."
-        raise UserError("rewards", JUDGE, "is not a reward of a run: it would be asked for every sample.", fix)
     return rewards
+
+
+def judge_urls(text: str) -> list[str]:
+    """The addresses of the judges among the rewards in a text; a judge has options, so that the text is a JSON list."""
+    try:
+        entries = _entries(text) if text.lstrip().startswith(("[", "{")) else []
+    except UserError:
+        return []
+    judges = [entry for entry in entries if isinstance(entry, dict) and entry.get("reward") == JUDGE]
+    return [judge["url"] for judge in judges if isinstance(judge.get("url"), str)]
 
 
 def parse_rewards(text: str, own: Collection[str] = ()) -> tuple[Reward, ...]:

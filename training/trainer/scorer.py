@@ -14,10 +14,13 @@ from training.data.example import Row
 from training.data.rows import DataRows, read_files
 from training.reports.report import Report
 from training.run_folder.paths import rewards_dir
+from training.scoring.judge import key_of_rank
 from training.scoring.reward_process import RewardProcess
 from training.scoring.rewards import CODE_FILE, Reward, Sample, rewards_of, total
 from training.tokens.rendering import Renderer
 from training.trainer.prepare import Data
+
+_JUDGE_SECONDS = 120.0  # for the samples of a step, for which all ranks wait
 
 
 class Question(NamedTuple):
@@ -59,7 +62,13 @@ class Scorer:
     ) -> None:
         self.rewards: tuple[Reward, ...] = rewards_of(config)
         code = {CODE_FILE: config.reward_code} if config.reward_code else {}
-        self._process = RewardProcess(self.rewards, code, rewards_dir(run_dir) / str(report.rank))
+        self._process = RewardProcess(
+            self.rewards,
+            code,
+            rewards_dir(run_dir) / str(report.rank),
+            judge_key=key_of_rank,
+            judge_seconds=_JUDGE_SECONDS,
+        )
         self._tokenizer, self._report = tokenizer, report
         renderer = Renderer(tokenizer, ChatSettings.of(config))
         self._train = _questions(set(_rows(data.train)), data.files, renderer)

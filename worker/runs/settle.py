@@ -28,6 +28,7 @@ from training.model_info.folder import ADAPTER_CONFIG, ModelFacts, describe_mode
 from training.run_folder.paths import result_dir, saved_result
 from worker import disk_quota
 from worker.allowed_paths import EVERYTHING, AllowedPaths, find_path
+from worker.allowed_rewards import judges_of_run
 from worker.datasets import datasets
 from worker.datasets.datasets import DatasetNotFound
 from worker.datasets.run_data import DATASET_ID, NamedData, sources_of
@@ -160,7 +161,7 @@ def settle(
     typed = config
     for field in files:
         config = _with_text(config, field, allowed)
-    refused = tuple(allowed.problems(config))
+    refused = (*allowed.problems(config), *judges_of_run(config, allowed))
     if refused:
         return Settled(typed, config, allowed, owner, refused, None, _GATE)
     adapter = _visible_adapter(config.init_adapter) if config.init_adapter else None

@@ -20,7 +20,7 @@ from training.run_folder import checkpoints, full_disk
 from training.run_folder.events import PAUSED
 from training.run_folder.paths import CONFIG_FILE, LOG_FILE, saved_result
 from training.run_folder.record import Lineage
-from worker import celery_app
+from worker import allowed_rewards, celery_app
 from worker.datasets import token_stores
 from worker.file_store.run_files import RunFiles
 from worker.machine import processes
@@ -213,7 +213,7 @@ class Supervisor:
         token_stores.make_room()
         write_whole(self._run_dir / CONFIG_FILE, config.model_dump_json(indent=2))
         launch = self._launch(config, self._run_dir, run.devices, os.cpu_count() or 1)
-        variables = environment(launch, run.id, self._settings, run.pause_at)
+        variables = environment(launch, run.id, self._settings, run.pause_at) | allowed_rewards.variables(config)
         return self._start_process(launch.argv, self._run_dir, variables)
 
     def _store_forecast(self) -> None:

@@ -24,7 +24,6 @@ QUANTIZED_FROZEN = {"zero_quantized_nontrainable_weights": True}
 IN_BACKWARD = {"method": "full", "optimizer_in_backward": True, "max_grad_norm": 0}
 ADAPTER = {"method_options": "adapter_len=10, adapter_layers=2"}
 GRPO = {"task": "grpo", "micro_batch_size": 8, "num_generations": 4}
-JUDGE = '[{"reward": "judge", "url": "http://localhost/v1", "model": "m"}]'
 PREFIX = {"method": "prefix_tuning", "method_options": "num_virtual_tokens=4"}
 
 
@@ -356,7 +355,6 @@ def test_overflow_in_fp16_is_foretold_from_the_model_s_config(tmp_path: Path, na
         ({"rewards": ""}, "rewards", "rewards is empty"),
         ({"rewards": "exact_macth"}, "rewards", "'exact_macth' in rewards is unknown"),
         ({"rewards": "judge"}, "rewards", "option url: Field required"),
-        ({"rewards": JUDGE}, "rewards", "asked for every sample"),
         ({"rewards": "other.py:city"}, "rewards", "is not sent with a run"),
         (
             {"rewards": "city", "reward_code": "def town(prompt, answer, expected):\n    return 1\n"},

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from judge_server import JudgeServer
 from safetensors.torch import load_file
 from tiny import make_model
 from trainer_process import Trained, start, train_here
@@ -20,6 +21,7 @@ from training.forecast.step_down import next_rung_after
 from training.run_folder.events import Metrics, Note, OutOfMemory, Planned, Resumed, SampleDrawn
 from training.run_folder.memory_words import summary
 from training.run_folder.paths import checkpoint_dir
+from training.scoring.judge import KEY_VARIABLE, URLS_VARIABLE
 from training.trainer import kept_samples
 from training.trainer.advantages import advantages
 from training.trainer.generation import Sampler
@@ -356,3 +358,26 @@ def test_a_run_that_stops_between_two_steps_on_the_same_samples_resumes_with_the
     for event in taken:
         assert [event.values[name] for name in NAMES[:2]] == pytest.approx(values[event.step], rel=1e-4, abs=1e-7)
     assert [event.step for event in taken if "reward" in event.values] == [7]
+
+
+@pytest.mark.train
+def test_a_judge_scores_samples_with_its_key_which_is_in_no_file(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge, secret = JudgeServer(), "key-of-the-judge-0123456789"
+    monkeypatch.setenv(KEY_VARIABLE, secret)
+    monkeypatch.setenv(URLS_VARIABLE, judge.url)
+    judge.replies = [(500, "busy"), (401, secret)]  # the samples of one step without a score from it
+    monkeypatch.setattr("training.scoring.judge._WAIT_SECONDS", 0.0)
+    rewards = [{"reward": "judge", "url": judge.url, "model": "m", "prompt": "{answer}"}, {"reward": "contains"}]
+    trained = train_here(
+        tmp_path / "run", home / "model", home / "rows.jsonl", **SETTINGS | {"rewards": json.dumps(rewards)}
+    )
+    judge.shutdown()
+    judge.server_close()
+    scores = trained.series("reward/judge")
+    assert set(judge.keys) == {f"Bearer {secret}"} and scores[STEPS] == pytest.approx(0.2)
+    (warning,) = [event.message for event in trained.of(Note) if "judge" in event.message]
+    assert "answered with status 401" in warning
+    files = [file for file in (tmp_path / "run").rglob("*") if file.is_file()]
+    assert files and not [file for file in files if secret.encode() in file.read_bytes()]

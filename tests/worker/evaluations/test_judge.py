@@ -1,60 +1,29 @@
 """Judges behind a real HTTP server that speaks the API of chat completions."""
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import socket
+import time
 
 import pytest
 from environment import use
+from judge_server import JudgeServer
 
+from training.config.run_config import RunConfig
 from training.scoring import judge as judge_module
-from training.scoring.judge import Judge, JudgeError, judged, score_in
+from training.scoring.judge import Judge, JudgeError, judged, key_of_rank, score_in
 from training.scoring.request import EvaluationRequest
 from training.scoring.reward_process import RewardProcess, Trouble
 from training.scoring.rewards import Sample, parse_rewards, total
-from worker.allowed_rewards import judge_key, judge_problem
+from worker.allowed_paths import allowed
+from worker.allowed_rewards import judge_key, judge_problem, variables
 from worker.evaluations.scoring import MetricFailed, add_scores, read_records, summarize
-
-
-class Server(ThreadingHTTPServer):
-    """Answers with `replies` in turn, and keeps what it received. A reply is (status, text)."""
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.received, self.keys, self.replies = [], [], []
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.server_port}/v1"
-
-
-class Handler(BaseHTTPRequestHandler):
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.received.append((self.path, body))
-        self.server.keys.append(self.headers.get("Authorization"))
-        status, text = self.server.replies.pop(0) if self.server.replies else (200, self._graded(body))
-        content = text.encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(content)))
-        if status == 302:
-            self.send_header("Location", "http://127.0.0.1:1/")
-        self.end_headers()
-        self.wfile.write(content)
-
-    def _graded(self, body):
-        good = "right" in body["messages"][0]["content"]
-        return json.dumps({"choices": [{"message": {"content": f'It is fine. {{"score": {10 if good else 2}}}'}}]})
-
-    def log_message(self, *_):
-        pass
+from worker.runs.settle import settle
 
 
 @pytest.fixture
 def server(home, monkeypatch):
     monkeypatch.setattr(judge_module, "_WAIT_SECONDS", 0.0)
-    found = Server()
+    found = JudgeServer()
     yield found
     found.shutdown()
     found.server_close()
@@ -193,3 +162,36 @@ def test_accounts_may_use_the_judges_of_the_server_only(home, monkeypatch):
         assert judge_problem(url, trusted=True) is None
     for url in ("file:///etc/passwd", "judge.example/v1", "http://user:password@host/v1"):
         assert judge_problem(url, trusted=True).message == "is not the address of an API."
+
+
+def judged_run(url, **settings):
+    reward = {"reward": "judge", "url": url, "model": "m"}
+    return RunConfig(model="m", data="d", **({"task": "grpo", "rewards": json.dumps([reward])} | settings))
+
+
+def test_the_ranks_of_a_run_get_the_key_of_its_judges_alone(home, monkeypatch):
+    use(monkeypatch, JUDGE_KEY="secret-of-judges", JUDGE_URLS="http://a/v1")
+    given = variables(judged_run("http://a/v1"))
+    assert variables(judged_run("http://b/v1")) == variables(judged_run("http://a/v1", task="sft")) == {}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert key_of_rank("http://a/v1") == "secret-of-judges" and key_of_rank("http://b/v1") is None
+
+
+def test_an_account_s_run_has_only_judges_of_the_server(home, monkeypatch):
+    use(monkeypatch, JUDGE_URLS="http://a/v1")
+    refused = {url: settle(judged_run(url), allowed()).refused for url in ("http://a/v1", "http://169.254.169.254/v1")}
+    assert [[problem.message for problem in problems if problem.field == "rewards"] for problems in refused.values()] == [
+        [], ["is not a judge of this server."],
+    ]  # fmt: skip
+    assert not settle(judged_run("http://169.254.169.254/v1")).refused
+
+
+def test_a_judge_that_does_not_answer_costs_no_more_than_the_given_time(monkeypatch):
+    monkeypatch.setattr(judge_module, "_WAIT_SECONDS", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and says nothing
+        began = time.monotonic()
+        judge = Judge(url=f"http://127.0.0.1:{silent.getsockname()[1]}/v1", model="m")
+        with pytest.raises(JudgeError, match="did not answer"):
+            list(judged(judge, [record(0, "a")] * 40, lambda *_: None, lambda: False, seconds=0.3))
+    assert time.monotonic() - began < 30  # each answer alone may take 120 s

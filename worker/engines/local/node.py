@@ -19,6 +19,7 @@ from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.files import write_whole
 from training.run_folder.paths import CONFIG_FILE, SUPERVISOR_VARIABLE
+from worker import allowed_rewards
 from worker.machine import address, processes
 from worker.machine.process_identity import hostname
 from worker.settings import get_settings
@@ -98,6 +99,7 @@ class NodeSupervisor:
         place = launcher.Node(self._node.rank, meeting.address, meeting.port)
         launch = launcher.launch(config, self._run_dir, self._node.devices, os.cpu_count() or 1, place)
         variables = environment(launch, self._run.id, self._settings, self._run.pause_at)
+        variables |= allowed_rewards.variables(config)
         variables |= address.network_environment(address.own_address()) | {SUPERVISOR_VARIABLE: str(os.getpid())}
         trainer = TrainingProcess(launch.argv, self._run_dir, variables, output=log_name(self._node.rank))
         try:
