@@ -3,8 +3,9 @@
 `python -m benchmarks.policy_step [--size 256x8] [--method lora] [--prompts 4] [--samples 8] [--tokens 32] [--accumulation 1]
 [--steps 8] [--repeats 3] [--threads 1] [--json]` trains a model of Llama's shape with random weights and the starter model's
 tokenizer on the same prompts, with as many samples of as many tokens: hardly a sample ends early. The two run in turn, each in its
-own process with the same threads, several times. It prints the medians of seconds per step, generation, scoring and training, and of
-the processor time of the rank in a step, which depends less on other load; Lathe's divided by trl's; and the share of a step in which Lathe waits for scores, which a process beside the rank computes.
+own process with the same threads, several times. It prints the medians of seconds per step, generation, scoring and training,
+and of the processor time of a step without that of the process that scores, which depends less on other load; Lathe's divided by
+trl's; and the share of a step in which Lathe waits for scores, which a process beside the rank computes.
 """
 
 import argparse
