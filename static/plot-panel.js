@@ -265,8 +265,13 @@
 
     // The height of the readout in a plot of this width, so that it changes neither with the values nor when they are drawn.
     reserve(width) {
-      const wide = this.lines.reduce((sum, line) => sum + 80 + 6.6 * ((line.ranks ? 14 : 0) + (line.rank ? 0 : line.label.length)), 80);
-      const rows = Math.ceil(wide / Math.max(width - 60 - 7 * this.title.textContent.length, 200));
+      const room = Math.max(width - 60 - 7 * this.title.textContent.length, 200);
+      let [rows, left] = [1, room - 80];
+      for (const line of this.lines) {
+        const wide = Math.min(80 + 6.6 * ((line.ranks ? 14 : 0) + (line.rank ? 0 : line.label.length)), room);
+        if (wide > left) [rows, left] = [rows + 1, room];
+        left -= wide;
+      }
       this.readout.style.height = `${Math.min(rows, 3) * 20}px`;
     }
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from app.texts import gettext_noop
 from training.run_folder.events import LOSS_OF, REWARD_OF
 
 GIB = 1024**3
@@ -142,9 +143,9 @@ PANELS = (
 )
 
 _SET_PANELS = (
-    (LOSS_OF, "Training loss of each data set"),
-    (f"eval_{LOSS_OF}", "Evaluation loss of each data set"),
-    (REWARD_OF, "Each reward"),
+    (LOSS_OF, gettext_noop("Training loss of each data set")),
+    (f"eval_{LOSS_OF}", gettext_noop("Evaluation loss of each data set")),
+    (REWARD_OF, gettext_noop("Each reward")),
 )
 _COLORS = tuple(f"--chart-{number}" for number in range(1, 6))
 _METRICS = frozenset(line.metric for panel in PANELS for line in panel.lines)
