@@ -144,6 +144,7 @@ def _training(config: RunConfig, summary: dict[str, Any], lineage: Lineage, mach
         ("Seed", str(config.seed)),
         ("Run", lineage.run + (f", attempt {lineage.attempts}" if lineage.attempts > 1 else "")),
         ("Cloned from run", lineage.parent),
+        ("Teacher", markdown_text(lineage.teacher)),
     ]
     return [row for row in rows if row[1]]
 

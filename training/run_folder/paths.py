@@ -63,6 +63,11 @@ def saved_result(run_dir: Path) -> Path | None:
     return next((folder for adapts in (True, False) if (folder := result_dir(run_dir, adapts=adapts)).is_dir()), None)
 
 
+def is_result(folder: Path) -> bool:
+    """True for the folder of the trained weights of a run."""
+    return folder.name in (_ADAPTER_FOLDER, _MODEL_FOLDER) and (folder.parent / CONFIG_FILE).is_file()
+
+
 def tokens_dir(run_dir: Path) -> Path:
     """The folder for token stores if LATHE_TOKENS names none."""
     return run_dir / "tokens"

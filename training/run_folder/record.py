@@ -14,7 +14,7 @@ from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.files import sha256, write_whole
-from training.run_folder.paths import LINEAGE_FILE, RECORD_FILE
+from training.run_folder.paths import LINEAGE_FILE, RECORD_FILE, is_result
 
 VERSION = 1
 _MOST_BYTES = 4 * 2**30  # of weights that are hashed whole; larger files count by size and header
@@ -39,13 +39,15 @@ class DataSource:
 
 @dataclass(frozen=True)
 class Lineage:
-    """`parent` is the run from which this one was cloned; `attempts` is more than 1 if it was resumed."""
+    """`parent` is the run from which this one was cloned; `attempts` is more than 1 if it was resumed; `teacher` is the model from
+    which it learned, in words."""
 
     run: str = ""
     name: str = ""
     parent: str = ""
     attempts: int = 1
     data: list[DataSource] = field(default_factory=list)
+    teacher: str = ""
 
     def write(self, run_dir: Path) -> None:
         """Writes the file atomically.
@@ -77,6 +79,7 @@ def write_record(folder: Path, config: RunConfig, summary: dict[str, Any], linea
         "name": lineage.name,
         "parent": lineage.parent,
         "attempts": lineage.attempts,
+        "teacher": lineage.teacher,
         "settings": shared(config).model_dump(mode="json", exclude_defaults=True),
         "data": [asdict(source) for source in lineage.data],
         "model": {
@@ -155,13 +158,21 @@ def template_hash(folder: Path) -> str:
 
 
 def shared(config: RunConfig) -> RunConfig:
-    """The configuration with absolute paths shortened to their last part."""
+    """The configuration with absolute paths shortened to their last part; a teacher that is the result of a run to its id."""
     local = {
         name: written([replace(source, path=_last(source.path)) for source in found])
         for name in FIELDS
         if (found := sources(getattr(config, name)))
     }
+    if config.teacher:
+        local["teacher"] = teacher_name(config.teacher)
     return config.model_copy(update={"model": _last(config.model), **local})
+
+
+def teacher_name(teacher: str) -> str:
+    """The name of a teacher without its folder's path; of the result of a run the run's id."""
+    path = Path(teacher)
+    return path.parent.name if path.is_absolute() and is_result(path) else _last(teacher)
 
 
 def _last(path: str) -> str:

@@ -10,7 +10,7 @@ from training.config.data_sets import FIELDS, Source, sources, written
 from training.config.fields import parse
 from training.config.run_config import RunConfig
 from training.errors import UserError
-from training.run_folder.record import DataSource, Lineage, model_files, versions
+from training.run_folder.record import DataSource, Lineage, model_files, teacher_name, versions
 from worker.datasets.datasets import ID_LENGTH
 from worker.runs.settle import find_model, settle
 from worker.store.tables import Dataset, Run
@@ -28,7 +28,14 @@ def lineage_of(*, session: Session, run: Run) -> Lineage:
             dataset = session.get(Dataset, source.path)
             if sha256:
                 origins.append(DataSource(role, dataset.name if dataset else source.name, sha256))
-    return Lineage(run.id, run.name, run.parent_id or "", run.attempt, origins)
+    return Lineage(run.id, run.name, run.parent_id or "", run.attempt, origins, _teacher(session, run))
+
+
+def _teacher(session: Session, run: Run) -> str:
+    """The teacher of a run in words: the name of a model, or the name and id of another run; empty without one."""
+    name = str(run.config.get("teacher") or "")
+    taught_by = session.get(Run, name) if name else None
+    return f"{taught_by.name} (run {name})" if taught_by else teacher_name(name) if name else ""
 
 
 def settings_of(record: Record, session: Session | None, overrides: dict[str, Any]) -> dict[str, Any]:

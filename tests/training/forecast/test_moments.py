@@ -1,6 +1,7 @@
 """Causes of wrong forecasts that random runs showed (benchmarks/forecast/random_command.py)."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,11 @@ import pytest
 from trainer_process import train_here
 
 from benchmarks.matrix.inputs import byte_tokenizer
+from training.config.choices import Task
 from training.config.run_config import RunConfig
 from training.forecast.forecast import estimate
 from training.forecast.formula.activations import Batch
+from training.forecast.gpus import CARDS
 from training.model_info.families import read_shape, shape_of
 
 LLAMA: dict[str, Any] = {
@@ -64,6 +67,23 @@ def test_the_forecast_of_a_task_matches_a_measured_run(model: Path, tmp_path: Pa
     (counted,) = run.summary["memory"]["peak_bytes"]
     foretold = estimate(asked, read_shape(model / "config.json"), batch=batch(rows)).allocated_bytes
     assert foretold == pytest.approx(counted, rel=0.06)
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("coefficient", [1.0, 0.5])
+def test_the_forecast_of_a_distillation_matches_a_measured_run(model: Path, tmp_path: Path, coefficient: float) -> None:
+    data = tmp_path / "rows.jsonl"
+    data.write_text(json.dumps({"prompt": "a" * 20, "completion": "b"}) + "\n")
+    data.write_text(data.read_text() * 16)
+    settings = {
+        "task": "distill", "teacher": str(model), "max_completion_length": 100, "jsd_coefficient": coefficient, "method": "lora",
+        "micro_batch_size": 8, "max_steps": 2, "eval_split": 0, "eval_steps": 0, "baseline_prompts": 0, "precision": "fp32",
+    }  # fmt: skip
+    run = train_here(tmp_path, model, data, **settings, max_length=LENGTH, memory_limit=4096)
+    (counted,) = run.summary["memory"]["peak_bytes"]
+    shape = read_shape(model / "config.json")
+    forecast = estimate(config(**settings), replace(shape, teacher=shape), batch=Batch(8, 120, 8 * 120, 8 * 100))
+    assert forecast.allocated_bytes == pytest.approx(counted, rel=0.06)
 
 
 def test_a_scoring_model_has_no_language_model_head() -> None:
@@ -143,3 +163,22 @@ def test_adafactor_s_step_makes_fp32_tensors_of_the_largest_weight() -> None:
              for kind in ("adafactor", "sgd")}  # fmt: skip
     state = estimate(config(method="full", optimizer="adafactor"), shape, batch=batch(1, 8)).parts["optimizer"]
     assert taken["adafactor"] - state == taken["sgd"] - 4 * shape.parameters + 2 * 4 * shape.table
+
+
+def test_a_teacher_is_whole_on_each_rank_at_every_moment_and_its_logits_are_compared() -> None:
+    shape = shape_of(LLAMA)
+    small = shape_of(LLAMA | {"num_hidden_layers": 2})
+    values = {"task": "distill", "teacher": "t", "strategy": "zero3", "num_processes": 8, "precision": "bf16"}
+    run = config(**values | {"max_length": 1024, "max_completion_length": 256})
+    batch = Batch(4, 1280, 4 * 1280, 4 * 256)
+    without, beside = (
+        estimate(run, one, card=CARDS["a100-80gb"], batch=batch) for one in (shape, replace(shape, teacher=small))
+    )
+    for moment in ("sampling", "optimizer", "backward"):
+        assert beside.moments[moment] - without.moments[moment] == 2 * small.parameters
+    quantized = run.model_copy(update={"teacher_quantization": "4bit"})
+    smaller = estimate(quantized, replace(shape, teacher=small), card=CARDS["a100-80gb"], batch=batch)
+    assert without.moments["sampling"] < smaller.moments["sampling"] < beside.moments["sampling"]
+    rewards = estimate(run.model_copy(update={"task": Task.GRPO}), shape, card=CARDS["a100-80gb"], batch=batch)
+    logits = 4 * 257 * 8000 * (2 + 2 + 2 * 2)  # of both, and the gradient twice
+    assert beside.moments["backward"] > logits and beside.moments["backward"] > rewards.moments["backward"]

@@ -10,7 +10,9 @@ from tiny import make_data, make_model
 
 from training.config.run_config import RunConfig
 from training.errors import Problem
+from training.run_folder.record import shared
 from worker.runs import checks, submit
+from worker.runs.lineage import lineage_of
 from worker.runs.settle import resolve, settle
 
 
@@ -162,7 +164,11 @@ def test_a_teacher_is_a_folder_or_a_run_with_a_result_and_the_same_tokens(
     second = submit.submit(RunConfig.model_validate(given))
     assert second.config["teacher"] == first.id
     with database.read() as session:
-        assert resolve(RunConfig.model_validate(second.config), session).teacher == folder
+        resolved = resolve(RunConfig.model_validate(second.config), session)
+        assert resolved.teacher == folder
+        assert lineage_of(session=session, run=second).teacher == f"{first.name} (run {first.id})"
+    (Path(folder).parent / "config.json").write_text(resolved.model_dump_json())
+    assert shared(resolved).teacher == first.id
     other = shutil.copytree(model, tmp_path / "other")
     text = (other / "tokenizer.json").read_text()
     (other / "tokenizer.json").write_text(text.replace('"!":', '"zebra":'))

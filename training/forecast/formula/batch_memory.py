@@ -30,8 +30,9 @@ _TOKEN_CHUNK = 4096
 _TILES_ON_CPU = 7.25
 """fp32 copies of a tile that its backward pass has at its peak without Triton; a mask of bytes is a quarter of one."""
 
-_PART_TOKENS, _PART_TENSORS = 256, 8
-"""Tokens whose logits are compared with a teacher's at once, and fp32 tensors of this size (training/trainer/jensen_shannon.py)."""
+_PART_TOKENS, _PART_TENSORS = 256, 4
+"""Tokens whose logits are compared with a teacher's at once, and fp32 tensors of this size (training/trainer/jensen_shannon.py);
+twice as many with a mixture of both."""
 
 
 def task_shape(config: RunConfig, shape: ModelShape) -> ModelShape:
@@ -188,7 +189,7 @@ def _logits(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) ->
         return 0.0, 0.0
     if config.task.has_reference or config.task.samples:
         distills = config.task is Task.DISTILL
-        return _compared(shape, batch, sizes) if distills else _fused_head(config, shape, batch, sizes)
+        return _compared(config, shape, batch, sizes) if distills else _fused_head(config, shape, batch, sizes)
     elements = batch.loss_tokens * shape.vocab / config.sequence_parallel_size
     if config.task is Task.ORPO:
         # All logits, and a contiguous copy and the log-probabilities of the chosen answers, which are half of the rows. Backward:
@@ -204,14 +205,16 @@ def _logits(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) ->
     return elements * (8 if sizes.compute == 4 else 4 + 4 + sizes.compute) + capped, elements * 12 + capped
 
 
-def _compared(shape: ModelShape, batch: Batch, sizes: Sizes) -> tuple[float, float]:
+def _compared(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) -> tuple[float, float]:
     """The logits of student and teacher, each with the one after the last token, and fp32 tensors of a part of the tokens
-    (training/trainer/jensen_shannon.py). Backward: also the gradient in parts, and joined."""
+    (training/trainer/jensen_shannon.py). Backward: also the gradient in parts, and then joined."""
     tokens, vocab = batch.loss_tokens + batch.rows, (shape.teacher or shape).vocab
     own = 4 if sizes.casts else sizes.compute  # accelerate converts the outputs of autocast to fp32
     logits = tokens * (own * shape.vocab + sizes.compute * vocab)
     part = _PART_TENSORS * 4 * min(tokens, _PART_TOKENS) * min(shape.vocab, vocab)
-    return logits + part, logits + part + 2 * own * tokens * shape.vocab
+    part *= 2 if 0 < config.jsd_coefficient < 1 else 1
+    gradient = own * tokens * shape.vocab
+    return logits + part, logits + gradient + max(gradient, part)
 
 
 def _fused_head(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) -> tuple[float, float]:
