@@ -15,7 +15,18 @@ ESCAPES = "\x1b]0;harm\x07\x1b[2J\x9b31m\r\u202e"
 HARM = f"harm{ESCAPES}{HTML}"
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
-_TABLES = ("run", "attempt", "run_event", "log_line", "dataset", "sweep", "evaluation", "served_model", "prompt_set")
+_TABLES = (
+    "run",
+    "attempt",
+    "run_event",
+    "log_line",
+    "sample",
+    "dataset",
+    "sweep",
+    "evaluation",
+    "served_model",
+    "prompt_set",
+)
 _NOT_TEXT = {
     "status", "state", "kind", "level", "outcome", "owner", "holder", "host", "device", "address", "secret",
     "request", "format", "file_format", "shape", "sha256", "digest", "columns_map", "created_by", "end_request", "phase",

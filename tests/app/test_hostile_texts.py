@@ -27,7 +27,8 @@ QUERIES = {
 COMMANDS = (
     "runs", "show {finished}", "show {failed}", "logs {finished}", "compare {finished} {failed}", "diagnose --run {failed}",
     "dataset list", "dataset show {dataset}", "dataset rows {dataset}", "sweep list", "sweep show {sweep}", "queue",
-    "evaluations {finished}", "system", "stop {finished}", "delete {waiting}", f"show {HARM}", f"dataset show {HARM}",
+    "evaluations {finished}", "samples {finished}", "system", "stop {finished}", "delete {waiting}", f"show {HARM}",
+    f"dataset show {HARM}",
 )  # fmt: skip
 
 
