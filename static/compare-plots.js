@@ -7,6 +7,8 @@
   const PANELS = [
     { key: "loss", title: _("Training loss"), log: true, height: 220, smooth: true },
     { key: "eval_loss", title: _("Evaluation loss"), log: true, height: 220 },
+    { key: "reward", title: _("Reward"), height: 220, smooth: true },
+    { key: "eval_reward", title: _("Evaluation reward"), height: 220 },
     { key: "learning_rate", title: _("Learning rate") },
     { key: "grad_norm", title: _("Gradient norm"), log: true, smooth: true },
     { key: "tokens_per_second", title: _("Speed"), unit: "tokens/s", fromZero: true, smooth: true },

@@ -10,13 +10,15 @@ from sqlmodel import Session
 from app.documents import Document
 from app.documents.comparison.document import check_number
 from app.documents.live.plots import Positions, positions, rounded, summed_up
+from app.format.run_text import has_rewards
 from worker.store import runs, series
 from worker.store.series import Series
 from worker.store.tables import Run
 
 Axis = Literal["step", "tokens", "epoch", "time"]
 
-_METRICS = ("loss", "eval_loss", "learning_rate", "grad_norm", "tokens_per_second")
+_METRICS = ("loss", "learning_rate", "grad_norm", "tokens_per_second")
+_EVALUATED, _REWARDED = ("eval_loss",), ("reward", "eval_reward")  # by what a run is evaluated
 _MEMORY = ("memory_peak", "host_rss")  # of a device; on CPU, of the process
 _MOST_POINTS, _FEWEST_POINTS = (
     8000,
@@ -83,7 +85,7 @@ def _run_lines(session: Session, run: Run, view: View) -> dict[str, PlotLine]:
     found = series.series(
         session=session,
         run_id=run.id,
-        names=(*_METRICS, *_MEMORY),
+        names=(*_METRICS, *(_REWARDED if has_rewards(run) else _EVALUATED), *_MEMORY),
         points=view.points,
         first_step=view.first_step if first is None else math.floor(first),
         last_step=None if last is None else math.ceil(last),

@@ -34,6 +34,15 @@ def test_each_run_has_a_line_for_each_metric(two):
     assert found[f"{first}/loss"]["y"] == [1, 0.5, 0.333333, 0.25]
 
 
+def test_a_run_that_is_rewarded_has_lines_of_its_rewards_in_place_of_its_evaluation_loss(home):
+    values = {"loss": 1e-9, "reward": 0.25, "eval_loss": -0.5, "eval_reward": 0.5}
+    runs = [
+        PlayedRun(task=task).claim(f"{task}/cpu").report(Metrics(step=1, values=values)).id for task in ("grpo", "sft")
+    ]
+    rewarded, usual = ({key.partition("/")[2] for key in lines([run])} for run in runs)
+    assert (rewarded, usual) == ({"loss", "reward", "eval_reward"}, {"loss", "eval_loss"})
+
+
 def test_memory_is_that_of_the_rank_with_the_most(two):
     sizes = lines(two)[f"{two[0]}/memory"]["y"]
     assert sizes == pytest.approx([n * GIB for n in (2, 3, 4, 5)], rel=1e-5)
