@@ -40,7 +40,8 @@ TARGETS = {
 class Subject:
     """A task, one of the models and data sets of inputs.py, and its own settings.
 
-    `every` is a stride over PLACES: 2 takes every second one. `method` is set if only one is tested.
+    `every` is a stride over PLACES: 2 takes every second one. `method` is set if only one is tested. `teacher` is
+    another of the models.
     """
 
     task: str
@@ -48,6 +49,7 @@ class Subject:
     data: str
     every: int = 1
     method: str = ""
+    teacher: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
 
 
@@ -72,6 +74,7 @@ _SAMPLES = {
     "rewards": "letters", "reward_code": _REWARD_CODE, "num_generations": 4, "max_completion_length": 6, "policy_loss": "dapo",
     "data_slice": "7", "baseline_prompts": 0,
 }  # fmt: skip
+_DRAWN = {"max_completion_length": 6, "baseline_prompts": 0}
 _AGAIN = _SAMPLES | {"num_iterations": 2, "data_slice": "3"}
 _ITERATED = {"policy_loss": "grpo", "clip_low": 0.1, "clip_high": 0.12}
 _WITH_KL = {"kl_coefficient": 0.5, "clip_low": 0.01, "clip_high": 0.015}  # an adapter changes less in a step
@@ -99,7 +102,11 @@ SUBJECTS = {
     "kto": Subject("kto", "llama", "labelled", settings=_SHORT | {"beta": 0.5, "learning_rate": 1.0}),
     "grpo": Subject("grpo", "llama", "answers", settings=_SAMPLES),
     "grpo iterated": Subject("grpo", "llama", "answers", 2, settings=_AGAIN | _ITERATED),
-    "grpo with kl": Subject("grpo", "llama", "answers", 3, "lora", _AGAIN | _WITH_KL),
+    "grpo with kl": Subject("grpo", "llama", "answers", 3, "lora", settings=_AGAIN | _WITH_KL),
+    "distill": Subject("distill", "llama", "answers", teacher="cohere", settings=_DRAWN),
+    "distill by the mixture": Subject(
+        "distill", "llama", "answers", 2, teacher="cohere", settings=_DRAWN | {"jsd_coefficient": 0.3}
+    ),
     "adalora": Subject("sft", "llama", "answers", method="adalora", settings={"method_options": _RANKS_MOVE}),
     "adamw": Subject("sft", "llama", "answers", every=3, settings={"optimizer": "adamw", "learning_rate": 1e-3}),
 }
@@ -146,6 +153,7 @@ def _cells(name: str, number: int, inputs: Path, seed: int) -> Iterator[Cell]:
         config = COMMON | inputs_of(subject, inputs, even=even) | {"task": subject.task, "method": method, "seed": seed}
         config |= {"micro_batch_size": split[0], "gradient_accumulation_steps": split[1], "num_processes": split[2]}
         config |= {"strategy": strategy, "learning_rate": LEARNING_RATES[method]} | subject.settings
+        config |= {"teacher": str(inputs / subject.teacher)} if subject.teacher else {}
         config |= {"target_modules": TARGETS[subject.model]} if method != "full" else {}
         yield Cell(name, split, strategy, method, even, config)
 

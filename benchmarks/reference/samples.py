@@ -76,7 +76,7 @@ class SampleLearner(TokenLearner):
         each, samples = self.settings["num_generations"], []
         for number in numbers:
             sample = Sample(number, prompt_of(self.rows[number // each]), given[number])
-            if not self._is_drawn(sample):
+            if not self.is_drawn(sample):
                 self.faults.append(f"drew sample {number} at step {self._steps + 1} as {sample.tokens}")
             with torch.no_grad():
                 sample.old = self._logps(sample)
@@ -93,13 +93,18 @@ class SampleLearner(TokenLearner):
             sample.advantage = float((reward - group.mean()) / (group.std(ddof=1) + _SMALLEST))
         self._samples = samples
 
+    @property
+    def epoch(self) -> int:
+        """The epoch of the current step."""
+        return 0  # of all steps
+
     @torch.no_grad()
-    def _is_drawn(self, sample: Sample) -> bool:
+    def is_drawn(self, sample: Sample) -> bool:
         """True if each token is the one that the sample's numbers select, and the last one is its first end or the longest."""
         longest, tokens = self.settings["max_completion_length"], torch.tensor(sample.tokens)
-        seeds = [self.settings["seed"], 0, sample.number, _SEEDS]  # all steps are in epoch 0
+        seeds = [self.settings["seed"], self.epoch, sample.number, _SEEDS]
         uniform = torch.from_numpy(np.random.Generator(np.random.PCG64(seeds)).random(longest)[: len(tokens)])
-        upper = self._logits(sample).double().softmax(-1).cumsum(-1)
+        upper = self.logits(sample).double().softmax(-1).cumsum(-1)
         places = torch.arange(len(tokens)), tokens
         lower = torch.where(tokens > 0, upper[places[0], tokens - 1], 0.0)
         ends = tokens == self.tokenizer.eos_token_id
@@ -125,14 +130,14 @@ class SampleLearner(TokenLearner):
         )
         return len(set(answer)) / 10 + (len(answer) == len(expected)) / 4
 
-    def _logits(self, sample: Sample) -> torch.Tensor:
-        """Returns the logits of each token, of shape (tokens, vocabulary)."""
-        logits: torch.Tensor = self.model(input_ids=torch.tensor([sample.prompt + sample.tokens])).logits[0]
+    def logits(self, sample: Sample, model: Any = None) -> torch.Tensor:
+        """Returns the logits of each token in the learner's or another model, of shape (tokens, vocabulary)."""
+        logits: torch.Tensor = (model or self.model)(input_ids=torch.tensor([sample.prompt + sample.tokens])).logits[0]
         return logits[len(sample.prompt) - 1 : -1]
 
     def _logps(self, sample: Sample) -> torch.Tensor:
         places = torch.arange(len(sample.tokens)), torch.tensor(sample.tokens)
-        return self._logits(sample).log_softmax(-1)[places]
+        return self.logits(sample).log_softmax(-1)[places]
 
     def _terms(self, sample: Sample) -> torch.Tensor:
         """Returns the loss of each token."""

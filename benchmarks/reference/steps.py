@@ -31,7 +31,7 @@ def read_steps(folder: Path, cell: Cell, tokens: Sequence[list[int]]) -> list[St
     groups = [range(first, first + shares) for first in range(0, cell.ranks, shares)]
     parts = [_batches([batches_file(folder, rank) for rank in group], places, paired=paired) for group in groups]
     steps = [[list(micro) for micro in zip(*(part[step] for part in parts), strict=True)] for step in sorted(parts[0])]
-    if cell.config["task"] == "grpo":
+    if cell.config["task"] in ("grpo", "distill"):
         return _sample_steps(steps, len(tokens), cell.config)
     _empty_filled(steps, len(tokens))
     return steps
@@ -43,7 +43,7 @@ def _sample_steps(steps: list[Step], rows: int, config: dict[str, Any]) -> list[
     Raises:
         MismatchError: a step trained on other rows than the one whose samples it has again; or as `_empty_filled`.
     """
-    each, again = config["num_generations"], config.get("num_iterations", 1)
+    each, again = config.get("num_generations", 1), config.get("num_iterations", 1)
     if any(step != steps[number // again * again] for number, step in enumerate(steps)):
         raise MismatchError("trained on other rows where it has the samples of the step before")
     numbered = []

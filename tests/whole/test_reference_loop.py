@@ -39,8 +39,7 @@ def good(**figures: float) -> Finding:
 
 def test_the_cells_cover_every_task_and_strategy_with_the_same_global_batch() -> None:
     assert len(CELLS) >= 120 and len({cell.name for cell in CELLS}) == len(CELLS)
-    # Task distill is compared with a plain loop in tests/training/trainer/test_distillation_trainer.py.
-    assert {cell.config["task"] for cell in CELLS} == {task.value for task in Task} - {"distill"}
+    assert {cell.config["task"] for cell in CELLS} == {task.value for task in Task}
     assert {cell.strategy for cell in CELLS} == {name.value for name in Strategy}
     assert all(cell.split[0] * cell.split[1] * cell.split[2] == GLOBAL_BATCH for cell in CELLS)
 
@@ -55,7 +54,7 @@ def test_no_rule_refuses_a_cell() -> None:
     assert not refused
 
 
-@pytest.mark.parametrize("name", ["plain_loop", "rows", "samples", "trl"])
+@pytest.mark.parametrize("name", ["plain_loop", "rows", "samples", "distillation", "trl"])
 def test_the_reference_does_not_import_the_training_program(name: str) -> None:
     tree = ast.parse((ROOT / "benchmarks" / "reference" / f"{name}.py").read_text(encoding="utf-8"))
     imported = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
@@ -192,10 +191,10 @@ def test_a_token_that_the_numbers_of_a_sample_do_not_select_is_a_fault() -> None
     settings = {"seed": 3, "max_completion_length": 4, "num_generations": 2}
     learner = SampleLearner(Uniform(), [], [], settings, SimpleNamespace(eos_token_id=99))
     drawn = [int(10 * number) for number in np.random.Generator(np.random.PCG64([3, 0, 5, 11])).random(4)]
-    assert learner._is_drawn(Sample(5, [1, 2], drawn))
-    assert not learner._is_drawn(Sample(4, [1, 2], drawn))
-    assert not learner._is_drawn(Sample(5, [1, 2], drawn[:3]))
-    assert not learner._is_drawn(Sample(5, [1, 2], [*drawn[:3], (drawn[3] + 1) % 10]))
+    assert learner.is_drawn(Sample(5, [1, 2], drawn))
+    assert not learner.is_drawn(Sample(4, [1, 2], drawn))
+    assert not learner.is_drawn(Sample(5, [1, 2], drawn[:3]))
+    assert not learner.is_drawn(Sample(5, [1, 2], [*drawn[:3], (drawn[3] + 1) % 10]))
 
 
 @pytest.mark.nightly
