@@ -105,6 +105,7 @@ REWARDS = (
     "stop_after_baseline",
     "num_iterations",
     "policy_loss",
+    "importance_sampling_level",
     "scale_rewards",
     "clip_low",
     "clip_high",

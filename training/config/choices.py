@@ -98,6 +98,13 @@ class PolicyLoss(StrEnum):
     CISPO = "cispo"
 
 
+class ImportanceSamplingLevel(StrEnum):
+    """Whose ratio of new to old probability weights a token: its own, or that of its sample."""
+
+    TOKEN = "token"  # noqa: S105 - not a password
+    SEQUENCE = "sequence"
+
+
 class ScaleRewards(StrEnum):
     """What the deviation of a sample's reward from the mean of its group is divided by."""
 

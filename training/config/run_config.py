@@ -19,6 +19,7 @@ from training.config.choices import (
     ChunkedLoss,
     EngineName,
     Group,
+    ImportanceSamplingLevel,
     Interval,
     LoraInit,
     LossOn,
@@ -245,6 +246,7 @@ class RunConfig(BaseModel):
 
     num_iterations: int = setting(1, "grpo: optimizer steps on each batch of samples before new ones are drawn. From the second step on, the clipped ratio of new to old probability limits the change.", Group.OPTIMIZATION, label="Steps per batch of samples", ge=1, le=64, advanced=True)
     policy_loss: PolicyLoss = setting(PolicyLoss.DAPO, "grpo: what the loss averages over. dapo, cispo: all tokens of the global batch. grpo: the tokens of each sample, then samples. dr_grpo: max_completion_length instead of a sample's tokens. bnpo: the tokens of each micro batch.", Group.OPTIMIZATION, advanced=True)
+    importance_sampling_level: ImportanceSamplingLevel = setting(ImportanceSamplingLevel.TOKEN, "grpo: what has a ratio of new to old probability, which is clipped: each token, or each sample, as in GSPO, whose clips are near 0.0003.", Group.OPTIMIZATION, advanced=True)
     scale_rewards: ScaleRewards = setting(ScaleRewards.GROUP, "grpo: divide the deviation of a reward from its group's mean by the standard deviation of the group, or of the batch, or not at all.", Group.OPTIMIZATION, advanced=True)
     clip_low: float = setting(0.2, "grpo: how far below 1 the ratio of new to old probability of a token may push the loss.", Group.OPTIMIZATION, advanced=True, ge=0, lt=1)
     clip_high: float = setting(0.28, "grpo: how far above 1. cispo: the largest ratio itself, such as 5.", Group.OPTIMIZATION, advanced=True, ge=0, le=100)

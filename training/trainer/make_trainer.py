@@ -115,6 +115,7 @@ def _policy(config: RunConfig) -> Objective:
         "max_completion_length": config.max_completion_length,
         "temperature": config.temperature,
         "loss_type": config.policy_loss.value,
+        "importance_sampling_level": config.importance_sampling_level.value,
         "scale_rewards": config.scale_rewards.value,
         "epsilon": config.clip_low,
         "epsilon_high": config.clip_high,

@@ -146,7 +146,9 @@ def chosen_logps(model: Any, prompt: list[int], answer: list[int]) -> torch.Tens
 
 def plain_terms(chosen: torch.Tensor, before: torch.Tensor, advantage: float, settings: dict[str, Any]) -> torch.Tensor:
     """The loss of each token of a sample, which had the log probabilities `before` when it was drawn."""
-    ratio, highest = (chosen - before).exp(), settings["clip_high"]
+    change, highest = chosen - before, settings["clip_high"]
+    by_sample = settings["importance_sampling_level"] == "sequence"
+    ratio = (change.mean().expand_as(change) if by_sample else change).exp()
     if settings["policy_loss"] == "cispo":
         return -ratio.clamp(max=highest).detach() * advantage * chosen
     clipped = ratio.clamp(1 - settings["clip_low"], 1 + highest)
@@ -202,15 +204,19 @@ def assert_as_plain(trained: Trained, home: Path, steps: list[Any], settings: di
 @pytest.mark.train
 @pytest.mark.parametrize("iterations", [1, 3])
 @pytest.mark.parametrize("micro", [8, 2])
-@pytest.mark.parametrize("loss", ["dapo", "grpo", "dr_grpo", "bnpo", "cispo"])
+@pytest.mark.parametrize("loss", ["dapo", "grpo", "dr_grpo", "bnpo", "cispo", "dapo sequence", "grpo sequence"])
 def test_a_run_is_that_of_a_plain_loop_on_its_samples(
     tmp_path: Path, home: Path, batches: list[dict[str, Any]], loss: str, micro: int, iterations: int
 ) -> None:
+    loss, _, level = loss.partition(" ")
     settings = SETTINGS | {"policy_loss": loss, "micro_batch_size": micro, "gradient_accumulation_steps": 8 // micro}
     settings |= {"num_iterations": iterations, "clip_low": 0.2, "clip_high": 5.0 if loss == "cispo" else 0.28}
     if iterations > 1:
         settings |= {"max_steps": 2 * iterations, "learning_rate": 1.0}
         settings |= {"clip_low": 0.05, "clip_high": 1.05 if loss == "cispo" else 0.05}
+    settings |= {"importance_sampling_level": level or "token"}
+    if level and iterations > 1:
+        settings |= {"clip_low": 0.005, "clip_high": 0.005}
     trained = train_here(tmp_path / "run", home / "model", home / "rows.jsonl", **settings)
     drawn = [
         samples_of([batch]) for batch in batches if not torch.equal(batch["advantages"], torch.ones(micro))
