@@ -4,11 +4,13 @@ Both import these libraries if they are installed, which takes 2 of the 10 secon
 """
 
 import sys
+from pathlib import Path
 
 from training.config.choices import LoraInit, Quantization
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.model_info.config_json import read_config
+from training.model_info.folder import adapter_base
 
 LIBRARIES = ("bitsandbytes", "torchao")
 
@@ -24,11 +26,13 @@ def leave_out(*configs: RunConfig) -> None:
 
 def may_quantize(config: RunConfig) -> bool:
     """True if the run quantizes weights or optimizer states, or the model may be quantized already."""
-    if config.quantized is not Quantization.NONE or config.lora_init is LoraInit.LOFTQ:
+    formats = {config.quantized, config.teacher_quantization}
+    if formats != {Quantization.NONE} or config.lora_init is LoraInit.LOFTQ:
         return True
     if not config.optimizer.is_built_in:
         return True
+    models = [config.model, *([adapter_base(Path(config.teacher)) or config.teacher] if config.teacher else [])]
     try:
-        return "quantization_config" in read_config(config.model)
+        return any("quantization_config" in read_config(model) for model in models)
     except UserError:  # on the hub
         return True

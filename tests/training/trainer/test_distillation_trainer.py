@@ -275,3 +275,15 @@ def test_samples_that_are_probable_and_end_are_no_warning() -> None:
     assert overlap.warnings(values, config) == [] and "a probability of 30.1%" in overlap.note(values, 16)
     (cut,) = overlap.warnings(values | {"cut_off": 0.95}, config)
     assert "95% of" in cut and "56 tokens" in cut
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("quantization", ["4bit", "8bit"])
+def test_a_quantized_teacher_gives_nearly_the_same_loss(tmp_path: Path, home: Path, quantization: str) -> None:
+    settings = SETTINGS | {"teacher": str(home / "teacher"), "max_steps": 1}
+    run = start(
+        tmp_path / "run", home / "model", home / "rows.jsonl", **settings | {"teacher_quantization": quantization}
+    )
+    whole = train_here(tmp_path / "whole", home / "model", home / "rows.jsonl", **settings)
+    assert run.finish() == 0, run.log()
+    assert run.losses() == pytest.approx(whole.losses(), rel=0.05) and run.losses() != whole.losses()
