@@ -22,7 +22,7 @@ def note(values: Mapping[str, float], prompts: int) -> str:
 def warnings(values: Mapping[str, float], config: RunConfig) -> list[str]:
     """Why the teacher can teach the model little, each with the fix.
 
-    What a teacher says of texts that it finds improbable does not help: an untrained model then learns to repeat a few tokens.
+    What a teacher says of texts that it would never write does not help (docs/distillation.md has figures).
     """
     sentences = []
     if values["teacher_logprob"] < _LEAST_LOGPROB:

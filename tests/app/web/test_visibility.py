@@ -287,6 +287,25 @@ def test_the_adapter_of_a_run_that_is_not_shared_comes_in_by_no_archive(api, pre
     assert (served.status_code, evaluated.status_code) == (404, 404)
 
 
+def test_a_run_that_is_not_shared_is_no_teacher(api, prepared, own):
+    alice, bob = (as_(prepared, name) for name in ("alice", "bob"))
+    secret = restored(api, own, alice).rpartition("/")[2]
+    adapter = get_settings().runs_dir / secret / "adapter"
+    adapter.mkdir(exist_ok=True)
+    (adapter / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    api.put(f"/api/runs/{own['run_id']}/shares", json={"users": ["bob"]}, headers=alice)
+    api.put(f"/api/datasets/{own['dataset_id']}/shares", json={"users": ["bob"]}, headers=alice)
+    distills = {"task": "distill", "teacher": secret}
+    taken, mine = (restored(api, own, user, **distills) for user in (bob, alice))
+    config = api.get(taken, headers=bob).json()["config"]
+    for refused in (api.post(f"{taken}/resume", headers=bob), api.post("/api/runs", json=config, headers=bob)):
+        assert refused.status_code == 422, refused.text
+        assert [problem["field"] for problem in refused.json()["problems"]] == ["teacher"], refused.text
+        assert "is no run" in refused.text
+    granted = api.post(f"{mine}/resume", headers=alice)
+    assert granted.status_code == 200, granted.text
+
+
 def test_the_prompts_for_every_result_are_asked_of_runs_that_their_owner_sees(api, prepared, own):
     alice, bob = as_(prepared, "alice"), as_(prepared, "bob")
     kept = api.post("/api/prompt-sets", json={"name": "mine", "prompts": [{"user": "Say all."}]}, headers=bob).json()
