@@ -272,7 +272,7 @@
         if (wide > left) [rows, left] = [rows + 1, room];
         left -= wide;
       }
-      this.readout.style.height = `${Math.min(rows, 3) * 20}px`;
+      this.readout.style.height = `${Math.min(rows, 4) * 20}px`;
     }
 
     // Shows the values nearest to `x`; the last ones without it.
