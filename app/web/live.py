@@ -14,6 +14,7 @@ from starlette.responses import StreamingResponse
 from app.documents.live import plots
 from app.documents.live.plots import View
 from app.documents.live.reader import Cursor, Reader
+from app.texts import language
 from app.web import compression
 from app.web.rest.results import slug
 from app.web.rest.routing import After, sends
@@ -98,19 +99,20 @@ class Feed:
 
 
 class Feeds:
-    """The feeds of the watched runs of this process."""
+    """The feeds of the watched runs of this process, one for each language of their viewers."""
 
     def __init__(self) -> None:
-        self._feeds: dict[str, Feed] = {}
+        self._feeds: dict[tuple[str, str], Feed] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def stream(self, run_id: str, cursor: Cursor | None) -> AsyncIterator[bytes]:
         """The messages for one viewer, with a ping now and then; endless."""
-        feed = self._feeds.get(run_id)
+        key = (run_id, language())
+        feed = self._feeds.get(key)
         if feed is None:
-            feed = self._feeds[run_id] = Feed(run_id, cursor)
+            feed = self._feeds[key] = Feed(run_id, cursor)
             queue = feed.join(cursor)
-            self._start(run_id, feed)
+            self._start(key, feed)
         else:
             queue = feed.join(cursor)
         try:
@@ -120,13 +122,13 @@ class Feeds:
         finally:
             feed.viewers.discard(queue)
 
-    def _start(self, run_id: str, feed: Feed) -> None:
+    def _start(self, key: tuple[str, str], feed: Feed) -> None:
         async def read() -> None:
             try:
                 await feed.read_until_alone()
             finally:
-                if self._feeds.get(run_id) is feed:
-                    del self._feeds[run_id]
+                if self._feeds.get(key) is feed:
+                    del self._feeds[key]
 
         task = asyncio.create_task(read())
         self._tasks.add(task)

@@ -10,6 +10,7 @@ from forked_server import server
 from patience import ended
 from played_run import GIB, PlayedRun
 
+from app import texts
 from app.documents.live import reader as live
 from app.documents.live.reader import Cursor, Reader
 from app.web import live as streams
@@ -203,6 +204,21 @@ def test_50_viewers_cost_one_reading_and_all_get_the_same(run, monkeypatch):
     assert messages[0][1]["points"]["step"] == [1]
     assert len(set(readings)) == 1
     assert len(readings) <= count + 1  # nobody watches: nothing is read
+
+
+def test_each_viewer_gets_the_facts_in_the_language_of_the_page(run, monkeypatch):
+    monkeypatch.setattr(streams, "SECONDS", 0.02)
+
+    async def first_message(hub, code):
+        texts.use(code)
+        return await message_of(hub.stream(run.id, None))
+
+    async def watch():
+        hub = Feeds()
+        return await asyncio.gather(*[asyncio.create_task(first_message(hub, code)) for code in ("de", "")])
+
+    labels = [message["facts"]["speed_label"] for _id, message in asyncio.run(watch())]
+    assert labels == ["Geschwindigkeit", "Speed"]
 
 
 def test_a_viewer_that_connects_again_gets_what_it_missed(run, monkeypatch):
