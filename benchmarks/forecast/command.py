@@ -1,7 +1,7 @@
 """Compares forecast and simulation of memory with measurements: the peak of live storages in real training runs on CPU.
 
 `python -m benchmarks.forecast [--only WORD ...] [--truth FILE] [--json]`
-`python -m benchmarks.forecast --random N --seed S [--verify N] [--truth FILE --keep FOLDER] [--json]`
+`python -m benchmarks.forecast --random N --seed S [--task NAME] [--verify N] [--truth FILE --keep FOLDER] [--json]`
 
 Each configuration is a run of the training program in which all batches are the largest. A memory limit that it never reaches makes
 it count storages (training/reports/live_memory.py); sharded strategies run several ranks. Measurements are compared with the
@@ -47,6 +47,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--random", type=int, metavar="N", help="judge N random configurations by their verdicts")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the random configurations")
+    parser.add_argument("--task", metavar="NAME", help="draw only configurations of this task; also grpo, which is else left out")
     parser.add_argument("--verify", type=int, default=0, metavar="N", help="run N of them again under limits")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep models and runs there, for a later --truth")
     options = parser.parse_args()

@@ -77,12 +77,13 @@ class RandomCase:
         return f"{self.seed}:{self.number} {self.model['model_type']} {' '.join(words)}"
 
 
-def draw(seed: int, number: int) -> RandomCase:
-    """The configuration `number` of a seed. Each draw that a rule refuses, or that is too large, is drawn again."""
+def draw(seed: int, number: int, task: str | None = None) -> RandomCase:
+    """The configuration `number` of a seed, of any task or a given one. Each draw that a rule refuses, or that is too large, is
+    drawn again."""
     dice = Random(f"{seed}:{number}")
     while True:
         # These stay, or else ranks would be rare, since they multiply the work.
-        fixed = {"task": _weighted(dice, _TASKS), **_strategy(dice)}
+        fixed = {"task": task or _weighted(dice, _TASKS), **_strategy(dice)}
         for _ in range(_ATTEMPTS):
             if case := _attempt(dice, seed, number, fixed):
                 return case
@@ -160,6 +161,9 @@ def _batch(dice: Random, task: str) -> dict[str, Any]:
         settings["attention"] = "eager"
     if task == "seq2seq" and dice.random() < 0.5:
         settings["max_target_length"] = max(16, length // 4)
+    if task == "grpo":  # the probe trains on samples of maximum length, which a short run may not draw
+        settings |= {"num_generations": dice.choice((2, 4)), "max_completion_length": dice.choice((16, 64, 128))}
+        settings |= {"rewards": "json_valid", "baseline_prompts": 0, "probe": "on"}
     return settings
 
 

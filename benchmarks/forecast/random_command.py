@@ -32,7 +32,7 @@ _WORST = 10
 
 def run(options: argparse.Namespace) -> None:
     """Draws, measures, compares and prints; exits with 1 if a requirement is missed, or a run or its simulation failed."""
-    cases = [draw(options.seed, number) for number in range(options.random)]
+    cases = [draw(options.seed, number, options.task) for number in range(options.random)]
     # DeepSpeed writes its warnings to standard output, which is for the answer.
     with tempfile.TemporaryDirectory(prefix="lathe-random-") as place, contextlib.redirect_stdout(sys.stderr):
         home = options.keep or Path(place)
