@@ -47,7 +47,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--random", type=int, metavar="N", help="judge N random configurations by their verdicts")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the random configurations")
-    parser.add_argument("--task", metavar="NAME", help="draw only configurations of this task; also grpo, which is else left out")
+    parser.add_argument(
+        "--task", metavar="NAME", help="draw only configurations of this task; also grpo, which is else left out"
+    )
     parser.add_argument("--verify", type=int, default=0, metavar="N", help="run N of them again under limits")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep models and runs there, for a later --truth")
     options = parser.parse_args()

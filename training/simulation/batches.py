@@ -51,6 +51,8 @@ class Request:
 def collator(model: torch.nn.Module, request: Request) -> Any:
     """Returns the collator of the run."""
     config, pad = request.config, 0
+    if config.task.samples:
+        return lambda prompts: _with_samples(prompts, config.max_completion_length)
     if not config.task.is_language_modeling:
         return objective(config).collator(pad)
     chosen: Any = choose_layout(config, model, pad).collator
@@ -60,7 +62,9 @@ def collator(model: torch.nn.Module, request: Request) -> Any:
 
 
 def rows_of(config: RunConfig, batch: Request | PlacedBatch) -> list[Any]:
-    """Returns the rows of a batch."""
+    """Returns the rows of a batch; of prompts with samples of the greatest length the lengths of the prompts."""
+    if config.task.samples:
+        return [max(length - config.max_completion_length, 1) for length in batch.lengths]
     labeled = batch.labeled or batch.lengths
     targets = batch.targets or batch.lengths
     if config.task is Task.SEQ2SEQ:
@@ -76,6 +80,15 @@ def rows_of(config: RunConfig, batch: Request | PlacedBatch) -> list[Any]:
     if config.task is Task.KTO:
         return [row | {"whole": row["input_ids"], "label": number % 2} for number, row in enumerate(rows)]
     return rows
+
+
+def _with_samples(prompts: list[int], longest: int) -> dict[str, torch.Tensor]:
+    """The batch of prompts with samples of `longest` tokens, as training/trainer/policy_trainer.py makes it."""
+    shapes = {"prompt": (len(prompts), max(prompts)), "completion": (len(prompts), longest)}
+    tokens = {f"{part}_ids": torch.ones(shape, dtype=torch.long) for part, shape in shapes.items()}
+    masks = {f"{part}_mask": torch.ones(shape, dtype=torch.long) for part, shape in shapes.items()}
+    reference = torch.zeros(shapes["completion"])  # only a KL divergence reads it
+    return tokens | masks | {"advantages": torch.ones(len(prompts)), "ref_per_token_logps": reference}
 
 
 def _row(length: int, labeled: int) -> Tokens:

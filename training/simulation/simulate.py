@@ -77,6 +77,9 @@ def recorded_steps(request: Request, *, last: bool = False) -> Timeline:
     if needs_reference(config) and shards(config):
         fix = "Use the forecast, which is computed from config.json."
         raise UserError("task", config.task.value, "cannot be simulated with a sharded reference model.", fix)
+    if config.task.samples and shards(config):
+        fix = "Use the forecast, which is computed from config.json."
+        raise UserError("task", config.task.value, "cannot be simulated with sharded weights.", fix)
     model = meta_trainable(config, request.precision, request.tokenizer_size, [str(n) for n in range(request.classes)])
     reference = meta_reference(config, request.precision, request.tokenizer_size) if needs_reference(config) else None
     if request.device == "cuda" and (not request.flash or request.precision is Precision.FP32):

@@ -1,7 +1,7 @@
 """The training steps of a run on fake tensors: kernels, strategy, loss, passes, optimizer."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -46,7 +46,7 @@ def kernels(request: Request) -> Iterator[None]:
             stack.enter_context(linear_layers())
         if request.device == "cuda":
             stack.enter_context(cuda_kernels(flash=request.flash))
-            if request.config.task.has_reference:
+            if request.config.task.has_reference or request.config.task.samples:
                 stack.enter_context(head_on_cuda())
         yield
 
@@ -55,7 +55,7 @@ def run_steps(model: Any, reference: Any, batch: Any, request: Request, live: Ti
     """Runs the first steps of a run on the `last` rank or the fullest; `batch` makes the inputs of a micro step."""
     config = request.config
     both = [one for one in (model, reference) if one is not None]
-    if config.task.is_preference:
+    if config.task.is_preference or config.task.samples:
         prepare_preference(config, *both)
     if request.precision is not Precision.FP32 and config.strategy.zero_stage is None:
         cast = torch.autocast("cpu", dtype=DTYPES[request.precision])
@@ -126,8 +126,10 @@ def _placed(request: Request, *, first_step: bool) -> list[Request | PlacedBatch
 def _loss(model: Any, reference: Any, request: Request) -> Callable[[dict[str, Any]], torch.Tensor]:
     """Returns the function that computes the loss of a batch: in chunks where the run does."""
     forward = model.__call__
-    if request.config.task.is_preference:
-        return preference_loss(request.config, model, reference)
+    if request.config.task.is_preference or request.config.task.samples:
+        casts = request.precision is not Precision.FP32 and request.config.strategy.zero_stage is None
+        autocast = partial(torch.autocast, "cpu", dtype=DTYPES[request.precision]) if casts else nullcontext
+        return preference_loss(request.config, model, reference, autocast)
     head = linear_head(model) if request.config.task in CHUNKED_TASKS else None
     if head is None or not wants_chunks(request.config, head.out_features):
         return lambda inputs: forward(**inputs)[0]

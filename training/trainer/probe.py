@@ -128,6 +128,8 @@ def _state_restored(trainer: Any) -> Iterator[None]:
     with _random_states_restored():
         yield
     trainer.optimizer.state.clear()
+    if engine:
+        _unlink_state(trainer)
     for group, values in zip(trainer.optimizer.param_groups, groups, strict=True):
         _set(group, values)
     trainer.lr_scheduler.load_state_dict(schedule)
@@ -138,6 +140,15 @@ def _state_restored(trainer: Any) -> Iterator[None]:
     if loss_scaler:
         vars(loss_scaler).update(loss_scale)
     vars(trainer).update(metrics)
+
+
+def _unlink_state(trainer: Any) -> None:
+    """Lets DeepSpeed link each parameter with the optimizer's next state: ZeRO-1 and ZeRO-2 keep the first one else."""
+    for parameter in trainer.model.parameters():
+        if mapping := getattr(parameter, "_hp_mapping", None):
+            mapping.optim_fragment = None
+    if hasattr(trainer.model_wrapped.optimizer, "_hp_optimizer_states_linked"):
+        trainer.model_wrapped.optimizer._hp_optimizer_states_linked = False
 
 
 def _set(group: dict[str, Any], values: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ def simulated(estimate: Estimate) -> Answer:
     buffers, what the allocator reserves but cannot use, and what saving takes beyond a step.
     """
     forecast, limit = estimate.forecast, estimate.forecast.limit_bytes
-    if (task := estimate.setup.config.task).samples:
+    if (task := estimate.setup.config.task) is Task.DISTILL:
         message = "is not simulated: the memory of drawing samples and of training on them is computed by formula."
         return {"problem": {"field": "task", "value": task.value, "message": message, "fix": "Use the forecast."}}
     done = _simulate(request_of(estimate.setup) | simulated_batch(estimate))

@@ -133,6 +133,36 @@ def test_the_peak_of_a_preference_task_matches_a_measured_run(
     assert simulate(request).peak_bytes == pytest.approx(counted, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    "more", [{"method": "lora", "policy_loss": "dapo"}, {"method": "full", "policy_loss": "dr_grpo"}]
+)
+def test_the_peak_of_samples_of_maximum_length_matches_a_measured_run(
+    home: Path, tmp_path: Path, more: dict[str, Any]
+) -> None:
+    longest = 16
+    data = tmp_path / "rows.jsonl"
+    row = {"prompt": "a" * (LENGTH - longest), "completion": "b"}
+    data.write_text("".join(json.dumps(row) + "\n" for _ in range(8)), encoding="utf-8")
+    asked = {
+        "task": "grpo",
+        "rewards": "json_valid",
+        "num_generations": 2,
+        "max_completion_length": longest,
+        "probe": "on",
+    }
+    asked |= {"baseline_prompts": 0, "gradient_checkpointing": "none"} | more
+    run = train_here(tmp_path, home / "llama", data, **settings(home, "llama", **asked))
+    (counted,) = run.summary["memory"]["peak_bytes"]
+    config = RunConfig.model_validate(settings(home, "llama", model=str(home / "llama"), data=str(data), **asked))
+    request = Request(config, [LENGTH] * 2, device="cpu", precision=Precision.FP32)
+    assert simulate(request).peak_bytes == pytest.approx(counted, rel=0.02)
+
+
+def test_samples_are_not_simulated_with_sharded_weights(home: Path) -> None:
+    with pytest.raises(UserError, match="sharded weights"):
+        simulated(home, "llama", task="grpo", num_generations=2, strategy="zero3", num_processes=2)
+
+
 def test_the_fused_head_of_preference_tasks_takes_less_on_a_gpu(home: Path) -> None:
     on = {device: simulated(home, "llama", device, task="dpo", method="lora").peak_bytes for device in ("cpu", "cuda")}
     assert on["cuda"] < on["cpu"]

@@ -81,6 +81,19 @@ def test_the_probe_does_not_change_losses_and_weights_on_two_ranks(tmp_path: Pat
 
 
 @pytest.mark.train
+@pytest.mark.parametrize("strategy", ["zero1", pytest.param("zero2", marks=pytest.mark.nightly)])
+def test_the_probe_leaves_no_optimizer_state_behind(tmp_path: Path, strategy: str) -> None:
+    """When training begins, no state is there yet, with and without a probe."""
+    recipe, allocated = resumable(strategy, "full"), {}
+    for probe in ("off", "on"):
+        recipe.train(tmp_path / probe, probe=probe, memory_limit=4096)
+        memory = [event.values["memory_allocated"] for event in events(tmp_path / probe, Metrics) if event.rank == 0
+                  and event.step == 0 and "memory_allocated" in event.values]  # fmt: skip
+        allocated[probe] = memory[-1]
+    assert allocated["on"] == pytest.approx(allocated["off"], rel=0.01)
+
+
+@pytest.mark.train
 def test_the_probe_finds_a_batch_that_does_not_fit(tmp_path: Path) -> None:
     with pytest.raises(torch.OutOfMemoryError):
         resumable("single", "full").train(tmp_path, packing="none", memory_limit=8, probe="on")
