@@ -120,6 +120,10 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 _NO_MEMORY = ("CUDA out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 
 
+class NothingToLearn(UserError):  # noqa: N818
+    """The samples of the untrained model leave a run nothing to learn from."""
+
+
 class StopRequested(BaseException):
     """Raised to stop the run on request, anywhere before training: no `except Exception` of a library may catch it."""
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.config.run_config import RunConfig
-from training.errors import UserError
+from training.errors import NothingToLearn
 from training.run_folder.events import Metrics
 from training.trainer.advantages import Advantages, advantages
 from training.units import duration
@@ -37,7 +37,7 @@ class Baseline:
         """Checks that some prompt has samples with different rewards: others have no gradient.
 
         Raises:
-            UserError: none has.
+            NothingToLearn: none has.
         """
         count, rewards = len(self.drawn.samples), self.rewards
         every = f"all {count:,} samples of the untrained model"
@@ -51,7 +51,7 @@ class Baseline:
                 f"{every} are cut off after {longest:,} tokens, and none gets a reward, so that nothing can be learned."
             )
             fix = f"Raise it, for example to {4 * longest:,}, or ask for shorter answers in the prompts."
-            raise UserError("max_completion_length", longest, message, f"{fix} {_ANYWAY}")
+            raise NothingToLearn("max_completion_length", longest, message, f"{fix} {_ANYWAY}")
         if rewards.min() < rewards.max():
             message = (
                 f"the samples of each of {self.prompts:,} prompts have equal rewards, so that nothing can be learned."
@@ -63,7 +63,7 @@ class Baseline:
         message = f"{every} get {rewards.max():.3g}, so that nothing is left to learn."
         raise _hopeless(message, "Choose harder prompts, or rewards that ask for more.")
 
-    def _too_hard(self, every: str, expected: Sequence[float]) -> UserError:
+    def _too_hard(self, every: str, expected: Sequence[float]) -> NothingToLearn:
         """The error for samples without any reward; the expected answers tell whether the rewards work."""
         lowest = f"{self.rewards.max():.3g}"
         if expected and max(expected) > 0:
@@ -121,8 +121,8 @@ _TRY = "Look at the samples, and try the rewards on rows: lathe reward."
 _EASIER = "Choose easier prompts, raise num_generations, or train on the expected answers first (task sft)."
 
 
-def _hopeless(message: str, fix: str) -> UserError:
-    return UserError("rewards", None, message, f"{fix} {_ANYWAY}")
+def _hopeless(message: str, fix: str) -> NothingToLearn:
+    return NothingToLearn("", None, message[0].upper() + message[1:], f"{fix} {_ANYWAY}")
 
 
 def take_baseline(trainer: "GRPORun") -> Baseline:
@@ -131,7 +131,7 @@ def take_baseline(trainer: "GRPORun") -> Baseline:
     They are those that the first steps draw. A collective.
 
     Raises:
-        UserError: as `Baseline.check`.
+        NothingToLearn: as `Baseline.check`.
         StopRequested: a stop is requested meanwhile.
     """
     context, config = trainer.context, trainer.context.config

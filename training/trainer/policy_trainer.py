@@ -80,7 +80,7 @@ class GRPORun(SamplingTrainer, PreferenceTrainer, HeldOutSamples, _Policy):  # t
         """Draws samples of the untrained model, if the run wants them.
 
         Raises:
-            UserError: nothing can be learned from them.
+            NothingToLearn: nothing can be learned from them.
             StopRequested: the run stops for a person to read them.
         """
         super().before_first_step()

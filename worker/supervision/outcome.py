@@ -240,10 +240,11 @@ def goes_on(seen: AttemptProgress) -> str:
 
 
 def error_of(seen: AttemptProgress, message: str, fix: str = "", failure: Failed | None = None) -> dict[str, Any]:
-    """The error stored with the run: message, fix, phase, rank, traceback and the end of the log."""
+    """The error stored with the run: message, fix, the error's class, phase, rank, traceback and the end of the log."""
     return {
         "message": message,
         "fix": fix,
+        "error": failure.error if failure else "",
         "phase": failure.phase if failure else seen.phase,
         "rank": failure.rank if failure else None,
         "traceback": failure.traceback if failure else "",

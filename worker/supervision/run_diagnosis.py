@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from training.errors import NothingToLearn
 from training.model_info.config_json import Dimensions, ModelError, read_dimensions
 from training.run_folder.memory_words import MEMORY_LIMIT
 from worker.diagnosis.comparison import different_settings, new_lines
@@ -155,6 +156,8 @@ def failure_cause(error: dict[str, Any], report: dict[str, Any] | None, *, propo
         explanation = str(diagnosis["explanation"]).removeprefix(diagnosis["title"]).strip() or message
         first = next(iter(diagnosis["fix"]), fix)
         return FailureCause(str(diagnosis["title"]).rstrip("."), explanation, first, dict(diagnosis["changes"]))
+    if error.get("error") == NothingToLearn.__name__:
+        return FailureCause("Nothing to learn", message, fix, {})
     phase, rank = error.get("phase"), error.get("rank")
     where = f" while {phase}" if phase else ""
     return FailureCause(f"Failed{where}{'' if rank is None else f' on rank {rank}'}", message, fix, {})

@@ -54,7 +54,7 @@ def test_without_any_reward_the_expected_answers_tell_whether_the_rewards_work()
 
 
 def test_samples_that_get_all_are_nothing_to_learn_from() -> None:
-    assert "all 4 samples of the untrained model get 1, so that nothing is left to learn" in refusal([1.0] * 4)
+    assert "All 4 samples of the untrained model get 1, so that nothing is left to learn" in refusal([1.0] * 4)
 
 
 def test_samples_that_are_all_cut_off_need_a_greater_length() -> None:
@@ -63,11 +63,11 @@ def test_samples_that_are_all_cut_off_need_a_greater_length() -> None:
 
 
 def test_prompts_whose_samples_score_alike_have_no_gradient() -> None:
-    assert "the samples of each of 2 prompts have equal rewards" in refusal([0.0, 0.0, 1.0, 1.0])
+    assert "The samples of each of 2 prompts have equal rewards" in refusal([0.0, 0.0, 1.0, 1.0])
 
 
 def test_samples_to_which_no_reward_applies_end_the_run() -> None:
-    assert "no reward applies to any of 4 samples" in refusal([None] * 4)
+    assert "No reward applies to any of 4 samples" in refusal([None] * 4)
 
 
 def test_every_refusal_says_how_to_train_anyway() -> None:

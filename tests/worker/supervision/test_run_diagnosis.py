@@ -8,7 +8,7 @@ from training.run_folder.events import Failed
 from worker.store.tables import Status
 from worker.supervision.outcome import Ending, Verdict, judge
 from worker.supervision.report_reader import AttemptProgress
-from worker.supervision.run_diagnosis import explained
+from worker.supervision.run_diagnosis import explained, failure_cause
 
 ERROR = "RuntimeError: CUDA out of memory. Tried to allocate 8.00 GiB."
 TRACE = (
@@ -84,6 +84,15 @@ def test_a_user_error_of_the_trainer_gets_no_diagnosis(log: Path) -> None:
     )
     assert verdict.error is not None
     assert (verdict.error["message"], "diagnosis" in verdict.error) == ("Row 3 has no text.", False)
+
+
+def test_a_run_without_anything_to_learn_says_so_in_its_title(log: Path) -> None:
+    log.write_text(TRACE)
+    failed = Failed(rank=0, error="NothingToLearn", message="All samples get 0.", fix="Mend it.", expected=True)
+    error = verdict_on(log, failed).error
+    assert error is not None
+    cause = failure_cause(error, None)
+    assert (cause.title, cause.message, cause.fix) == ("Nothing to learn", "All samples get 0.", "Mend it.")
 
 
 def test_a_log_without_a_cause_adds_no_diagnosis(log: Path) -> None:
