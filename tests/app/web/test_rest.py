@@ -154,8 +154,8 @@ def test_a_list_of_runs_names_its_groups_and_what_cannot_be_one(api):
     listed = api.get("/api/runs", params={"group": "lora_r"}).json()
     assert [run["id"] for run in listed["runs"]] == [last.id, first.id, other.id]
     assert listed["groups"] == [
-        {"value": "8", "runs": [last.id, first.id], "total": 2, "best_loss": None},
-        {"value": "64", "runs": [other.id], "total": 1, "best_loss": None},
+        {"value": "8", "runs": [last.id, first.id], "total": 2, "best_loss": None, "rewarded": False},
+        {"value": "64", "runs": [other.id], "total": 1, "best_loss": None, "rewarded": False},
     ]
     assert told(api.get("/api/runs", params={"group": "rank"}), 422)["field"] == "group"
 
