@@ -113,7 +113,7 @@ def test_a_shared_diagnosis_has_a_link_for_everybody_until_it_is_deleted(page, s
     page.locator("#ask [data-confirm]").click()
     says(page, ".banner", "Its link no longer works.")
     page.goto(link)
-    says(page, ".empty", "Shared diagnosis not found", "was deleted")
+    says(page, "main", "Shared diagnosis not found", "was deleted")
 
 
 def test_failed_runs_are_listed_with_their_causes(page):

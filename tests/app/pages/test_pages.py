@@ -271,13 +271,13 @@ def test_an_ended_run_is_deleted_after_a_question(page):
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     says(page, ".empty", "No runs yet")
     page.goto(f"/run?id={run.id}")
-    says(page, ".empty", "Run not found")
+    says(page, "main", "Run not found")
 
 
 @pytest.mark.nightly
 def test_an_unknown_run_is_named_with_a_link_to_all_runs(page):
     page.goto("/run?id=<b>nosuchrun")
-    says(page, ".empty", "Run not found", "<b>nosuchrun")
+    says(page, "main", "Run not found", "<b>nosuchrun")
     page.locator(".empty a", has_text="Show all runs").click()
     says(page, ".empty", "No runs yet")
 

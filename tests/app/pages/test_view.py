@@ -198,7 +198,7 @@ class TestInChromium:
         asked: list[str] = []
         page.on("request", lambda request: asked.append(request.url))
         page.goto("/run?id=gone")
-        says(page, ".empty", "Run not found")
+        says(page, "main", "Run not found")
         becomes_quiet(page)
         assert (
             not any("/api/pages/" in address for address in asked) and sum("/run?id=gone" in url for url in asked) == 1
@@ -210,7 +210,7 @@ class TestInChromium:
         says(page, "h1", sweep.name)
         with database.write() as session:
             session.exec(delete(Sweep).where(col(Sweep.id) == sweep.id))
-        says(page, ".empty", "Sweep not found")
+        says(page, "main", "Sweep not found")
         assert page.locator("main[data-live='']").count() == 1
 
     def test_on_a_phone_the_pages_are_in_a_menu_that_closes(self, page: Any) -> None:
