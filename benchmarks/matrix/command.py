@@ -68,7 +68,7 @@ BASE = {"max_steps": 2, "eval_split": 8, "eval_steps": 2, "save_steps": 2, "micr
 
 
 SAMPLES: dict[Task, dict[str, Any]] = {
-    Task.GRPO: {"rewards": "contains", "num_generations": 2, "max_completion_length": 8},
+    Task.GRPO: {"rewards": "contains", "num_generations": 2, "max_completion_length": 8, "baseline_prompts": 0},
     Task.DISTILL: {"max_completion_length": 8},
 }
 

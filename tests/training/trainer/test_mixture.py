@@ -168,7 +168,11 @@ def test_every_task_evaluates_each_set(tmp_path: Path, tasks: Any, task: Task) -
         {"path": str(tmp_path / "even.jsonl"), "name": "even", "weight": 3},
         {"path": str(tmp_path / "odd.jsonl"), "name": "odd"},
     ]
-    samples = {"rewards": "contains", "num_generations": 2, "max_completion_length": 4} if task.samples else {}
+    samples = (
+        {"rewards": "contains", "num_generations": 2, "max_completion_length": 4, "baseline_prompts": 0}
+        if task.samples
+        else {}
+    )
     samples |= {"teacher": str(models[False])} if task is Task.DISTILL else {}
     settings = {"task": task.value, "max_steps": 2, "eval_steps": 2, "save_steps": 0} | samples
     run = train(tmp_path / "run", models[task is Task.SEQ2SEQ], sets, **settings)
