@@ -28,6 +28,7 @@ class Alarms:
         self._start: Values | None = None
         self._steps: deque[Values] = deque(maxlen=STEPS)
         self._best = -math.inf
+        self._peak: Values | None = None  # the means of the best _SOME steps
 
     def begin(self, start: Values) -> None:
         """Takes the values of the untrained model."""
@@ -39,8 +40,11 @@ class Alarms:
         self._best = max(self._best, values["reward"]) if not math.isnan(values["reward"]) else self._best
         if self._start is None and len(self._steps) == _SOME:
             self._start = _means(self._steps)
-        if self._start is None:
+        if self._start is None or len(self._steps) < _SOME:
             return []
+        latest = _means(list(self._steps)[-_SOME:])
+        if self._peak is None or latest["reward"] > self._peak["reward"]:
+            self._peak = latest
         return self._new(
             {"equal": self._equal(), "lower": self._lower(self._start), "longer": self._longer(self._start)}
         )
@@ -80,14 +84,23 @@ class Alarms:
         )
 
     def _lower(self, start: Values) -> str | None:
-        latest = list(self._steps)[-_SOME:]
-        now, error = _means(latest)["reward"], start["reward_std"] / math.sqrt(_SOME * self._config.global_batch_size)
-        if math.isnan(now) or now >= start["reward"] - max(_SURE * error, _FALL * abs(start["reward"])):
+        """The reward of the latest steps is lower than at the start or in earlier ones, by more than other prompts explain."""
+        latest = _means(list(self._steps)[-_SOME:])
+        best, prompts, when = self._peak or start, self._prompts, "before"
+        if best["reward"] <= start["reward"]:
+            best, prompts, when = start, self._config.baseline_prompts or self._prompts, "at the start"
+        error = best["reward_std"] * math.sqrt(1 / self._prompts + 1 / prompts)
+        if math.isnan(latest["reward"]) or latest["reward"] >= best["reward"] - max(
+            _SURE * error, _FALL * abs(best["reward"])
+        ):
             return None
-        message = (
-            f"The mean reward of the last {_SOME} steps is {now:.3g}, and it was {start['reward']:.3g} at the start: "
-        )
+        message = f"The mean reward of the last {_SOME} steps is {latest['reward']:.3g}, and it was {best['reward']:.3g} {when}: "
         return f"{message}training makes the model worse. {self._lower_rate}"
+
+    @property
+    def _prompts(self) -> float:
+        """The prompts of _SOME steps. They are independent; the samples of a prompt score alike."""
+        return max(_SOME * self._config.global_batch_size / self._config.num_generations, 1)
 
     def _longer(self, start: Values) -> str | None:
         now = _means(self._steps)

@@ -1,5 +1,6 @@
 """Alarms of a run that trains on rewards: each is told once, names its cause, and has a fix."""
 
+import math
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ START = {"reward": 0.5, "reward_std": 0.3, "all_equal_groups": 0.2, "completion_
 
 
 def alarms(**settings: Any) -> Alarms:
-    config = RunConfig(model="m", data="d", task="grpo", max_completion_length=64, learning_rate=1e-3, **settings)
+    fixed = {"task": "grpo", "max_completion_length": 64, "learning_rate": 1e-3, "micro_batch_size": 64}
+    config = RunConfig.model_validate({"model": "m", "data": "d"} | fixed | settings)
     return Alarms(config)
 
 
@@ -60,11 +62,25 @@ def test_a_reward_that_falls_is_told_within_ten_steps(settings: dict[str, Any]) 
     assert ("kl_coefficient" in message) == (not settings)  # full weights have nothing to stay near to
 
 
-def test_a_fall_within_the_noise_is_none() -> None:
-    watch = alarms(micro_batch_size=8)
-    watch.begin(START | {"reward_std": 0.5})
-    # The standard error of 5 steps with 8 samples or more is 0.08 at most.
-    assert told(watch, reward=0.5 - 0.02) == []
+def test_a_fall_that_other_prompts_explain_is_none() -> None:
+    # 40 prompts now and 16 at the start: three standard errors of the difference are 3 * 0.3 * sqrt(1 / 40 + 1 / 16) = 0.27.
+    assert told(begun(), reward=0.5 - 0.26) == []
+    assert len(told(begun(), reward=0.5 - 0.28)) == 1
+
+
+def test_what_was_learned_and_is_lost_is_told() -> None:
+    watch = begun()
+    assert told(watch, 10, reward=0.95) == []
+    (message,) = told(watch, 10, reward=0.55)
+    assert "is 0.71, and it was 0.95 before: training makes the model worse" in message
+
+
+def test_steps_without_a_reward_are_no_fall() -> None:
+    assert told(begun(), reward=math.nan) == []
+
+
+def test_one_bad_step_is_no_alarm() -> None:
+    assert told(begun(), 4, reward=0.0, completion_length=60.0, cut_off=0.8) == []
 
 
 def test_samples_that_grow_until_they_are_cut_off() -> None:
