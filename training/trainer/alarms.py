@@ -11,8 +11,8 @@ from training.config.run_config import RunConfig
 from training.run_folder.events import Note
 
 STEPS = 10
-"""Steps whose samples an alarm compares with those of the start."""
-_SOME = 5  # steps after which a fall of the reward is told
+"""The last batches of samples that an alarm reads: one for each step, or for `num_iterations` of them."""
+_SOME = 5  # of these, whose mean reward is compared with earlier ones
 _SURE = 3  # standard errors
 _LONGER, _MANY_CUT_OFF, _FALL, _SOLVED = 1.5, 0.5, 0.05, 0.95
 
@@ -52,29 +52,33 @@ class Alarms:
     def after_evaluation(self, history: Sequence[Mapping[str, Any]], spread: float, rows: int) -> list[Note]:
         """The alarms after an evaluation, the last one in the trainer's log. `spread` is the standard deviation of the rewards of
         `rows` held-out answers."""
-        found = [(int(entry["step"]), float(entry["eval_reward"])) for entry in history if "eval_reward" in entry]
-        if len(found) < 2:
+        *before, last = [entry for entry in history if "eval_reward" in entry] or [{}]
+        if not before:
             return []
-        (step, now), (best_step, best) = found[-1], max(found[:-1], key=lambda entry: entry[1])
+        highest = max(before, key=lambda entry: float(entry["eval_reward"]))
+        (best_step, best), (step, now) = (
+            (int(entry["step"]), float(entry["eval_reward"])) for entry in (highest, last)
+        )
         certain = _SURE * spread * math.sqrt(2 / max(rows, 1))
         if now >= best - max(certain, _FALL * abs(best)):
             return []
         fell = f"The reward of held-out prompts fell from {best:.3g} (step {best_step:,}) to {now:.3g} (step {step:,})"
-        before, after = _reward_at(history, best_step), _reward_at(history, step)
-        if before is not None and after is not None and after > before:
-            message = f"{fell}, while that of the training samples rose from {before:.3g} to {after:.3g}: the model learns what "
-            message += "the rewards measure, or these prompts, and not the task. Read the samples; add a reward that such samples "
-            return self._new(
-                {"held out": message + "do not get, or more prompts. load_best_at_end keeps the best checkpoint."}
+        trained, now_trained = _reward_at(history, best_step), _reward_at(history, step)
+        if trained is not None and now_trained is not None and now_trained > trained:
+            message = (
+                f"{fell}, while that of the training samples rose from {trained:.3g} to {now_trained:.3g}: the model "
             )
+            message += "learns what the rewards measure, or these prompts, and not the task. Read the samples; add a reward that "
+            message += "such samples do not get, or more prompts. load_best_at_end keeps the best checkpoint."
+            return self._new({"held out": message})
         return self._new({"held out": f"{fell}. {self._lower_rate} load_best_at_end keeps the best checkpoint."})
 
     def _equal(self) -> str | None:
         if len(self._steps) < STEPS or any(values["all_equal_groups"] < 1 for values in self._steps):
             return None
         reward = _means(self._steps)["reward"]
-        message = f"In the last {STEPS} steps all samples of each prompt had the same reward, so that nothing was learned (mean "
-        message += f"reward {reward:.3g}). Stop the run"
+        message = f"In the last {STEPS * self._config.iterations} steps all samples of each prompt had the same reward, so that "
+        message += f"nothing was learned (mean reward {reward:.3g}). Stop the run"
         if self._best <= 0:
             return f"{message}: raise num_generations or temperature, or use easier prompts."
         if reward >= _SOLVED * self._best:
@@ -94,7 +98,8 @@ class Alarms:
             _SURE * error, _FALL * abs(best["reward"])
         ):
             return None
-        message = f"The mean reward of the last {_SOME} steps is {latest['reward']:.3g}, and it was {best['reward']:.3g} {when}: "
+        steps = _SOME * self._config.iterations
+        message = f"The mean reward of the last {steps} steps is {latest['reward']:.3g}, and it was {best['reward']:.3g} {when}: "
         return f"{message}training makes the model worse. {self._lower_rate}"
 
     @property

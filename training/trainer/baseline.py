@@ -17,7 +17,7 @@ from training.units import duration
 if TYPE_CHECKING:
     from training.trainer.policy_trainer import GRPORun
 
-_MANY_EQUAL = 0.85  # of the prompts: most of the time of a step teaches nothing
+_MANY_EQUAL = 0.85  # of the prompts
 _MANY_CUT_OFF = 0.5  # of the samples
 _ANYWAY = "Set baseline_prompts to 0 to train anyway."
 
@@ -65,15 +65,16 @@ class Baseline:
 
     def _too_hard(self, every: str, expected: Sequence[float]) -> NothingToLearn:
         """The error for samples without any reward; the expected answers tell whether the rewards work."""
-        lowest = f"{self.rewards.max():.3g}"
-        if expected and max(expected) > 0:
-            message = f"{every} get {lowest}, so that nothing can be learned. The expected answers get "
-            message += (
-                f"{np.mean(expected):.3g} on average: the rewards work, and the prompts are too hard for this model."
-            )
-            return _hopeless(message, "Train it on the expected answers first (task sft), or choose easier prompts.")
-        message = f"{every} get {lowest}, so that nothing can be learned. So do the expected answers: probably a reward is wrong."
-        return _hopeless(message, _TRY)
+        message = f"{every} get {self.rewards.max():.3g}, so that nothing can be learned."
+        if not expected:
+            return _hopeless(f"{message} No reward applies to the expected answers: probably a reward is wrong.", _TRY)
+        if max(expected) <= self.rewards.max():
+            return _hopeless(f"{message} The expected answers get no more: probably a reward is wrong.", _TRY)
+        message += (
+            f" The expected answers get {np.mean(expected):.3g} on average: the rewards work, and the prompts are too "
+        )
+        fix = "Train it on the expected answers first (task sft), or choose easier prompts."
+        return _hopeless(f"{message}hard for this model.", fix)
 
     def note(self, steps: int) -> str:
         """What the samples tell, with the time that drawing and scoring those of `steps` steps takes at this rate."""
@@ -84,7 +85,7 @@ class Baseline:
             f"prompts, {differ:,} have samples with different rewards. {metrics['cut_off']:.0%} of the samples are cut "
             f"off; their mean length is {metrics['completion_length']:.3g} tokens."
         )
-        whole = self.seconds / count * self.config.global_batch_size * steps
+        whole = self.seconds / count * self.config.global_batch_size * steps / self.config.iterations
         return f"{sentence} They took {duration(self.seconds)}; at this rate, those of all {steps:,} steps take {duration(whole)}."
 
     def warnings(self) -> list[str]:

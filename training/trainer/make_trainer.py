@@ -150,28 +150,12 @@ def make_trainer(
         report.warn(sentence)
     held_out_sets = sets_of(data.held_out, data.held_out_files) if data.held_out else None
     held_out: Any = TokenDataset(data.held_out, held_out_sets) if data.held_out and held_out_sets else None
-    reference: dict[str, Any] = {}
     plan, collator = _plan(model, data, precision), objective.collator(tokenizer.pad_token_id)
     if config.task.is_language_modeling and config.sequence_parallel_size == 1:  # ranks share only padded rows
         layout = choose_layout(config, model, tokenizer.pad_token_id)
         plan |= {"packing": layout.packing.value, "attention": layout.attention}
         collator = layout.collator
         report.note(layout.description)
-    if config.task.has_reference and not config.method.adapts:
-        # With an adapter, the reference is the model with the adapter disabled. Autocast would keep 16-bit copies of weights
-        # that require gradients until the end of the reference's forward pass.
-        loaded = load_model(config, weights_dtype(config, precision), len(tokenizer))
-        if not has_flash_kernels(precision):
-            attend_without_groups(loaded, config)
-        reference["ref_model"] = loaded.requires_grad_(False)
-    if config.task.rewards_samples:
-        from training.trainer.scorer import Scorer
-
-        reference["scorer"] = Scorer(config, data, tokenizer, run_dir, report)
-    if config.task is Task.DISTILL:
-        from training.models.teacher import load_teacher
-
-        reference["teacher"] = load_teacher(config, precision, tokenizer, arguments.device)
     rows = dataset(config, data.train, data.files)
     plan |= {"sets": _training_sets(rows, data)}
     if held_out_sets and held_out_sets.several:
@@ -182,7 +166,7 @@ def make_trainer(
     trackers = ExperimentTrackers(config, run_dir, report)
     answers = SampleAnswers(config, data.held_out_examples(), tokenizer)
     return objective.trainer(
-        **reference,
+        **_beside_the_model(config, data, tokenizer, precision, arguments.device, run_dir, report),
         context=TrainerContext(run_dir, report, stop, config, plan, tracker, trackers, answers),
         model=model,
         args=arguments,
@@ -191,6 +175,35 @@ def make_trainer(
         train_dataset=rows,
         eval_dataset=held_out,
     )
+
+
+def _beside_the_model(
+    config: RunConfig,
+    data: Data,
+    tokenizer: PreTrainedTokenizerBase,
+    precision: Precision,
+    device: torch.device,
+    run_dir: Path,
+    report: Report,
+) -> dict[str, Any]:
+    """What the trainer of the task takes besides the model: a reference model, the scorer of samples, or a teacher."""
+    beside: dict[str, Any] = {}
+    if config.task.has_reference and not config.method.adapts:
+        # With an adapter, the reference is the model with the adapter disabled. Autocast would keep 16-bit copies of weights
+        # that require gradients until the end of the reference's forward pass.
+        loaded = load_model(config, weights_dtype(config, precision), len(tokenizer))
+        if not has_flash_kernels(precision):
+            attend_without_groups(loaded, config)
+        beside["ref_model"] = loaded.requires_grad_(False)
+    if config.task.rewards_samples:
+        from training.trainer.scorer import Scorer
+
+        beside["scorer"] = Scorer(config, data, tokenizer, run_dir, report)
+    if config.task is Task.DISTILL:
+        from training.models.teacher import load_teacher
+
+        beside["teacher"] = load_teacher(config, precision, tokenizer, device)
+    return beside
 
 
 def _plan(model: torch.nn.Module, data: Data, precision: Precision) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,8 @@ def test_a_run_goes_on_if_the_samples_of_any_prompt_differ_in_reward() -> None:
 
 def test_without_any_reward_the_expected_answers_tell_whether_the_rewards_work() -> None:
     assert "The expected answers get 0.75 on average: the rewards work" in refusal([0.0] * 4, [1.0, 0.5])
-    assert "So do the expected answers: probably a reward is wrong." in refusal([0.0] * 4, [0.0, 0.0])
+    assert "The expected answers get no more: probably a reward is wrong." in refusal([0.0] * 4, [0.0, 0.0])
+    assert "No reward applies to the expected answers: probably a reward is wrong." in refusal([0.0] * 4, [])
     assert "train it on the expected answers first" in refusal([0.0] * 4, [1.0]).lower()
 
 
@@ -93,6 +95,8 @@ def test_the_note_tells_the_time_of_the_whole_run() -> None:
     found = baseline([0.0, 1.0] * 4)
     seconds = 0.25 * found.config.global_batch_size * 100
     assert f"those of all 100 steps take {seconds // 60:.0f} min" in found.note(100)
+    config = found.config.model_copy(update={"num_iterations": 2})  # each batch of samples is for two steps
+    assert f"those of all 200 steps take {seconds // 60:.0f} min" in replace(found, config=config).note(200)
 
 
 @pytest.fixture(scope="module")
