@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -133,7 +134,10 @@ def test_a_worker_starts_one_build_and_only_of_runs_whose_files_it_has(
     started: None,  # noqa: F811
 ) -> None:
     away, here, next_one = played(), played(), played()
-    items = [builds.submit(run.id, "merged") for run in (away, here, next_one)]
+    items = []
+    for run in (away, here, next_one):
+        items.append(builds.submit(run.id, "merged"))
+        time.sleep(0.002)  # SQLite's clock has milliseconds, by which builds queue
     shutil.rmtree(get_settings().runs_dir / away.id)
     assert [item.id for item in builds.start_waiting()] == [items[1].id]
     assert builds.start_waiting() == []
