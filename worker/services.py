@@ -40,11 +40,7 @@ class DatabaseFacts:
 
 
 def database_facts() -> DatabaseFacts:
-    """The facts of the configured database.
-
-    Raises:
-        OperationalError: it is unreachable.
-    """
+    """The facts of the configured database. Raises OperationalError if it is unreachable."""
     sqlite = _is_sqlite()
     with database.engine().connect() as connection:
         version = connection.execute(sqlalchemy.text("SELECT sqlite_version()" if sqlite else "SHOW server_version"))

@@ -284,11 +284,7 @@ class Settings(EngineSettings):
 
 @lru_cache(maxsize=1)
 def get_settings() -> Settings:
-    """The settings of this process, read once.
-
-    Raises:
-        SettingsError: one problem for each invalid variable.
-    """
+    """The settings of this process, read once. Raises SettingsError with a problem for each invalid variable."""
     try:
         return Settings()
     except ValidationError as error:

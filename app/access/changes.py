@@ -181,11 +181,7 @@ def build(run_id: str, form: str) -> Build:
 
 
 def stop_build(run_id: str, form: str) -> Build:
-    """Stops a queued build, or asks a running one to stop.
-
-    Raises:
-        Forbidden: another user owns the run.
-    """
+    """Stops a queued build, or asks a running one to stop. Raises Forbidden if another user owns the run."""
     from worker.store import builds
 
     own = own_run(run_id)
@@ -276,11 +272,7 @@ def remove_machine(name: str) -> None:
 
 
 def uncordon(name: str) -> None:
-    """Takes back a machine that was put aside after failures.
-
-    Raises:
-        NotCordoned: it is not put aside.
-    """
+    """Takes back a machine that was put aside after failures. Raises NotCordoned if it is not put aside."""
     check_admin("machine", name)
     with database.write() as session:
         machines.uncordon(session=session, host=name)

@@ -208,11 +208,7 @@ class Intakes:
             return [intake for intake in self._intakes.values() if sight.user() in (None, intake.owner)]
 
     def get(self, number: int) -> Intake:
-        """One import.
-
-        Raises:
-            ImportNotFound: there is none with this id, or it ended long ago.
-        """
+        """One import. Raises ImportNotFound if there is none with this id, or it ended long ago."""
         found = next((intake for intake in self.all() if intake.id == number), None)
         if found is None:
             fix = "Data sets that were imported are at /api/datasets."
@@ -220,11 +216,7 @@ class Intakes:
         return found
 
     def dismiss(self, number: int) -> None:
-        """Removes an import that has ended.
-
-        Raises:
-            Forbidden: somebody else started it.
-        """
+        """Removes an import that has ended. Raises Forbidden if somebody else started it."""
         with self._lock:
             intake = self._intakes.get(number)
             if intake is not None and intake.ended:

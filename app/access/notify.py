@@ -92,12 +92,7 @@ def set_events(channel_id: str, events: Collection[str]) -> NotificationChannel:
 
 
 def remove(channel_id: str) -> None:
-    """Removes a channel.
-
-    Raises:
-        ChannelNotFound: there is none.
-        Forbidden: another user owns it.
-    """
+    """Removes a channel. Raises ChannelNotFound if there is none, and Forbidden if another user owns it."""
     _own(channel_id)
     with database.write() as session:
         channels.remove(session=session, channel_id=channel_id)

@@ -20,12 +20,7 @@ def serve(names: Sequence[str]) -> ServedModel:
 
 
 def end_served(served_id: str) -> None:
-    """Ends a served model.
-
-    Raises:
-        ServedNotFound: there is none.
-        Forbidden: another user asked for it.
-    """
+    """Ends a served model. Raises ServedNotFound if there is none, and Forbidden if another user asked for it."""
     with database.write() as session:
         own("served model", served_models.get(session=session, served_id=served_id))
         served_models.request_end(session=session, served_id=served_id, reason="Its user ended it.")

@@ -44,11 +44,7 @@ def cookie_name(settings: Settings) -> str:
 
 
 def check_listening(settings: Settings) -> None:
-    """Checks that a server which other machines can reach has a token.
-
-    Raises:
-        CannotStart: it has none.
-    """
+    """Checks that a server which other machines can reach has a token. Raises CannotStart if it has none."""
     if is_loopback(settings.host) or settings.token or settings.proxy_user_header or _read(_path(settings)):
         return
     fix = "Run `lathe token` once or set LATHE_TOKEN, then start again. Or listen on 127.0.0.1."

@@ -44,22 +44,14 @@ def limit(name: str, limits: accounts.Limits) -> Account:
 
 
 def rotate(name: str) -> str:
-    """Gives an account a new token and returns it.
-
-    Raises:
-        AccountNotFound: there is no such account.
-    """
+    """Gives an account a new token and returns it. Raises AccountNotFound if there is no such account."""
     check_admin("users", name)
     with database.write() as session:
         return accounts.rotate(session=session, name=name)
 
 
 def remove(name: str) -> None:
-    """Removes an account; its runs and data sets stay.
-
-    Raises:
-        AccountNotFound: there is no such account.
-    """
+    """Removes an account; its runs and data sets stay. Raises AccountNotFound if there is no such account."""
     check_admin("users", name)
     with database.write() as session:
         accounts.remove(session=session, name=name)

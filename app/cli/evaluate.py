@@ -40,11 +40,7 @@ def evaluate(run_id: str, options: dict[str, Any], *, only_queue: bool, as_json:
 
 
 def listing(run_id: str, *, as_json: bool) -> None:
-    """Prints the evaluations of a run.
-
-    Raises:
-        RunNotFound, ServerError: no run has this id.
-    """
+    """Prints the evaluations of a run. Raises RunNotFound or ServerError if no run has this id."""
     found = connect().get(path_of("runs", run_id, "/evaluations"))["evaluations"]
     if as_json:
         click.echo(json.dumps(found))

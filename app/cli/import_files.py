@@ -36,11 +36,7 @@ def import_(paths: Sequence[Path], output: Path | None, *, as_json: bool) -> Non
 
 
 def refuse_foreign(path: Path) -> None:
-    """Checks that a file is not another program's.
-
-    Raises:
-        UserError: it is; with the command that translates it.
-    """
+    """Checks that a file is not another program's. Raises UserError if it is; with the command that translates it."""
     program = foreign_program(path)
     if program is not None:
         message = f"is a configuration of {program}."

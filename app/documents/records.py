@@ -47,11 +47,7 @@ class EventPart(_Part):
 
 
 def log(run_id: str, *, after: int = 0, limit: int = 1000, last: bool = False) -> LogPart:
-    """The first lines after the id `after`, or the `last` ones.
-
-    Raises:
-        RunNotFound: no run has this id.
-    """
+    """The first lines after the id `after`, or the `last` ones. Raises RunNotFound if no run has this id."""
     with database.read() as session:
         run = runs.get(session=session, run_id=run_id)  # before the lines: an ended run prints nothing more
         read = history.log_tail if last else history.log_head
@@ -63,11 +59,7 @@ def log(run_id: str, *, after: int = 0, limit: int = 1000, last: bool = False) -
 
 
 def events(run_id: str, *, after: int = 0, limit: int = 500) -> EventPart:
-    """The first events after the id `after`.
-
-    Raises:
-        RunNotFound: no run has this id.
-    """
+    """The first events after the id `after`. Raises RunNotFound if no run has this id."""
     with database.read() as session:
         run = runs.get(session=session, run_id=run_id)
         following = history.following(session=session, run_id=run.id, after_id=after, limit=limit)

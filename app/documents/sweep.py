@@ -90,11 +90,7 @@ def brief(session: Session, sweep: Sweep) -> SweepBrief:
 
 
 def document(session: Session, sweep_id: str) -> SweepAnswer:
-    """What is known of a sweep.
-
-    Raises:
-        SweepNotFound: no sweep has this id.
-    """
+    """What is known of a sweep. Raises SweepNotFound if no sweep has this id."""
     sweep = sweeps.get(session=session, sweep_id=sweep_id)
     found = results(session, sweep)
     trials = [_trial(trial) for trial in found.trials]

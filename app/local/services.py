@@ -50,11 +50,7 @@ class Service:
         return self._process.poll() if self._process else None
 
     def keep_running(self) -> bool:
-        """Restarts the process if it has ended. Returns True if it had.
-
-        Raises:
-            ServiceFailed: it ended too often.
-        """
+        """Restarts the process if it has ended. Returns True if it had. Raises ServiceFailed if it ended too often."""
         self._rotate()
         code = self.ended()
         if code is None:

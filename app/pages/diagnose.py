@@ -95,11 +95,7 @@ def _log(form: FormData) -> BinaryIO:
 
 
 def _rows(batch: str) -> int | None:
-    """The micro batch size as a number.
-
-    Raises:
-        ConfigError: it is not a whole number from 1 up.
-    """
+    """The micro batch size as a number. Raises ConfigError if it is not a whole number from 1 up."""
     typed = batch.strip()
     if typed and not re.fullmatch(r"[1-9][0-9]{0,8}", typed):
         fix = _("Enter the rows per forward pass, or leave it empty.")

@@ -95,11 +95,7 @@ def _answer(texts: Sequence[tuple[str, str]]) -> Markup:
 
 
 def _checked(name: str, text: str) -> str:
-    """The text, unless it is too long: a part of a configuration would be another one.
-
-    Raises:
-        UserError: it is.
-    """
+    """The text, unless it is too long: a part of a configuration would be another one. Raises UserError if it is."""
     if len(text) > _LONGEST:
         fix = "Give the configuration alone, a notebook without its outputs, or use `lathe import`."
         raise UserError("file", name, "is larger than 1 MiB.", fix)

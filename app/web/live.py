@@ -155,11 +155,7 @@ router = APIRouter(prefix="/api/runs/{run_id}")
 
 
 def existing(run_id: str) -> Run:
-    """The run in the address.
-
-    Raises:
-        RunNotFound: no run has this id.
-    """
+    """The run in the address. Raises RunNotFound if no run has this id."""
     with database.read() as session:
         return runs.get(session=session, run_id=run_id)
 

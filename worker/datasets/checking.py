@@ -62,11 +62,7 @@ def joined(paths: Sequence[Path], names: Sequence[str]) -> Iterator[IO[bytes]]:
 
 
 def length_of(path: Path) -> int:
-    """The size of a file in bytes.
-
-    Raises:
-        DataError: it is not there, or may not be read.
-    """
+    """The size of a file in bytes. Raises DataError if it is not there, or may not be read."""
     try:
         return path.stat().st_size
     except OSError as error:

@@ -144,11 +144,7 @@ def listing(*, session: Session) -> list[Dataset]:
 
 
 def get(*, session: Session, dataset_id: str) -> Dataset:
-    """The data set with this id.
-
-    Raises:
-        DatasetNotFound: there is none.
-    """
+    """The data set with this id. Raises DatasetNotFound if there is none."""
     missing = DatasetNotFound("dataset", dataset_id, "does not exist.", "The page Data sets lists all data sets.")
     return database.existing(session, Dataset, dataset_id, missing)
 

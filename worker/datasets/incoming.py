@@ -75,11 +75,7 @@ def refuse_length(length: int, name: str, quota: DiskQuota) -> None:
 
 
 def refuse_over(quota: DiskQuota, length: int, name: str) -> None:
-    """Refuses a length above what is left of the quota.
-
-    Raises:
-        DataError: with what the owner uses, and the fix.
-    """
+    """Refuses a length above what is left of the quota. Raises DataError, with what the owner uses and the fix."""
     if message := quota.refusal(length):
         raise DataError(message, disk_quota.FIX, file=name)
 

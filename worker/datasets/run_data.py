@@ -151,11 +151,7 @@ def sources_of(config: RunConfig) -> Iterator[tuple[str, Source]]:
 
 
 def add(field: str, path: Path, columns: str | None, quota: DiskQuota) -> datasets.Added:
-    """Copies a file into the store.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
+    """Copies a file into the store. Raises ConfigError if it cannot be read."""
     try:
         return datasets.add(path=path, name=path.name, columns=columns, quota=quota)
     except DataError as error:

@@ -93,11 +93,7 @@ def _opened(url: str) -> ObjectStore:
 
 
 def configured() -> ObjectStore | None:
-    """The installation's object store; None without LATHE_STORE_URL.
-
-    Raises:
-        UserError: the URL cannot be used.
-    """
+    """The installation's object store; None without LATHE_STORE_URL. Raises UserError if the URL cannot be used."""
     url = get_settings().store_url
     return _opened(url) if url else None
 

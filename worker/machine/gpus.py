@@ -67,11 +67,7 @@ def driver_problem() -> str:
 
 @contextmanager
 def nvml() -> Iterator[None]:
-    """NVML, initialized.
-
-    Raises:
-        NVMLError: there is no driver, or it does not answer.
-    """
+    """NVML, initialized. Raises NVMLError if there is no driver, or it does not answer."""
     pynvml.nvmlInit()
     try:
         yield
@@ -108,11 +104,7 @@ def used_by_others(gpu: Gpu) -> str:
 
 
 def handle_of(gpu: Gpu) -> Any:
-    """NVML's handle; NVML must be initialized.
-
-    Raises:
-        NVMLError: the GPU does not answer.
-    """
+    """NVML's handle; NVML must be initialized. Raises NVMLError if the GPU does not answer."""
     handle = pynvml.nvmlDeviceGetHandleByIndex(gpu.index)
     return handle if gpu.instance is None else pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, gpu.instance)
 

@@ -30,11 +30,7 @@ class Identity:
 
     @classmethod
     def of(cls, pid: int) -> Self:
-        """The process `pid` of this machine.
-
-        Raises:
-            psutil.NoSuchProcess: there is none.
-        """
+        """The process `pid` of this machine. Raises psutil.NoSuchProcess if there is none."""
         return cls(hostname(), pid, f"{_boot_and_namespace()}{_start(pid)}")
 
     @classmethod

@@ -52,11 +52,7 @@ def is_email(address: str) -> bool:
 
 
 def email(address: str) -> str:
-    """The e-mail address.
-
-    Raises:
-        AddressError: it is none.
-    """
+    """The e-mail address. Raises AddressError if it is none."""
     address = address.strip()
     if not _EMAIL.fullmatch(address) or ".." in address:
         raise AddressError("address", address[:100], "is not an e-mail address.", "Enter one like name@example.org.")
@@ -79,11 +75,7 @@ def webhook(url: str, *, trusted: bool) -> Webhook:
 
 
 def check_reachable(hook: Webhook) -> None:
-    """Checks that the host exists and may be reached.
-
-    Raises:
-        AddressError: it does not, or may not.
-    """
+    """Checks that the host exists and may be reached. Raises AddressError if it does not, or may not."""
     try:
         resolved(hook.host, hook.port, free=hook.free)
     except NotAllowed as error:
@@ -143,11 +135,7 @@ def masked(address: str) -> str:
 
 
 def _parts(url: str) -> tuple[str, str, int]:
-    """Scheme, host and port of a URL.
-
-    Raises:
-        AddressError: it is no http or https URL.
-    """
+    """Scheme, host and port of a URL. Raises AddressError if it is no http or https URL."""
     try:
         parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme == "https" else 80)

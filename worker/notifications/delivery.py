@@ -116,12 +116,7 @@ def send(task: Task, *, retry: bool = True) -> None:
 
 
 def _send(task: Task) -> None:
-    """Sends the message.
-
-    Raises:
-        NotSent: it was not accepted.
-        AddressError: its address may not be used.
-    """
+    """Sends the message. Raises NotSent if it was not accepted, and AddressError if its address may not be used."""
     message, channel, settings = task.message, task.channel, get_settings()
     if message.event is Event.TEST:
         said = messages.of_test(settings)

@@ -20,11 +20,7 @@ _LONGEST_WAIT = 24 * 3600.0
 
 
 def post(hook: Webhook, headers: dict[str, str], body: bytes) -> None:
-    """Sends the request.
-
-    Raises:
-        NotSent: it was not answered with success.
-    """
+    """Sends the request. Raises NotSent if it was not answered with success."""
     deadline = time.monotonic() + SECONDS
     backend = _Backend(deadline, free=hook.free)
     context = httpx.create_ssl_context() if hook.url.startswith("https") else None
@@ -130,11 +126,7 @@ class _Timed(httpcore.NetworkStream):
 
 
 def _left(deadline: float, timeout: float | None) -> float:
-    """The seconds for the next operation.
-
-    Raises:
-        ReadTimeout: there are none left.
-    """
+    """The seconds for the next operation. Raises ReadTimeout if there are none left."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise httpcore.ReadTimeout

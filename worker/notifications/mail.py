@@ -30,11 +30,7 @@ def sender(settings: Settings) -> str:
 
 
 def send(to: str, subject: str, text: str, html: str) -> None:
-    """Sends one message.
-
-    Raises:
-        NotSent: the mail server did not accept it.
-    """
+    """Sends one message. Raises NotSent if the mail server did not accept it."""
     settings = get_settings()
     if settings.smtp_url is None:
         raise NotSent(NOT_SET)

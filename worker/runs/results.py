@@ -117,11 +117,7 @@ class Builder:
     mark: str = ""
 
     def build(self, form: str) -> Path:
-        """The file that is the download of a form, in the run's folder.
-
-        Raises:
-            NoResult: it cannot be made.
-        """
+        """The file that is the download of a form, in the run's folder. Raises NoResult if it cannot be made."""
         check(self.run, form)
         try:
             if form in GGUF_FORMS:

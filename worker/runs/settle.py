@@ -89,11 +89,7 @@ class Settled:
 
     @property
     def readable(self) -> RunConfig:
-        """`config`, if the user may name all that it names.
-
-        Raises:
-            ConfigError: something is refused.
-        """
+        """`config`, if the user may name all that it names. Raises ConfigError if something is refused."""
         if self.refused:
             raise ConfigError(list(self.refused))
         return self.config
@@ -203,11 +199,7 @@ def is_text(config: RunConfig, field: str) -> bool:
 
 
 def text_of(field: str, path: Path) -> str:
-    """The content of the file of a setting, checked.
-
-    Raises:
-        ConfigError: the file cannot be read, or is invalid.
-    """
+    """The content of the file of a setting, checked. Raises ConfigError if the file cannot be read, or is invalid."""
     try:
         return _READERS[field](path)
     except (OSError, ValueError) as error:
@@ -231,11 +223,7 @@ def find_data(field: str, value: str, allowed: AllowedPaths) -> Dataset | Path |
 
 
 def find_model(value: str, allowed: AllowedPaths = EVERYTHING) -> Path | None:
-    """The model's folder or file on this machine; None for a hub id.
-
-    Raises:
-        ConfigError: the user may not read it.
-    """
+    """The model's folder or file on this machine; None for a hub id. Raises ConfigError if the user may not read it."""
     if problem := allowed.model(value):
         raise ConfigError([problem])
     return find_path(value)

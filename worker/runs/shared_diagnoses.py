@@ -64,11 +64,7 @@ def share(*, diagnosis: dict[str, Any], log: str, owner: str) -> SharedDiagnosis
 
 
 def get(diagnosis_id: str) -> SharedDiagnosis:
-    """The shared diagnosis with this id.
-
-    Raises:
-        DiagnosisNotFound: there is none.
-    """
+    """The shared diagnosis with this id. Raises DiagnosisNotFound if there is none."""
     shared = _read(_file(diagnosis_id)) if _ID.fullmatch(diagnosis_id) else None
     if shared is None:
         message = "does not exist, or was deleted."
@@ -77,11 +73,7 @@ def get(diagnosis_id: str) -> SharedDiagnosis:
 
 
 def delete(diagnosis_id: str) -> None:
-    """Deletes a shared diagnosis.
-
-    Raises:
-        DiagnosisNotFound: there is none.
-    """
+    """Deletes a shared diagnosis. Raises DiagnosisNotFound if there is none."""
     _file(get(diagnosis_id).id).unlink(missing_ok=True)
 
 

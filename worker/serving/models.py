@@ -134,11 +134,7 @@ def source(*, session: Session, name: str) -> Source:
 
 
 def run_of(*, session: Session, name: str) -> Run:
-    """The run of a model's name.
-
-    Raises:
-        NotServed: there is no such run.
-    """
+    """The run of a model's name. Raises NotServed if there is no such run."""
     try:
         return runs.get(session=session, run_id=name.partition(":")[0])
     except runs.RunNotFound:

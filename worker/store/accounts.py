@@ -110,11 +110,7 @@ def remove(*, session: Session, name: str) -> None:
 
 
 def get(*, session: Session, name: str) -> Account:
-    """The account of that name.
-
-    Raises:
-        AccountNotFound: there is none.
-    """
+    """The account of that name. Raises AccountNotFound if there is none."""
     missing = AccountNotFound(name, "does not exist.", "`lathe user list` lists all accounts.")
     return database.existing(session, Account, name, missing)
 

@@ -36,11 +36,7 @@ def create(*, session: Session, run_id: str, form: str, owner: str) -> Build:
 
 
 def get(*, session: Session, run_id: str, form: str) -> Build:
-    """The build of a form.
-
-    Raises:
-        BuildNotFound: there is none.
-    """
+    """The build of a form. Raises BuildNotFound if there is none."""
     if item := _find(session, run_id, form):
         return item
     raise BuildNotFound("form", form, "is not being built.", f"Start it: lathe export {run_id}, or the run's page.")

@@ -59,11 +59,7 @@ def add(
 
 
 def checked_events(events: Collection[str]) -> list[str]:
-    """The events in their usual order, each once.
-
-    Raises:
-        ChannelError: one is unknown, or there is none.
-    """
+    """The events in their usual order, each once. Raises ChannelError if one is unknown, or there is none."""
     names = [event.value for event in OFFERED]
     for event in events:
         if event not in names:
@@ -74,11 +70,7 @@ def checked_events(events: Collection[str]) -> list[str]:
 
 
 def get(*, session: Session, channel_id: str) -> NotificationChannel:
-    """The channel with this id.
-
-    Raises:
-        ChannelNotFound: there is none.
-    """
+    """The channel with this id. Raises ChannelNotFound if there is none."""
     missing = ChannelNotFound("channel", channel_id[:40], "does not exist.", "`lathe notify list` lists yours.")
     return database.existing(session, NotificationChannel, channel_id, missing)
 
@@ -97,11 +89,7 @@ def set_events(*, session: Session, channel_id: str, events: Collection[str]) ->
 
 
 def remove(*, session: Session, channel_id: str) -> None:
-    """Removes a channel with the messages that it has not got yet.
-
-    Raises:
-        ChannelNotFound: there is none.
-    """
+    """Removes a channel with the messages that it has not got yet. Raises ChannelNotFound if there is none."""
     session.delete(get(session=session, channel_id=channel_id))
 
 

@@ -248,11 +248,7 @@ def _sqlite_begin(connection: Connection) -> None:
 
 
 def existing(session: Session, table: type[T], key: str, missing: Exception) -> T:
-    """The row with this key.
-
-    Raises:
-        missing: there is none.
-    """
+    """The row with this key. Raises missing if there is none."""
     row = session.get(table, key)
     if row is None:
         raise missing

@@ -98,11 +98,7 @@ def finish(
 
 
 def request_stop(*, session: Session, evaluation_id: str) -> Evaluation:
-    """Stops a queued evaluation, and asks a running one to stop.
-
-    Raises:
-        EvaluationEnded: it has ended.
-    """
+    """Stops a queued evaluation, and asks a running one to stop. Raises EvaluationEnded if it has ended."""
     item = get(session=session, evaluation_id=evaluation_id)
     if EVALUATION.request_stop(session, item):
         return item

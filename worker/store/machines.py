@@ -133,11 +133,7 @@ def cordon(*, session: Session, host: str, reason: str) -> None:
 
 
 def uncordon(*, session: Session, host: str) -> None:
-    """Takes a machine back and forgets its failures.
-
-    Raises:
-        NotCordoned: it is not put aside.
-    """
+    """Takes a machine back and forgets its failures. Raises NotCordoned if it is not put aside."""
     if session.get(Cordon, host) is None:
         known = ", ".join(sorted(cordoned(session=session))) or "none"
         raise NotCordoned("machine", host, "is not put aside.", f"Machines that are put aside: {known}.")

@@ -31,11 +31,7 @@ class BadPromptSet(UserError):  # noqa: N818
 
 
 def get(*, session: Session, set_id: str) -> PromptSet:
-    """One prompt set.
-
-    Raises:
-        PromptSetNotFound: there is none.
-    """
+    """One prompt set. Raises PromptSetNotFound if there is none."""
     missing = PromptSetNotFound("prompt set", set_id, "does not exist.", "The page Playground lists all prompt sets.")
     return database.existing(session, PromptSet, set_id, missing)
 
@@ -89,11 +85,7 @@ def keep_answers(*, session: Session, set_id: str, model: str, answers: list[dic
 
 
 def ask_every_result(*, session: Session, set_id: str, every_result: bool) -> PromptSet:
-    """Sets whether every new result is asked the set.
-
-    Raises:
-        PromptSetNotFound: there is no such set.
-    """
+    """Sets whether every new result is asked the set. Raises PromptSetNotFound if there is no such set."""
     found = get(session=session, set_id=set_id)
     found.every_result = every_result
     session.add(found)
@@ -126,11 +118,7 @@ def ask_new_result(*, session: Session, run: Run) -> None:
 
 
 def delete(*, session: Session, set_id: str) -> None:
-    """Deletes a set with its answers.
-
-    Raises:
-        PromptSetNotFound: there is no such set.
-    """
+    """Deletes a set with its answers. Raises PromptSetNotFound if there is no such set."""
     session.delete(get(session=session, set_id=set_id))
 
 

@@ -273,11 +273,7 @@ def delete(*, session: Session, run_id: str) -> None:
 
 
 def locked(*, session: Session, run_id: str) -> Run:
-    """The run, locked against other writers until the session ends.
-
-    Raises:
-        RunNotFound: there is no such run.
-    """
+    """The run, locked against other writers until the session ends. Raises RunNotFound if there is no such run."""
     found = get(session=session, run_id=run_id)
     session.refresh(found, with_for_update=True)
     return found

@@ -38,11 +38,7 @@ def create(*, session: Session, models: list[str], owner: str) -> ServedModel:
 
 
 def get(*, session: Session, served_id: str) -> ServedModel:
-    """One served model.
-
-    Raises:
-        ServedNotFound: there is none.
-    """
+    """One served model. Raises ServedNotFound if there is none."""
     missing = ServedNotFound("served model", served_id, "does not exist.", "The page Playground starts one.")
     return database.existing(session, ServedModel, served_id, missing)
 

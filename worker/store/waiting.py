@@ -70,11 +70,7 @@ def unpause(*, session: Session) -> None:
 
 
 def hold(*, session: Session, run_id: str, held: bool) -> Run:
-    """Holds a queued run, or releases it.
-
-    Raises:
-        NotWaiting: it is not queued.
-    """
+    """Holds a queued run, or releases it. Raises NotWaiting if it is not queued."""
     run = _waiting_run(session, run_id)
     if run.held != held:
         run.held = held

@@ -93,11 +93,7 @@ class Kind(Generic[T]):
         return self.change(session, *self.current(key), **_lease(holder, lease_seconds), **values) is not None
 
     def check(self, session: Session, key: Key, *, holder: str) -> T:
-        """The row, if `holder` holds this attempt.
-
-        Raises:
-            LeaseLost: it does not.
-        """
+        """The row, if `holder` holds this attempt. Raises LeaseLost if it does not."""
         row = session.exec(select(self._table).where(*self.current(key), self._table.holder == holder)).one_or_none()
         return self._own(row, key, holder)
 

@@ -20,11 +20,7 @@ class RunDisk:
         self.full: FullDisk | None = None  # once it was found to be full
 
     def begin(self) -> None:
-        """Checks that there is space to train, and allocates the reserve.
-
-        Raises:
-            OSError: the disk is full.
-        """
+        """Checks that there is space to train, and allocates the reserve. Raises OSError if the disk is full."""
         if shutil.disk_usage(self._run_dir).free < full_disk.MIN_FREE_BYTES:
             raise OSError(
                 errno.ENOSPC, f"A run needs {byte_size(full_disk.MIN_FREE_BYTES)} of free disk space to start"

@@ -190,11 +190,7 @@ class Supervisor:
             return runs.get(session=session, run_id=self._run_id)
 
     def _config(self, run: Run) -> RunConfig:
-        """The run's configuration for the training process.
-
-        Raises:
-            ConfigError: its data was deleted.
-        """
+        """The run's configuration for the training process. Raises ConfigError if its data was deleted."""
         with database.read() as session:
             changed = run.stepped_down | run.placed
             return resolve(stepped_down(run.asked, changed), session)
@@ -204,11 +200,7 @@ class Supervisor:
             return lineage_of(session=session, run=run)
 
     def _start(self, run: Run, config: RunConfig) -> TrainingProcess:
-        """Starts the training process.
-
-        Raises:
-            OSError: the disk is full, or the process cannot be started.
-        """
+        """Starts the training process. Raises OSError if the disk is full, or the process cannot be started."""
         self._disk.begin()
         token_stores.make_room()
         write_whole(self._run_dir / CONFIG_FILE, config.model_dump_json(indent=2))
@@ -260,11 +252,7 @@ class Supervisor:
         return verdict
 
     def _close(self, verdict: Verdict) -> None:
-        """Stores the verdict and frees the devices.
-
-        Raises:
-            LeaseLost: another process holds the run.
-        """
+        """Stores the verdict and frees the devices. Raises LeaseLost if another process holds the run."""
         log.info("attempt %d of run %s: %s. %s", self._attempt, self._run_id, verdict.status.value, verdict.reason)
         self._disk.end()
         self._files.finish(lambda: self._lease.try_once(self._beat))

@@ -37,11 +37,7 @@ def parse_sweep(values: Any) -> SweepSpec:
 
 
 def read_sweep(path: Path) -> SweepSpec:
-    """The sweep in a YAML or JSON file.
-
-    Raises:
-        ConfigError: the file cannot be read, or a field is wrong.
-    """
+    """The sweep in a YAML or JSON file. Raises ConfigError if the file cannot be read, or a field is wrong."""
     try:
         values = yaml_text.load(path.read_text(encoding="utf-8"))
     except (OSError, yaml_text.YamlTextError, UnicodeDecodeError) as error:

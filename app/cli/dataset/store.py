@@ -17,11 +17,7 @@ _SHOWN = 2000  # characters of a value
 
 
 def add(files: tuple[Path, ...], name: str | None, columns: str | None, *, as_json: bool) -> None:
-    """Imports a file, or several as one data set.
-
-    Raises:
-        DataError: the file has errors; nothing is stored.
-    """
+    """Imports a file, or several as one data set. Raises DataError if the file has errors; nothing is stored."""
     if len(files) > 1 and name:
         raise click.UsageError("--name works with one file only; several files are named after their names.")
     values = sent_files.upload(connect(), "/api/datasets", *files, name=name or files[0].name, columns=columns)
@@ -40,11 +36,7 @@ def listing(search: str, limit: int, *, as_json: bool) -> None:
 
 
 def show(dataset_id: str, *, as_json: bool) -> None:
-    """Prints one data set.
-
-    Raises:
-        DatasetNotFound: no data set has this id.
-    """
+    """Prints one data set. Raises DatasetNotFound if no data set has this id."""
     values = connect().get(path_of("datasets", dataset_id))
     click.echo(json.dumps(values) if as_json else page(values))
 

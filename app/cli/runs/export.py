@@ -42,11 +42,7 @@ class Form:
 
     @classmethod
     def of(cls, *, merged: bool, gguf: bool, kind: GgufType | None, adapter: bool) -> "Form":
-        """The form that the options name.
-
-        Raises:
-            CommandError: they do not go together.
-        """
+        """The form that the options name. Raises CommandError if they do not go together."""
         if not gguf and (kind or adapter):
             raise CommandError("--type" if kind else "--adapter", kind, "is for GGUF files.", "Add --gguf.")
         if adapter and (kind or merged):
@@ -153,11 +149,7 @@ def archive_run(run_id: str, output: Path, *, force: bool, as_json: bool) -> Non
 
 
 def restore_run(archive_file: Path, *, as_json: bool) -> None:
-    """Imports the run in an archive.
-
-    Raises:
-        CommandError: the file is not the archive of a run.
-    """
+    """Imports the run in an archive. Raises CommandError if the file is not the archive of a run."""
     try:
         restored = sent_files.upload(connect(), "/api/archives", archive_file)
     except UserError as error:

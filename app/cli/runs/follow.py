@@ -118,11 +118,7 @@ class Snapshot:
 
 
 def read(run_id: str, after_event: int) -> Snapshot:
-    """Reads a run and the events after `after_event`.
-
-    Raises:
-        RunNotFound: the run was deleted.
-    """
+    """Reads a run and the events after `after_event`. Raises RunNotFound if the run was deleted."""
     client = connect()
     run = client.get(path_of("runs", run_id))  # before the events: an ended run has no later ones
     page = client.get(path_of("runs", run_id, "/events"), after=after_event)

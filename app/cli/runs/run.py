@@ -85,11 +85,7 @@ def like_result(folder: Path, overrides: dict[str, Any]) -> RunConfig:
 
 
 def stop(run_id: str, *, as_json: bool) -> None:
-    """Requests a run to stop.
-
-    Raises:
-        RunNotFound, NotRunning: it does not exist, or has ended.
-    """
+    """Requests a run to stop. Raises RunNotFound or NotRunning if it does not exist, or has ended."""
     stopped = connect().send("POST", path_of("runs", run_id, "/stop"))
     if as_json:
         click.echo(json.dumps(stopped))

@@ -48,11 +48,7 @@ def listing(status: str | None, search: str, group: str, limit: int, *, as_json:
 
 
 def show(run_id: str, *, as_json: bool) -> None:
-    """Prints one run.
-
-    Raises:
-        RunNotFound, ServerError: no run has this id.
-    """
+    """Prints one run. Raises RunNotFound or ServerError if no run has this id."""
     values = connect().get(path_of("runs", run_id))
     click.echo(json.dumps(values) if as_json else page(values, time.time()))
 

@@ -129,11 +129,7 @@ class Comparison:
     groups: list[RunGroup] = field(default_factory=list)
 
     def complete(self) -> "Comparison":
-        """The comparison itself.
-
-        Raises:
-            RunNotFound: an id is of no run; has a problem for each.
-        """
+        """The comparison itself. Raises RunNotFound if an id is of no run; has a problem for each."""
         if self.missing:
             first, *others = [error.problem for error in self.missing]
             raise RunNotFound(first.field, first.value, first.message, first.fix, *others)
@@ -169,11 +165,7 @@ def compare(session: Session, ids: Sequence[str], *, all_settings: bool = False,
 
 
 def check_number(ids: Sequence[str]) -> None:
-    """Checks that one comparison can show so many runs.
-
-    Raises:
-        TooManyRuns: there are more than 50.
-    """
+    """Checks that one comparison can show so many runs. Raises TooManyRuns if there are more than 50."""
     if len(ids) > MOST_RUNS:
         fix = f"Compare at most {MOST_RUNS} runs at once."
         raise TooManyRuns("runs", f"{len(ids)} ids", "are too many for one comparison.", fix)

@@ -199,11 +199,7 @@ def _against(item: Evaluation, other: Evaluation) -> Against:
 
 
 def show(session: Session, evaluation_id: str) -> EvaluationAnswer:
-    """One evaluation, compared with the one that `baseline` chooses.
-
-    Raises:
-        EvaluationNotFound: none has this id.
-    """
+    """One evaluation, compared with the one that `baseline` chooses. Raises EvaluationNotFound if none has this id."""
     item = evaluations.get(session=session, evaluation_id=evaluation_id)
     return document(item, baseline(item, evaluations.of_run(session=session, run_id=item.run_id)))
 

@@ -37,11 +37,7 @@ class SamplePart(Document):
 
 
 def part(session: Session, run_id: str, wanted: Wanted, *, offset: int, limit: int) -> SamplePart:
-    """A part of the samples wanted.
-
-    Raises:
-        RunNotFound: no run has this id.
-    """
+    """A part of the samples wanted. Raises RunNotFound if no run has this id."""
     run = runs.get(session=session, run_id=run_id)
     groups, total = samples.groups(session=session, run_id=run.id, wanted=wanted, offset=offset, limit=limit)
     steps = samples.steps(session=session, run_id=run.id)

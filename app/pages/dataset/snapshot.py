@@ -73,11 +73,7 @@ def preview(item: Dataset, mapping: dict[str, str], kind: str) -> list[Row]:
 
 
 def rows(item: Dataset, view: ViewState) -> list[Row]:
-    """The page of rows that contains the view's row.
-
-    Raises:
-        DataError: they are out of reach, or cannot be read.
-    """
+    """The page of rows that contains the view's row. Raises DataError if they are out of reach, or cannot be read."""
     row_pages.prepare(datasets.path_of(item))
     return [_whole(item, view, row) for row in _page(item, first_row(view), PAGE_ROWS)]
 

@@ -142,11 +142,7 @@ def sweep_started(*typed: Any) -> list[Any]:
 
 
 def _spec(typed: tuple[Any, ...]) -> SweepSpec:
-    """The sweep of the form's values, in the order of `typed` in `build`.
-
-    Raises:
-        ConfigError: a field is wrong.
-    """
+    """The sweep of the form's values, in the order of `typed` in `build`. Raises ConfigError if a field is wrong."""
     configuration, method, *others = typed
     lines, given = others[: 2 * _ROWS], others[2 * _ROWS :]
     varied = [(str(name or ""), str(text or "")) for name, text in zip(lines[::2], lines[1::2], strict=True)]

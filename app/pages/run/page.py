@@ -25,11 +25,7 @@ _LIVE_SECONDS, _ENDED_SECONDS = 2.0, 10.0
 
 
 def shown(query: QueryParams) -> Context:
-    """The run in the address with all that its page shows of it.
-
-    Raises:
-        MissingError: there is no such run.
-    """
+    """The run in the address with all that its page shows of it. Raises MissingError if there is no such run."""
     run_id = query.get("id", "")
     try:
         now = snapshot.read(run_id)

@@ -40,11 +40,7 @@ _comparisons: TimedCache[tuple[str, int], dict[str, Any] | None] = TimedCache(se
 
 
 def read(run_id: str) -> Snapshot:
-    """The run now.
-
-    Raises:
-        RunNotFound: no run has this id.
-    """
+    """The run now. Raises RunNotFound if no run has this id."""
     with database.read() as session:
         run = runs.get(session=session, run_id=run_id)
         latest = series.latest(session=session, run_id=run.id)

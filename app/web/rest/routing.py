@@ -101,11 +101,7 @@ def _check_names(given: Mapping[str, str], names: Sequence[str]) -> None:
 
 class _Request(Request):
     async def json(self) -> Any:
-        """The body.
-
-        Raises:
-            JSONDecodeError: it is not valid JSON, or beyond a limit; FastAPI expects this class.
-        """
+        """The body. Raises JSONDecodeError if it is not valid JSON, or beyond a limit; FastAPI expects this class."""
         body = await self.body()
         try:
             return json_text.load(body)
@@ -121,11 +117,7 @@ def sends(media: str, description: str) -> dict[str, Any]:
 
 
 def settings_object(values: Any) -> dict[str, Any]:
-    """The body of a request that has to be an object of settings.
-
-    Raises:
-        ConfigError: it is something else.
-    """
+    """The body of a request that has to be an object of settings. Raises ConfigError if it is something else."""
     if isinstance(values, dict):
         return values
     fix = 'Send the settings, for example {"model": "Qwen/Qwen3-0.6B", "data": "0123456789abcdef"}.'

@@ -51,11 +51,7 @@ def write_meeting(run_dir: Path, meeting: Meeting) -> None:
 
 
 def read_meeting(run_dir: Path, attempt: int) -> Meeting:
-    """The meeting of `attempt`.
-
-    Raises:
-        UserError: the first machine's file is not visible here.
-    """
+    """The meeting of `attempt`. Raises UserError if the first machine's file is not visible here."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while time.monotonic() < deadline:
         meeting = _read(run_dir / MACHINES_FILE)

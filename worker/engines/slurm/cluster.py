@@ -147,11 +147,7 @@ class Cluster:
 
 
 def pools() -> list[Pool]:
-    """The partitions, with the number of nodes in each state.
-
-    Raises:
-        SlurmError: Slurm does not answer.
-    """
+    """The partitions, with the number of nodes in each state. Raises SlurmError if Slurm does not answer."""
     found: dict[str, Pool] = {}
     for line in call(["sinfo", "--noheader", "--format=%P|%D|%T|%l|%G"]).splitlines():
         name, nodes, state, limit, gres = (line.strip().split("|") + [""] * 5)[:5]
@@ -164,11 +160,7 @@ def pools() -> list[Pool]:
 
 
 def nodes() -> set[str]:
-    """The names of all nodes.
-
-    Raises:
-        SlurmError: Slurm does not answer.
-    """
+    """The names of all nodes. Raises SlurmError if Slurm does not answer."""
     return set(call(["sinfo", "--noheader", "--Node", "--format=%N"]).split())
 
 

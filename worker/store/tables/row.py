@@ -75,11 +75,7 @@ class Row(SQLModel):
         _checker(cls).model_validate(values)
 
     def require(self, *names: str) -> None:
-        """Does nothing if these columns (by default all) could be read.
-
-        Raises:
-            DamagedRow: one could not.
-        """
+        """Does nothing if these columns (by default all) could be read. Raises DamagedRow if one could not."""
         if _causes(self).keys() & set(names or _causes(self)):
             raise DamagedRow("row", self.named, f"is damaged: {self.damage} cannot be read.", _FIX)
 

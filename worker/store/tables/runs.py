@@ -165,20 +165,12 @@ class Run(Held, table=True):
 
     @property
     def asked(self) -> RunConfig:
-        """Its configuration.
-
-        Raises:
-            DamagedRow, ConfigError: it is no valid one.
-        """
+        """Its configuration. Raises DamagedRow or ConfigError if it is no valid one."""
         return self._configuration(self.config)
 
     @property
     def used(self) -> RunConfig:
-        """Its `settings` as a configuration.
-
-        Raises:
-            DamagedRow, ConfigError: they are no valid one.
-        """
+        """Its `settings` as a configuration. Raises DamagedRow or ConfigError if they are no valid one."""
         return self._configuration(self.settings)
 
     def obstacle(self) -> str:
