@@ -3,12 +3,13 @@
     python -m benchmarks.chaos [--minutes 10] [--faults N] [--seed N] [--database postgresql] [--broker redis] [--json]
 
 The web server, the queue server and three workers with one device each run in a temporary folder. Most runs train with light
-ranks (benchmarks/chaos/ranks.py), which write real records and checkpoints; one run at a time trains a real model. At the end
-every step of every run must be stored once, with the same loss as without faults. Exits with 1 if anything is lost, doubled or
-left over. The same seed produces the same faults in the same order.
+ranks (benchmarks/chaos/ranks.py), which write real records and checkpoints; one run at a time trains a real model: by sft, grpo
+and distill in turn. At the end every step of every run must be stored once, with the same values and samples as without faults.
+Exits with 1 if anything is lost, doubled or left over. The same seed produces the same faults in the same order.
 """
 
 import argparse
+import itertools
 import json
 import random
 import signal
@@ -22,7 +23,7 @@ from typing import Any
 from sqlmodel import col, select
 
 from benchmarks.chaos.faults import Fault, Injector, plan
-from benchmarks.chaos.findings import Findings, Losses, attempts, check_jobs, check_leftovers, check_runs, losses
+from benchmarks.chaos.findings import Curves, Findings, attempts, check_jobs, check_leftovers, check_runs, curves
 from benchmarks.chaos.installation import Installation, installation
 from benchmarks.chaos.supervisor import LIGHT, REAL
 from worker.store import database
@@ -34,6 +35,12 @@ LOOK_SECONDS = 0.2
 VICTIM_SECONDS = 30.0  # how long a fault waits for a target
 SETTLE_SECONDS = 300.0  # for the runs that are active at the last fault
 REAL_RUN = {"max_steps": 40, "save_steps": 5, "eval_split": 0, "max_length": 64, "micro_batch_size": 2, "seed": 1}
+_SAMPLED = {"max_completion_length": 12, "max_length": 256, "micro_batch_size": 8, "learning_rate": 0.001}
+REAL_TASKS: dict[str, dict[str, Any]] = {
+    "sft": {},
+    "grpo": _SAMPLED | {"rewards": "city", "num_generations": 4, "num_iterations": 2, "baseline_prompts": 4},
+    "distill": _SAMPLED | {"max_steps": 20},  # the teacher is the first run
+}
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 _UNENDED = (Status.QUEUED, Status.RUNNING)
 
@@ -75,16 +82,19 @@ class Chaos:
     _submitted: int = 0
     _missed: int = 0
     _data: str = str(DATA)
-    _undisturbed: Losses = field(default_factory=dict)
+    _undisturbed: dict[str, Curves] = field(default_factory=dict)
+    _teacher: str = ""
 
     def __post_init__(self) -> None:
         self.injector = Injector(self.installation)
         self._chance = random.Random(self.seed + 1)
+        self._tasks = itertools.cycle(REAL_TASKS)
 
     def run(self, seconds: float, faults: int | None, mean_pause: float) -> dict[str, Any]:
         """Injects faults for `seconds` or until `faults`, lets the runs finish, stops everything and returns the findings."""
         if self.real:
-            self._undisturbed = self._train_undisturbed()
+            for task in REAL_TASKS:
+                self._train_undisturbed(task)
         began = time.monotonic()
         for fault in plan(self.seed, mean_pause, slurm=self.installation.cluster is not None):
             over = time.monotonic() - began > seconds if faults is None else self._tried >= faults
@@ -106,16 +116,17 @@ class Chaos:
     def _tried(self) -> int:
         return sum(self.injector.made.values()) + self._missed
 
-    def _train_undisturbed(self) -> Losses:
-        """Returns the losses of a real training run without faults."""
+    def _train_undisturbed(self, task: str) -> None:
+        """Keeps the curves of a real training run without faults; the first run teaches those that distill."""
         run_id = ""
         while not run_id:
-            run_id = self._submit(REAL) or ""
-        while not self._statuses()[Status.FINISHED]:
+            run_id = self._submit(f"{REAL}-{task}") or ""
+        while self._under_way():
             self._wait(LOOK_SECONDS)
-            if self._statuses()[Status.FAILED]:
-                raise SystemExit(f"Run {run_id} failed before the first fault.")
-        return losses(run_id)
+        if self._statuses()[Status.FAILED]:
+            raise SystemExit(f"Run {run_id} failed before the first fault.")
+        self._undisturbed[task] = curves(run_id)
+        self._teacher = self._teacher or run_id
 
     def _make(self, fault: Fault, began: float) -> None:
         """Injects the fault as soon as it has a target."""
@@ -144,7 +155,7 @@ class Chaos:
         """Submits a run if a worker has none, no run is queued, or no real training runs."""
         under_way = self._under_way()
         if self.real and not any(name.startswith(REAL) for name in under_way):
-            self._submit(REAL)
+            self._submit(f"{REAL}-{next(self._tasks)}")
         elif len(under_way) <= len(self.installation.workers):
             self._submit(LIGHT)
 
@@ -156,7 +167,7 @@ class Chaos:
         ranks = {"num_processes": 2, "strategy": "ddp"} if number % 2 else {}
         light = {"seed": number} | steps | ranks | self._machines(number)
         config: dict[str, Any] = {"name": f"{kind}-{number}", "model": str(STARTER), "data": self._data}
-        config |= light if kind == LIGHT else REAL_RUN
+        config |= light if kind == LIGHT else self._real_run(kind.removeprefix(f"{REAL}-"))
         run_id = self.installation.submit(config)
         if run_id:
             self.accepted.add(run_id)
@@ -165,6 +176,11 @@ class Chaos:
                     "data"
                 ]  # the stored data set, so that it is not imported again
         return run_id
+
+    def _real_run(self, task: str) -> dict[str, Any]:
+        code = {"reward_code": (STARTER / "rewards.py").read_text()} if task == "grpo" else {}
+        teacher = {"teacher": self._teacher} if task == "distill" else {}
+        return REAL_RUN | {"task": task} | REAL_TASKS[task] | code | teacher
 
     def _machines(self, number: int) -> dict[str, Any]:
         """Spreads every second of the runs with two ranks over two nodes, if there are nodes."""

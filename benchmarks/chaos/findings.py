@@ -2,6 +2,7 @@
 
 import statistics
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,9 +21,10 @@ from training.run_folder.paths import ARCHIVE_FILE, EVENTS_FILE
 from worker.settings import Settings
 from worker.store import database
 from worker.store.metrics import WHOLE_RUN
-from worker.store.tables import Attempt, DeviceLease, Metric, Run, RunEvent, Status
+from worker.store.tables import Attempt, DeviceLease, Metric, Run, RunEvent, Sample, Status
 
-Losses = dict[int, float | None]
+Curves = dict[tuple[str, int], float | None]  # by name and step
+_METRICS = ("loss", "reward", "grad_norm")
 _UNFINISHED_FILES = ("*.part", "*.tmp")
 _END_SECONDS = 20.0  # for processes that received a signal to end
 
@@ -42,9 +44,9 @@ class Findings:
         return not (self.lost or self.doubled or self.left_over)
 
 
-def check_runs(runs_dir: Path, accepted: set[str], undisturbed: Losses, findings: Findings) -> None:
+def check_runs(runs_dir: Path, accepted: set[str], undisturbed: dict[str, Curves], findings: Findings) -> None:
     """Compares every run with an undisturbed one. `accepted` are the ids that the web server returned, `undisturbed` the
-    losses of a real training run without faults."""
+    curves of a real training run without faults, by its task."""
     with database.read() as session:
         all_runs = list(session.exec(select(Run).order_by(col(Run.id))))
     findings.lost += [f"{run_id}: was accepted but is missing" for run_id in accepted - {run.id for run in all_runs}]
@@ -55,47 +57,52 @@ def check_runs(runs_dir: Path, accepted: set[str], undisturbed: Losses, findings
             reason = f"attempt {run.attempt}, step {run.step} {(run.error or {}).get('message', '')}"
             findings.lost.append(f"{run.id} ({run.name}): {run.status.value}, {reason}")
             continue
-        expected, state = _expected(run) if run.name.startswith(LIGHT) else (undisturbed, "")
+        task = run.config["task"]
+        expected, state = _expected(run) if run.name.startswith(LIGHT) else (undisturbed.get(task, {}), "")
         _check_steps(run, folder, expected, findings)
         _check_result(run, folder, state, findings)
-        trained += len(expected) * _seconds_of_step(folder)
+        trained += sum(name == "loss" for name, _ in expected) * _seconds_of_step(folder)
         spent += (run.finished_at or 0) - (run.started_at or 0)
     findings.effective_percent = round(100 * trained / spent, 1) if spent else 0.0
 
 
-def losses(run_id: str) -> Losses:
-    """Returns the loss of every stored step."""
-    series = select(Metric.step, Metric.value).where(
-        Metric.run_id == run_id, Metric.name == "loss", Metric.rank == WHOLE_RUN
+def curves(run_id: str) -> Curves:
+    """Returns the loss, reward and gradient norm of every stored step, and a checksum of each stored sample's text and score."""
+    metrics = select(Metric.name, Metric.step, Metric.value).where(
+        Metric.run_id == run_id, col(Metric.name).in_(_METRICS), Metric.rank == WHOLE_RUN
     )
+    samples = select(Sample.step, Sample.sample, Sample.text, Sample.reward).where(Sample.run_id == run_id)
     with database.read() as session:
-        return dict(session.exec(series).all())
+        values: Curves = {(name, step): value for name, step, value in session.exec(metrics)}
+        for step, number, text, reward in session.exec(samples):
+            values[f"sample {number}", step] = zlib.crc32(f"{text} {reward}".encode())
+    return values
 
 
-def _expected(run: Run) -> tuple[Losses, str]:
+def _expected(run: Run) -> tuple[Curves, str]:
     """Returns the expected losses and last state of a light run."""
     config, state = RunConfig.model_validate(run.config), ""
-    losses_by_step: Losses = {}
+    values: Curves = {}
     for step, state in states(config.seed, 1, config.max_steps or 1):
-        losses_by_step[step] = loss_of(state)
-    return losses_by_step, state
+        values["loss", step] = loss_of(state)
+    return values, state
 
 
-def _check_steps(run: Run, folder: Path, expected: Losses, findings: Findings) -> None:
-    stored_losses = losses(run.id)
-    missing, more = sorted(expected.keys() - stored_losses.keys()), sorted(stored_losses.keys() - expected.keys())
-    other = [step for step in expected if step in stored_losses and stored_losses[step] != expected[step]]
+def _check_steps(run: Run, folder: Path, expected: Curves, findings: Findings) -> None:
+    stored = curves(run.id)
+    missing, more = sorted(expected.keys() - stored.keys()), sorted(stored.keys() - expected.keys())
+    other = [key for key in expected if key in stored and stored[key] != expected[key]]
     if missing or more or other:
-        message = f"missing steps {missing[:5]}, unexpected steps {more[:5]}, steps with another loss {other[:5]}"
+        message = f"missing steps {missing[:5]}, unexpected steps {more[:5]}, steps with another value {other[:5]}"
         findings.lost.append(f"{run.id} ({run.name}): {message}")
     if (folder / DOUBLED_FILE).exists():
         findings.doubled.append(f"{run.id} ({run.name}): {(folder / DOUBLED_FILE).read_text().strip()}")
     if overlap := _overlap(folder):
         findings.doubled.append(f"{run.id} ({run.name}): {overlap}")
-    stored, written = _stored_checkpoints(run.id), sum(isinstance(e, CheckpointSaved) for e in _records(folder))
-    if stored != written:
-        message = f"{stored} of {written} checkpoint records are stored"
-        (findings.doubled if stored > written else findings.lost).append(f"{run.id} ({run.name}): {message}")
+    kept, written = _stored_checkpoints(run.id), sum(isinstance(e, CheckpointSaved) for e in _records(folder))
+    if kept != written:
+        message = f"{kept} of {written} checkpoint records are stored"
+        (findings.doubled if kept > written else findings.lost).append(f"{run.id} ({run.name}): {message}")
 
 
 def _overlap(folder: Path) -> str:

@@ -106,13 +106,13 @@ def test_an_undisturbed_run_has_no_findings(finished: tuple[str, Path]) -> None:
 def test_a_missing_step_counts_as_lost(finished: tuple[str, Path]) -> None:
     with database.write() as session:
         session.delete(session.get_one(Metric, (finished[0], "loss", -1, 5)))
-    assert "missing steps [5]" in check().lost[0]
+    assert "missing steps [('loss', 5)]" in check().lost[0]
 
 
-def test_a_step_with_another_loss_counts_as_lost(finished: tuple[str, Path]) -> None:
+def test_a_step_with_another_value_counts_as_lost(finished: tuple[str, Path]) -> None:
     with database.write() as session:
         session.get_one(Metric, (finished[0], "loss", -1, 5)).value = 0.5
-    assert "steps with another loss [5]" in check().lost[0]
+    assert "steps with another value [('loss', 5)]" in check().lost[0]
 
 
 def test_a_different_result_counts_as_lost(finished: tuple[str, Path]) -> None:
