@@ -208,7 +208,7 @@ def evaluations(run_id: str, as_json: bool) -> None:
 )
 @json_option
 def samples(run_id: str, as_json: bool, **wanted: Any) -> None:
-    """Show the samples that a run of task grpo drew, with their rewards, the last step first."""
+    """Show the samples that a run of task grpo or distill drew, with their scores, the last step first."""
     from app.cli import samples as cli_samples
 
     cli_samples.samples(run_id, as_json=as_json, **wanted)

@@ -96,13 +96,12 @@ _mixtures = Applies("data", "several data sets with weights", lambda values: has
 _plateau = _to("lr_scheduler", Scheduler.REDUCE_ON_PLATEAU)
 _moments = _to_all_but("optimizer", *(one for one in OptimizerName if not one.has_betas))
 
-SAMPLING = ("max_completion_length", "temperature", "baseline_prompts")
+SAMPLING = ("max_completion_length", "temperature", "baseline_prompts", "stop_after_baseline")
 """Settings of tasks that train on samples of the model itself."""
 REWARDS = (
     "rewards",
     "reward_code",
     "num_generations",
-    "stop_after_baseline",
     "num_iterations",
     "policy_loss",
     "importance_sampling_level",

@@ -165,7 +165,7 @@ class RunConfig(BaseModel):
     max_completion_length: int = setting(512, "grpo, distill: maximum length of a sample in tokens.", Group.MODEL, ge=1, le=1_048_576)
     temperature: float = setting(1.0, "grpo, distill: temperature of sampling. Below 1 the samples differ less.", Group.MODEL, label="Sampling temperature", advanced=True, gt=0, le=10)
     baseline_prompts: int = setting(16, "grpo, distill: prompts for which the untrained model draws samples before the first step. If nothing can be learned from them, the run says why (grpo: and ends). 0: none.", Group.MODEL, ge=0, le=4096)
-    stop_after_baseline: bool = setting(False, "grpo: stop after these samples, so that you can read them. Resume trains.", Group.MODEL)
+    stop_after_baseline: bool = setting(False, "grpo, distill: stop after these samples, so that you can read them. Resume trains.", Group.MODEL)
     teacher: Text = setting(None, "distill: the model whose probabilities this one learns: a model folder, a hub id, the folder of an adapter, or the id of a run, whose result it is then. It needs the same tokenizer.", Group.MODEL)
     teacher_quantization: Quantization = setting(Quantization.NONE, "distill: format of the teacher's weights: 4bit (NF4) takes 1/8 of the memory of fp32, 8bit (LLM.int8) 1/4.", Group.MODEL, advanced=True)
 

@@ -112,6 +112,15 @@ def reduce_over_ranks(tensor: torch.Tensor, operation: Any = dist.ReduceOp.SUM) 
     return tensor
 
 
+def gathered(value: Any) -> list[Any]:
+    """The values of all ranks, in their order. A collective."""
+    values = [value]
+    if several_ranks():
+        values = [None] * dist.get_world_size()
+        dist.all_gather_object(values, value)
+    return values
+
+
 @contextmanager
 def main_rank_works(name: str) -> Iterator[bool]:
     """A context for long work of rank 0; yields True on rank 0. The other ranks wait for it when they leave the context.

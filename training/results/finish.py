@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from training.checkpointing.contents import refuse
@@ -18,7 +17,7 @@ from training.errors import StopRequested
 from training.models.loading import DTYPES
 from training.models.lora_init import export_plain_lora
 from training.ranks import sequence_parallel
-from training.ranks.distributed import local_machine, main_rank_works
+from training.ranks.distributed import gathered, local_machine, main_rank_works
 from training.ranks.stopping import StopSignal
 from training.reports.report import Report, peak_bytes, used_bytes
 from training.results.answers import Compared, compare, write_records
@@ -59,8 +58,8 @@ def summarize(
 ) -> dict[str, Any]:
     """Returns the summary of a finished run. A collective, since each rank adds its memory."""
     trainable, total = parameters
-    ranks = _gather({"before_bytes": trainer.memory_before} | memory)
-    energy = [rank["joules"] for rank in _gather({"joules": trainer.context.report.joules()})]
+    ranks = gathered({"before_bytes": trainer.memory_before} | memory)
+    energy = [rank["joules"] for rank in gathered({"joules": trainer.context.report.joules()})]
     return {
         "trainable_parameters": trainable,
         "total_parameters": total,
@@ -209,14 +208,6 @@ def _note_on_failure(report: Report, consequence: str, unless: type[Exception] |
         raise
     except Exception as error:
         report.warn(f"{consequence} {error} {getattr(error, 'fix', '')}".strip())
-
-
-def _gather(values: dict[str, Any]) -> list[dict[str, Any]]:
-    if not dist.is_initialized():
-        return [values]
-    everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, values)
-    return everyone
 
 
 def _last_logged(trainer: ReportingTrainer) -> float | None:

@@ -127,7 +127,7 @@ def good_samples_are_not_clipped_sooner(config: RunConfig, machine: Machine) -> 
 
 @rule
 def a_run_stops_only_after_samples(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.task.rewards_samples and config.stop_after_baseline and not config.baseline_prompts:
+    if config.task.samples and config.stop_after_baseline and not config.baseline_prompts:
         yield Conflict(
             ("stop_after_baseline", "baseline_prompts"),
             "stop_after_baseline waits for samples of the untrained model, and baseline_prompts is 0.",

@@ -119,11 +119,12 @@ class Metrics(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class SampleDrawn(Event):
-    """A sample that a step draws and trains on, of task grpo; step 0 is before training.
+    """A sample that a step draws and trains on; step 0 is before training.
 
     `sample` is its number in the epoch, `group` that of its prompt there, `row` that of the data row in `file` (its name if there
-    are several); all from 0. `text` is the sample as the rewards get it, `tokens` its length, `ended` false if it was cut off at
-    the greatest length. `scores` are those of each reward, `reward` their weighted sum; None where none applies.
+    are several); all from 0. `text` is the sample without special tokens, `tokens` its length, `ended` false if it was cut off at
+    the greatest length. `scores` are those of each reward, `reward` their weighted sum; None where none applies. Those of task
+    distill are the mean log-probability that the teacher gives to a token, and have no `advantage`.
     """
 
     kind: ClassVar[str] = "sample"
@@ -139,7 +140,7 @@ class SampleDrawn(Event):
     ended: bool
     scores: dict[str, float | None]
     reward: float | None
-    advantage: float
+    advantage: float | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,5 @@
-"""What goes wrong while a policy trains on rewards, told once with cause and fix: it stops learning, gets worse, writes longer and
-longer samples, or learns the rewards in place of the task."""
+"""What goes wrong while a model trains on its samples, told once with cause and fix: it writes longer and longer ones; and with
+rewards, it stops learning, gets worse, or learns the rewards in place of the task."""
 
 import math
 from collections import deque
@@ -9,15 +9,16 @@ from typing import Any
 
 from training.config.run_config import RunConfig
 from training.run_folder.events import Note
+from training.trainer.overlap import FIX
 
 STEPS = 10
 """The last batches of samples that an alarm reads: one for each step, or for `num_iterations` of them."""
 _SOME = 5  # of these, whose mean reward is compared with earlier ones
 _SURE = 3  # standard errors
-_LONGER, _MANY_CUT_OFF, _FALL, _SOLVED = 1.5, 0.5, 0.05, 0.95
+_LONGER, _MANY_CUT_OFF, _MORE_CUT_OFF, _FALL, _SOLVED = 1.5, 0.5, 0.25, 0.05, 0.95
 
 Values = Mapping[str, float]
-"""Means over the samples of a step, as `Advantages.metrics` names them."""
+"""Means over the samples of a step, by the names of metrics."""
 
 
 class Alarms:
@@ -37,17 +38,19 @@ class Alarms:
     def after_step(self, values: Values) -> list[Note]:
         """The alarms after a step with these values."""
         self._steps.append(values)
-        self._best = max(self._best, values["reward"]) if not math.isnan(values["reward"]) else self._best
+        if (reward := values.get("reward", math.nan)) > self._best:
+            self._best = reward
         if self._start is None and len(self._steps) == _SOME:
             self._start = _means(self._steps)
         if self._start is None or len(self._steps) < _SOME:
             return []
-        latest = _means(list(self._steps)[-_SOME:])
-        if self._peak is None or latest["reward"] > self._peak["reward"]:
-            self._peak = latest
-        return self._new(
-            {"equal": self._equal(), "lower": self._lower(self._start), "longer": self._longer(self._start)}
-        )
+        alarms = {"longer": self._longer(self._start)}
+        if self._config.task.rewards_samples:
+            latest = _means(list(self._steps)[-_SOME:])
+            if self._peak is None or latest["reward"] > self._peak["reward"]:
+                self._peak = latest
+            alarms |= {"equal": self._equal(), "lower": self._lower(self._start)}
+        return self._new(alarms)
 
     def after_evaluation(self, history: Sequence[Mapping[str, Any]], spread: float, rows: int) -> list[Note]:
         """The alarms after an evaluation, the last one in the trainer's log. `spread` is the standard deviation of the rewards of
@@ -79,7 +82,7 @@ class Alarms:
         reward = _means(self._steps)["reward"]
         message = f"In the last {STEPS * self._config.iterations} steps all samples of each prompt had the same reward, so that "
         message += f"nothing was learned (mean reward {reward:.3g}). Stop the run"
-        if self._best <= 0:
+        if self._best <= min(0.0, self._start["reward"] if self._start else 0.0):
             return f"{message}: raise num_generations or temperature, or use easier prompts."
         if reward >= _SOLVED * self._best:
             return f"{message}, or go on with harder prompts: the model has learned what these can teach."
@@ -111,13 +114,18 @@ class Alarms:
         now = _means(self._steps)
         if now["cut_off"] < _MANY_CUT_OFF or now["cut_off"] <= start["cut_off"]:
             return None
-        if now["completion_length"] < _LONGER * start["completion_length"]:
+        grown = now["completion_length"] >= _LONGER * start["completion_length"]
+        if not grown and now["cut_off"] < start["cut_off"] + _MORE_CUT_OFF:
             return None
-        return (
+        message = (
             f"Samples have grown from {start['completion_length']:.3g} to {now['completion_length']:.3g} tokens, and "
-            f"{now['cut_off']:.0%} are cut off. Add a reward for their length, or raise max_completion_length "
-            f"({self._config.max_completion_length:,})."
+            f"{now['cut_off']:.0%} are cut off ({start['cut_off']:.0%} at the start). "
         )
+        longest = f"raise max_completion_length ({self._config.max_completion_length:,})"
+        if self._config.task.rewards_samples:
+            return f"{message}Add a reward for their length, or {longest}."
+        left = "the model has left what the teacher knows: stop the run."
+        return f"{message}If the teacher's answers are longer, {longest}. If not, {left} {FIX}"
 
     @property
     def _lower_rate(self) -> str:

@@ -1,9 +1,10 @@
 """The samples of the untrained model, drawn before the first step: whether there is anything to learn from their rewards."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +18,17 @@ from training.units import duration
 if TYPE_CHECKING:
     from training.trainer.policy_trainer import GRPORun
 
+_EQUAL = 1e-8  # rewards that differ by less are equal, as for the metric all_equal_groups
 _MANY_EQUAL = 0.85  # of the prompts
 _MANY_CUT_OFF = 0.5  # of the samples
 _ANYWAY = "Set baseline_prompts to 0 to train anyway."
 
-ExpectedRewards = Callable[[], Sequence[float]]
-"""Returns the rewards that the expected answers of the same prompts get, as far as one applies."""
+
+class Compared(NamedTuple):
+    """The rewards that the expected answers of the same prompts get, and wrong ones, as far as one applies."""
+
+    expected: Sequence[float]
+    wrong: Sequence[float]
 
 
 @dataclass(frozen=True)
@@ -33,8 +39,9 @@ class Baseline:
     config: RunConfig
     seconds: float
 
-    def check(self, expected: ExpectedRewards) -> None:
-        """Checks that some prompt has samples with different rewards: others have no gradient.
+    def check(self, compare: Callable[[], Compared], causes: str = "") -> None:
+        """Checks that some prompt has samples with different rewards: others have no gradient. `causes` says why samples have no
+        reward, as far as it is known.
 
         Raises:
             NothingToLearn: none has.
@@ -42,14 +49,15 @@ class Baseline:
         count, rewards = len(self.drawn.samples), self.rewards
         every = f"all {count:,} samples of the untrained model"
         if not len(rewards):
-            raise _hopeless(f"no reward applies to any of {count:,} samples of the untrained model.", _TRY)
+            raise _hopeless(
+                f"no reward applies to any of {count:,} samples of the untrained model. {causes}".strip(), _TRY
+            )
         if self.drawn.equal_groups < 1:
             return
         if self.drawn.metrics()["cut_off"] == 1 and rewards.max() <= 0:
             longest = self.config.max_completion_length
-            message = (
-                f"{every} are cut off after {longest:,} tokens, and none gets a reward, so that nothing can be learned."
-            )
+            message = f"{every} are cut off after {longest:,} tokens, and those of a prompt get the same (at most "
+            message += f"{rewards.max():.3g}), so that nothing can be learned."
             fix = f"Raise it, for example to {4 * longest:,}, or ask for shorter answers in the prompts."
             raise NothingToLearn("max_completion_length", longest, message, f"{fix} {_ANYWAY}")
         if rewards.min() < rewards.max():
@@ -58,23 +66,24 @@ class Baseline:
             )
             fix = "Raise num_generations or temperature, or use rewards that tell better samples from worse ones."
             raise _hopeless(message, fix)
-        if rewards.max() <= 0:
-            raise self._too_hard(every, expected())
-        message = f"{every} get {rewards.max():.3g}, so that nothing is left to learn."
-        raise _hopeless(message, "Choose harder prompts, or rewards that ask for more.")
+        raise self._all_alike(every, compare())
 
-    def _too_hard(self, every: str, expected: Sequence[float]) -> NothingToLearn:
-        """The error for samples without any reward; the expected answers tell whether the rewards work."""
-        message = f"{every} get {self.rewards.max():.3g}, so that nothing can be learned."
-        if not expected:
-            return _hopeless(f"{message} No reward applies to the expected answers: probably a reward is wrong.", _TRY)
-        if max(expected) <= self.rewards.max():
-            return _hopeless(f"{message} The expected answers get no more: probably a reward is wrong.", _TRY)
-        message += (
-            f" The expected answers get {np.mean(expected):.3g} on average: the rewards work, and the prompts are too "
-        )
-        fix = "Train it on the expected answers first (task sft), or choose easier prompts."
-        return _hopeless(f"{message}hard for this model.", fix)
+    def _all_alike(self, every: str, compared: Compared) -> NothingToLearn:
+        """The error for samples with one reward. What other answers get tells whether it is the highest one: a reward that takes
+        points away gives at most 0."""
+        reward, expected = float(self.rewards.max()), compared.expected
+        alike = f"{every} get {reward:.3g}, so that nothing"
+        if _any_above(expected, reward):
+            message = f"{alike} can be learned. The expected answers get {np.mean(expected):.3g} on average: the rewards work, and "
+            fix = "Train it on the expected answers first (task sft), or choose easier prompts."
+            return _hopeless(f"{message}the prompts are too hard for this model.", fix)
+        if reward > 0 or _any_above([-value for value in (*expected, *compared.wrong)], -reward):
+            lower = "" if reward > 0 else " The expected answers get no more, and other answers less."
+            return _hopeless(
+                f"{alike} is left to learn.{lower}", "Choose harder prompts, or rewards that ask for more."
+            )
+        told = "get the same" if expected else "have no reward"
+        return _hopeless(f"{alike} can be learned. The expected answers {told}: probably a reward is wrong.", _TRY)
 
     def note(self, steps: int) -> str:
         """What the samples tell, with the time that drawing and scoring those of `steps` steps takes at this rate."""
@@ -122,6 +131,10 @@ _TRY = "Look at the samples, and try the rewards on rows: lathe reward."
 _EASIER = "Choose easier prompts, raise num_generations, or train on the expected answers first (task sft)."
 
 
+def _any_above(rewards: Sequence[float], limit: float) -> bool:
+    return max(rewards, default=-math.inf) > limit + _EQUAL
+
+
 def _hopeless(message: str, fix: str) -> NothingToLearn:
     return NothingToLearn("", None, message[0].upper() + message[1:], f"{fix} {_ANYWAY}")
 
@@ -141,8 +154,9 @@ def take_baseline(trainer: "GRPORun") -> Baseline:
         drawn, rows = _drawn(trainer)
         baseline = Baseline(drawn, config, time.perf_counter() - start)
         context.report.for_run(Metrics(step=0, values=dict(drawn.metrics())))
-        trainer.samples.write(0, drawn)
-        baseline.check(lambda: trainer.scorer.of_expected(rows))
+        trainer.samples.write(0, drawn.samples, drawn.values)
+        scorer = trainer.scorer
+        baseline.check(lambda: Compared(scorer.of_expected(rows), scorer.of_wrong(rows)), scorer.causes)
     context.report.note(baseline.note(trainer.state.max_steps))
     for warning in baseline.warnings():
         context.report.warn(warning)

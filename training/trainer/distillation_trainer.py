@@ -7,22 +7,41 @@ their heads as trl's trainer does, so that adapters of heads and all that a mode
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from peft import PeftModel
 from transformers import PreTrainedModel
 
 from training.batches.layout import base_of, evaluating
+from training.ranks.distributed import gathered
 from training.run_folder.events import Metrics
 from training.trainer import overlap
 from training.trainer.evaluation import Means
 from training.trainer.generation import Choose, left_padded
 from training.trainer.jensen_shannon import token_measures
+from training.trainer.questions import Questions
 from training.trainer.sample_means import SampleMeans, of_samples
+from training.trainer.samples import Scored
 from training.trainer.sampling_trainer import HELD_OUT, Batch, HeldOutSamples, SamplingTrainer, prompts
 
-_OF_TOKENS = ("entropy", "teacher_logprob")
+_SCORE = "teacher_logprob"
+_OF_TOKENS = ("entropy", _SCORE)
+
+
+class Compared(NamedTuple):
+    """The means over the tokens of samples, and the mean log-probability that the teacher gives to a token of each, of (rows,)."""
+
+    means: Means
+    scores: torch.Tensor
+
+
+class Drawn(NamedTuple):
+    """The samples of a micro batch, of which the last `repeats` do not count."""
+
+    batch: Batch
+    answers: list[list[int]]
+    repeats: int
 
 
 class DistillationRun(SamplingTrainer, HeldOutSamples):
@@ -31,9 +50,10 @@ class DistillationRun(SamplingTrainer, HeldOutSamples):
     _of_held_out: Means
     _teacher_seconds = 0.0
 
-    def __init__(self, *, teacher: PreTrainedModel | PeftModel, **arguments: Any) -> None:
+    def __init__(self, *, teacher: PreTrainedModel | PeftModel, questions: Questions, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self.teacher = teacher
+        self.teacher, self._questions = teacher, questions
+        self._drawn, self._scores = list[Drawn](), list[torch.Tensor]()  # of the last step
         self._vocabulary = min(sizes := [_vocabulary(self.model), _vocabulary(teacher)])
         self._means = SampleMeans()
         if max(sizes) > self._vocabulary:
@@ -42,32 +62,36 @@ class DistillationRun(SamplingTrainer, HeldOutSamples):
             )
             self.context.report.note(message.format(*sizes, self._vocabulary))
 
-    def before_first_step(self) -> None:
-        """Measures how probable the teacher finds samples of the untrained model, and reports it as step 0.
-
-        Raises:
-            StopRequested: a stop is requested meanwhile.
-        """
-        super().before_first_step()
-        config, report = self.context.config, self.context.report
-        if not config.baseline_prompts:
-            return
-        means = SampleMeans()
+    def baseline(self) -> dict[str, float]:
+        """Also measures how probable the teacher finds them."""
+        means, drawn, scores, report = SampleMeans(), list[Drawn](), list[torch.Tensor](), self.context.report
         with report.during("sampling"):
-            for batch, answers, repeats in self.first_drawn():
-                means.add(self._of_samples(batch, answers, repeats))
+            for part in map(Drawn._make, self.first_drawn()):
+                compared = self._of_samples(*part)
+                means.add(compared.means)
+                drawn.append(part)
+                scores.append(compared.scores)
+            self._write(0, drawn, scores)
         values = means.take()
         del values["loss"]  # which is that of steps
         report.for_run(Metrics(step=0, values=dict(values)))
         report.note(overlap.note(values, len(self.first_samples())))
-        for sentence in overlap.warnings(values, config):
+        for sentence in overlap.warnings(values, self.context.config):
             report.warn(sentence)
+        return values
 
     def sampled(self, batches: list[Batch], answers: list[list[list[int]]], seconds: float) -> list[Batch]:
         """The samples of a step's micro batches."""
-        counted = answers[: len(answers) - self.empty_in_step(len(batches))]
-        self._means.add(of_samples([answer for part in counted for answer in part], self.ends, self.args.device))
+        counted = len(answers) - self.empty_in_step(len(batches))
+        repeats = [0 if index < counted else len(part) for index, part in enumerate(answers)]
+        self._drawn, self._scores = list(map(Drawn, batches, answers, repeats)), []
+        flat = [answer for part in answers[:counted] for answer in part]
+        own = of_samples(flat, self.ends, self.args.device)
+        self._means.add(own)
         self._means.add_seconds("generate_seconds", seconds, steps=1)
+        of_step = SampleMeans()
+        of_step.add(own)
+        self.tell(self.alarms.after_step(of_step.take()))
         return [self.padded(list(prompts(batch)), part) for batch, part in zip(batches, answers, strict=True)]
 
     def continued(self, tokens: Sequence[list[int]], choose: Choose) -> list[list[int]]:
@@ -79,15 +103,16 @@ class DistillationRun(SamplingTrainer, HeldOutSamples):
         if "completion_ids" not in inputs:  # the probe's prompts
             tokens = list(prompts(inputs))
             inputs = self._prepare_inputs(self.padded(tokens, self.longest(len(tokens))))
-        means = self._compared(model, inputs)
+        means, scores = self._compared(model, inputs)
         if self.step_weights is not None:
+            self._scores.append(scores)
             counts = self.step_weights.peek() != 0
             self._means.add({name: (means[name][0], means[name][1] * counts) for name in _OF_TOKENS})
             self._means.add_seconds("teacher_seconds", self._teacher_seconds)
         return means["loss"][0], {}
 
-    def _compared(self, model: torch.nn.Module, inputs: Batch) -> Means:
-        """The means over the tokens of the samples: the loss and what else is measured."""
+    def _compared(self, model: torch.nn.Module, inputs: Batch) -> Compared:
+        """The loss and what else is measured on samples."""
         began = self._clock()
         with torch.no_grad():
             others = self._logits(self.teacher, inputs)
@@ -99,9 +124,9 @@ class DistillationRun(SamplingTrainer, HeldOutSamples):
         measures = token_measures(
             own.flatten(0, 1), others.flatten(0, 1), drawn.flatten(), config.jsd_coefficient, config.temperature
         )
-        count = mask.sum()
-        means = [torch.where(flat, values, 0).sum() / count for values in measures]
-        return {name: (mean, count) for name, mean in zip(("loss", *_OF_TOKENS), means, strict=True)}
+        count, counted = mask.sum(), [torch.where(flat, values, 0) for values in measures]
+        means = {name: (one.sum() / count, count) for name, one in zip(("loss", *_OF_TOKENS), counted, strict=True)}
+        return Compared(means, counted[-1].view_as(mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1))
 
     def _logits(self, model: Any, inputs: Batch) -> torch.Tensor:
         """The logits from the prompt's last token on, of (rows, length of the samples + 1, vocabulary)."""
@@ -125,26 +150,49 @@ class DistillationRun(SamplingTrainer, HeldOutSamples):
 
     def held_out_loss(self, inputs: Batch) -> torch.Tensor:
         """Returns the mean divergence on one sample of each prompt, drawn with the same random numbers at each evaluation."""
-        self._of_held_out = self._of_samples(inputs, self.drawn(inputs, HELD_OUT))
+        self._of_held_out = self._of_samples(inputs, self.drawn(inputs, HELD_OUT)).means
         return self._of_held_out["loss"][0]
 
-    def _of_samples(self, batch: Batch, answers: list[list[int]], repeats: int = 0) -> Means:
-        """The means over samples outside of training, of which the last `repeats` do not count. A collective."""
+    def _of_samples(self, batch: Batch, answers: list[list[int]], repeats: int = 0) -> Compared:
+        """What is measured on samples outside of training, of which the last `repeats` do not count. A collective."""
         counted = len(answers) - repeats
         inputs = self._prepare_inputs(self.padded(list(prompts(batch)), answers))
         inputs["completion_mask"][counted:] = 0
         with evaluating(self.model), self.compute_loss_context_manager():
-            means = self._compared(self.model, inputs)
+            means, scores = self._compared(self.model, inputs)
         self.forget_order()
-        return means | of_samples(answers[:counted], self.ends, self.args.device)
+        return Compared(means | of_samples(answers[:counted], self.ends, self.args.device), scores)
+
+    def _write(self, step: int, drawn: Sequence[Drawn], scores: Sequence[torch.Tensor]) -> None:
+        """Writes the samples of all ranks as records, each with its score. A collective."""
+        mine = [
+            one for part, of_part in zip(drawn, scores, strict=True) for one in self._scored(part, of_part.tolist())
+        ]
+        samples = [one for rank in gathered(mine) for one in rank]
+        self.samples.write(step, sorted(samples, key=lambda one: one.sample))
+
+    def _scored(self, part: Drawn, scores: list[float]) -> list[Scored]:
+        """The samples of a micro batch that count, with these scores."""
+        numbers, rows = part.batch["sample"].tolist(), part.batch["row"].tolist()
+        texts, counted = self._questions.texts(part.answers), len(part.answers) - part.repeats
+        return [
+            Scored(
+                numbers[index], len(answer), answer[-1] in self.ends, {_SCORE: scores[index]}, scores[index],
+                question=self._questions.train[rows[index]]._replace(columns={}), text=texts[index],
+            )
+            for index, answer in enumerate(part.answers[:counted])
+        ]  # fmt: skip
 
     def measures(self, loss: torch.Tensor, inputs: Batch) -> Means:  # noqa: ARG002 it was measured on the samples
         """Returns the loss and what else was measured on the samples of a batch."""
         return self._of_held_out
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Also reports the means over the samples since the last report. A collective."""
-        super().log(logs | self._means.take() if "loss" in logs else logs, start_time)
+        """Also reports the means over the samples since the last report, and the samples of the last step. A collective."""
+        if "loss" in logs:
+            logs |= self._means.take()
+            self._write(self.state.global_step, self._drawn, self._scores)
+        super().log(logs, start_time)
 
 
 def _vocabulary(model: Any) -> int:

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.nn.utils.rnn import pad_sequence
 
-from training.ranks.distributed import several_ranks
+from training.ranks.distributed import gathered
 
 FILE = "samples.json"
 
@@ -88,11 +87,7 @@ def _samples_in(batch: Mapping[str, torch.Tensor]) -> Samples:
 
 def _of_all_ranks(mine: Samples) -> Samples:
     """The samples of all ranks; of a number that comes twice, that of the first rank. A collective."""
-    ranks: list[Any] = [mine]
-    if several_ranks():
-        ranks = [None] * dist.get_world_size()
-        dist.all_gather_object(ranks, mine)
-    return {number: kept for rank in reversed(ranks) for number, kept in rank.items()}
+    return {number: kept for rank in reversed(gathered(mine)) for number, kept in rank.items()}
 
 
 def _as_text(samples: Samples) -> str:

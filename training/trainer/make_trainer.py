@@ -195,14 +195,19 @@ def _beside_the_model(
         if not has_flash_kernels(precision):
             attend_without_groups(loaded, config)
         beside["ref_model"] = loaded.requires_grad_(False)
+    if not config.task.samples:
+        return beside
+    from training.trainer.questions import Questions
+
+    questions = Questions(config, data, tokenizer)
     if config.task.rewards_samples:
         from training.trainer.scorer import Scorer
 
-        beside["scorer"] = Scorer(config, data, tokenizer, run_dir, report)
-    if config.task is Task.DISTILL:
+        beside["scorer"] = Scorer(config, questions, run_dir, report)
+    else:
         from training.models.teacher import load_teacher
 
-        beside["teacher"] = load_teacher(config, precision, tokenizer, device)
+        beside |= {"teacher": load_teacher(config, precision, tokenizer, device), "questions": questions}
     return beside
 
 

@@ -7,7 +7,7 @@ from training.config.run_config import RunConfig
 
 _LEAST_LOGPROB = -3.0  # of a token: a probability of 5%
 _MANY_CUT_OFF = 0.9  # of the samples
-_FIX = "First train the model on answers of the teacher, or on expected answers (task sft); some steps suffice."
+FIX = "First train the model on answers of the teacher, or on expected answers (task sft); some steps suffice."
 
 
 def note(values: Mapping[str, float], prompts: int) -> str:
@@ -28,12 +28,12 @@ def warnings(values: Mapping[str, float], config: RunConfig) -> list[str]:
     if values["teacher_logprob"] < _LEAST_LOGPROB:
         sentences.append(
             f"The teacher finds the samples of the untrained model improbable (log-probability of a token "
-            f"{values['teacher_logprob']:.3g}, below {_LEAST_LOGPROB:g}), so that it can teach little about them. {_FIX}"
+            f"{values['teacher_logprob']:.3g}, below {_LEAST_LOGPROB:g}), so that it can teach little about them. {FIX}"
         )
     if values["cut_off"] >= _MANY_CUT_OFF:
         longest = config.max_completion_length
         sentences.append(
             f"{values['cut_off']:.0%} of the untrained model's samples are cut off after {longest:,} tokens. If the teacher's "
-            f"answers are longer, raise max_completion_length. If not: {_FIX[0].lower()}{_FIX[1:]}"
+            f"answers are longer, raise max_completion_length. If not: {FIX[0].lower()}{FIX[1:]}"
         )
     return sentences

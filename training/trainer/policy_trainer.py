@@ -15,21 +15,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from transformers import Trainer, TrainerState
+from transformers import Trainer
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from training.batches.layout import evaluating
 from training.config.choices import PolicyLoss
-from training.errors import ReviewRequested
-from training.run_folder.events import Note
+from training.errors import NothingToLearn
+from training.scoring.reward_process import DEATHS
 from training.trainer import kept_samples
 from training.trainer.advantages import Advantages, advantages
-from training.trainer.alarms import Alarms
 from training.trainer.baseline import take_baseline
 from training.trainer.evaluation import Means
 from training.trainer.kept_samples import KeptSamples
 from training.trainer.preference_trainers import PreferenceTrainer
-from training.trainer.samples import SampleWriter
 from training.trainer.sampling_trainer import Batch, HeldOutSamples, SamplingTrainer, prompts
 from training.trainer.scorer import Scorer
 
@@ -57,12 +55,13 @@ class GRPORun(SamplingTrainer, PreferenceTrainer, HeldOutSamples, _Policy):  # t
 
     placeholder: ClassVar[dict[str, Any]] = {"prompt": "a"}
     _rewarded = 0  # rows of the last held-out batch to which a reward applies
+    _unscored = 0  # batches of samples in a row to which none applies
 
     def __init__(self, *, scorer: Scorer, **arguments: Any) -> None:
         super().__init__(reward_funcs=[_no_reward], **arguments)
         config = self.context.config
         self.beta, self.scorer = config.kl_coefficient, scorer
-        self._alarms, self._held_out_rewards = Alarms(config), list[float]()
+        self._held_out_rewards = list[float]()
         self._kept = KeptSamples()
 
     def train(self, resume_from_checkpoint: str | None = None, **named: Any) -> Any:
@@ -70,25 +69,9 @@ class GRPORun(SamplingTrainer, PreferenceTrainer, HeldOutSamples, _Policy):  # t
         with self.scorer:
             return super().train(resume_from_checkpoint, **named)
 
-    def on_model_placed(self, placement: dict[str, Any], state: TrainerState) -> None:
-        """Called when the model is wrapped and placed: the first and last step are known."""
-        super().on_model_placed(placement, state)
-        generations = self.context.config.num_generations
-        self.samples = SampleWriter(self.context.report, generations, state.global_step, state.max_steps)
-
-    def before_first_step(self) -> None:
-        """Draws samples of the untrained model, if the run wants them.
-
-        Raises:
-            NothingToLearn: nothing can be learned from them.
-            StopRequested: the run stops for a person to read them.
-        """
-        super().before_first_step()
-        config = self.context.config
-        if config.baseline_prompts:
-            self._alarms.begin(take_baseline(self).drawn.metrics())
-            if config.stop_after_baseline:
-                raise ReviewRequested
+    def baseline(self) -> dict[str, float]:
+        """Also checks that their rewards differ."""
+        return take_baseline(self).drawn.metrics()
 
     def with_samples(self, batches: list[Batch]) -> list[Batch]:
         """The micro batches of the next step: with new samples, or with those of the step before."""
@@ -139,15 +122,30 @@ class GRPORun(SamplingTrainer, PreferenceTrainer, HeldOutSamples, _Policy):  # t
             with_texts=logged,
         )
         found = advantages(scored, self.context.config)
-        self._report(self._alarms.after_step(found.metrics()))
+        self._check_scored(found.metrics()["unscored"])
+        self.tell(self.alarms.after_step(found.metrics()))
         if logged:
-            self.samples.write(step, found)
+            self.samples.write(step, found.samples, found.values)
         self._note(found, {"generate_seconds": seconds, "score_seconds": time.perf_counter() - drawn})
         own = iter(found.of(scored[self.args.process_index]))
         return [
             self._batch(list(prompts(batch)), part, [next(own) for _ in part]) | {"sample": batch["sample"]}
             for batch, part in zip(batches, answers, strict=True)
         ]
+
+    def _check_scored(self, unscored: float) -> None:
+        """Checks that rewards still apply; `unscored` is the share of a step's samples without any.
+
+        Raises:
+            NothingToLearn: they applied to no sample of several steps in a row.
+        """
+        self._unscored = self._unscored + 1 if unscored == 1 else 0
+        if self._unscored == DEATHS:
+            message = (
+                f"gave no sample of {DEATHS} steps in a row a reward, so that nothing is learned. {self.scorer.causes}"
+            )
+            fix = "Mend the rewards (lathe reward tries them on rows), and clone the run. If a judge did not answer, resume it."
+            raise NothingToLearn("rewards", self.context.config.rewards, message.strip(), fix)
 
     def _batch(self, tokens: Sequence[list[int]], answers: Sequence[list[int]], values: Sequence[float]) -> Batch:
         """The batch as trl's trainer takes it."""
@@ -205,12 +203,8 @@ class GRPORun(SamplingTrainer, PreferenceTrainer, HeldOutSamples, _Policy):  # t
         self._held_out_rewards = []
         metrics: dict[str, float] = super().evaluate(*arguments, **named)
         spread = float(np.std(self._held_out_rewards)) if self._held_out_rewards else 0.0
-        self._report(self._alarms.after_evaluation(self.state.log_history, spread, len(self.eval_dataset)))
+        self.tell(self.alarms.after_evaluation(self.state.log_history, spread, len(self.eval_dataset)))
         return metrics
-
-    def _report(self, notes: Sequence[Note]) -> None:
-        for note in notes:
-            self.context.report.for_run(note)
 
     def measures(self, loss: torch.Tensor, inputs: dict[str, Any]) -> Means:  # noqa: ARG002 the rows with a reward count
         """Returns minus the mean reward as the loss, and the mean reward."""

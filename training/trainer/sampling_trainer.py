@@ -9,14 +9,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from transformers import Trainer
+from transformers import Trainer, TrainerState
 
 from training.batches.layout import evaluating
 from training.config.choices import Strategy
-from training.errors import StopRequested
+from training.errors import ReviewRequested, StopRequested
+from training.run_folder.events import Note
+from training.trainer.alarms import Alarms
 from training.trainer.answering import end_tokens
 from training.trainer.generation import Choose, Sampler, continued
 from training.trainer.reporting_trainer import ReportingTrainer
+from training.trainer.samples import SampleWriter
 
 Batch = dict[str, Any]
 
@@ -39,6 +42,41 @@ class SamplingTrainer(ReportingTrainer):
         super().__init__(**arguments)
         self.ends = end_tokens(self.model.generation_config, self.processing_class)
         self._padding = int(self.processing_class.pad_token_id)
+        self.alarms = Alarms(self.context.config)
+
+    def on_model_placed(self, placement: dict[str, Any], state: TrainerState) -> None:
+        """Called when the model is wrapped and placed: the first and last step are known."""
+        super().on_model_placed(placement, state)
+        generations = self.context.config.samples_per_prompt
+        self.samples = SampleWriter(self.context.report, generations, state.global_step, state.max_steps)
+
+    def before_first_step(self) -> None:
+        """Draws samples of the untrained model, if the run wants them.
+
+        Raises:
+            NothingToLearn: nothing can be learned from them.
+            StopRequested: a stop is requested meanwhile, or the run stops for a person to read them.
+        """
+        super().before_first_step()
+        config = self.context.config
+        if config.baseline_prompts:
+            self.alarms.begin(self.baseline())
+            if config.stop_after_baseline:
+                raise ReviewRequested
+
+    def baseline(self) -> dict[str, float]:
+        """Draws samples of the untrained model, reports them as step 0, and returns their means by the names of metrics.
+
+        Raises:
+            NothingToLearn: nothing can be learned from them.
+            StopRequested: a stop is requested meanwhile.
+        """
+        raise NotImplementedError
+
+    def tell(self, notes: Sequence[Note]) -> None:
+        """Reports alarms."""
+        for note in notes:
+            self.context.report.for_run(note)
 
     def sampled(self, batches: list[Batch], answers: list[list[list[int]]], seconds: float) -> list[Batch]:
         """Returns the micro batches of a step, with the samples of each of its prompts, which took `seconds` to draw."""

@@ -1,4 +1,4 @@
-"""The samples of runs of task grpo: stores them, and finds those of a step, with a text, or with equal rewards."""
+"""The samples of runs: stores them, and finds those of a step, with a text, or with equal rewards."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The samples that a run of task grpo drew, by prompt, with their rewards. Read-only."""
+"""The samples that a run drew, by prompt, with their scores. Read-only."""
 
 from pydantic import Field
 from sqlmodel import Session
@@ -13,7 +13,7 @@ _FIELDS = ("sample", "text", "tokens", "ended", "scores", "reward", "advantage")
 
 @columns(Sample, _FIELDS)
 class SampleAnswer(Stored):
-    """A sample with its rewards."""
+    """A sample with its scores."""
 
 
 class SampleGroup(Document):
@@ -28,7 +28,7 @@ class SampleGroup(Document):
 
 
 class SamplePart(Document):
-    """Samples by prompt, the names of their rewards, and how many prompts there are. `steps`: those of which samples are kept."""
+    """Samples by prompt, the names of their scores, and how many prompts there are. `steps`: those of which samples are kept."""
 
     rewards: list[str]
     groups: list[SampleGroup]

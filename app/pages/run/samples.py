@@ -1,6 +1,6 @@
-"""The samples that a run of task grpo drew in a step, by prompt, on the page Run."""
+"""The samples that a run drew in a step, by prompt, on the page Run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starlette.datastructures import QueryParams
@@ -18,7 +18,8 @@ PAGE_PROMPTS = 5
 
 def shown(run: Run, query: QueryParams) -> dict[str, Any]:
     """A page of the samples of the step in the query, by default of the last one that is kept."""
-    if run.config.get("task") != Task.GRPO:
+    task = run.config.get("task")
+    if task not in (Task.GRPO, Task.DISTILL):
         return {"samples": None}
     with database.read() as session:
         steps = samples.steps(session=session, run_id=run.id)
@@ -26,8 +27,10 @@ def shown(run: Run, query: QueryParams) -> dict[str, Any]:
         total = samples.count(session=session, run_id=run.id, wanted=wanted)
         page = page_of(total, query.get("samples_page", ""), PAGE_PROMPTS)
         part = document.part(session, run.id, wanted, offset=page["first"] - 1, limit=PAGE_PROMPTS)
-    shown = page | {"groups": part.groups, "rewards": part.rewards, "wanted": wanted} | _steps(steps, wanted.step)
-    return {"samples": shown, "sample_orders": orders}
+    rewarded = task == Task.GRPO
+    shown = page | {"groups": part.groups, "wanted": wanted, "rewarded": rewarded} | _steps(steps, wanted.step)
+    scores = {name: name if rewarded else _("Log-probability of a token, by the teacher") for name in part.rewards}
+    return {"samples": shown | {"scores": scores, "orders": _orders(scores, rewarded=rewarded)}}
 
 
 def _wanted(steps: Sequence[int], query: QueryParams) -> Wanted:
@@ -50,8 +53,8 @@ def _steps(steps: Sequence[int], chosen: int | None) -> dict[str, Any]:
     }
 
 
-def orders(rewards: Sequence[str]) -> list[tuple[str, str]]:
-    """The orders of prompts: by the mean of the total, or of a reward."""
-    by = [("", _("Total")), *((f":{name}", name) for name in rewards)]
+def _orders(scores: Mapping[str, str], *, rewarded: bool) -> list[tuple[str, str]]:
+    """The orders of prompts: by the mean of the total, or of a score, of which the labels are given."""
+    by = ([("", _("Total"))] if rewarded else []) + [(f":{name}", label) for name, label in scores.items()]
     ways = (("lowest", _("{reward}, lowest first")), ("highest", _("{reward}, highest first")))
     return [("", _("As drawn")), *((f"{way}{key}", text.format(reward=name)) for key, name in by for way, text in ways)]

@@ -76,7 +76,7 @@ def show_samples(
     offset: Offset = 0,
     limit: Limit = 100,
 ) -> SamplePart:
-    """The samples that a run of task grpo drew, by prompt, each with its rewards and advantage."""
+    """The samples that a run of task grpo or distill drew, by prompt, each with its scores: rewards, or what the teacher says."""
     wanted = Wanted(step, search, cut_off, equal, order, reward)
     return samples.part(session, run_id, wanted, offset=offset, limit=limit)
 

@@ -1,4 +1,4 @@
-"""A run of task grpo: its samples on its page, over REST and with `lathe samples`; its results and its code."""
+"""Runs of tasks grpo and distill: their samples on their page, over REST and with `lathe samples`; their results and code."""
 
 import json
 from html import escape, unescape
@@ -89,6 +89,24 @@ def test_prompts_are_found_and_sorted(run: str, query: dict[str, str], found: li
     assert found != [] or "No samples match." in page(run, **query)
 
 
+def test_samples_of_a_student_have_the_score_of_the_teacher_and_nothing_of_rewards(home: object) -> None:
+    played = PlayedRun("student", task="distill", teacher="t").claim()
+    for number, score in enumerate((-1.5, -0.25, -7.0)):
+        values = {"scores": {"teacher_logprob": score}, "advantage": None, "group": number, "ended": number != 2}
+        played.report(drawn(4, number, score, f"text {number}", prompt=f"Where is order {number}?", **values))
+    text = page(played.id)
+    assert "Log-probability of a token, by the teacher" in text and "-0.25" in text
+    assert not any(word in text for word in ("Total", "Advantage", "equal rewards", "With equal rewards"))
+    assert prompts(page(played.id, samples_order="lowest:teacher_logprob")) == ["4: 2", "4: 0", "4: 1"]
+    assert prompts(page(played.id, samples_only="cut_off")) == ["4: 2"]
+    assert lathe("samples", played.id, "--order", "lowest", "--limit", "1").stdout.splitlines() == [
+        "Step 4, row 8 of rows.jsonl: Where is order 2?",
+        "Expected: Bonn",
+        "teacher_logprob      TOKENS  SAMPLE",
+        "             -7  3, cut off  text 2",
+    ]
+
+
 def test_a_run_without_samples_says_so_and_other_tasks_have_no_such_section(home: object) -> None:
     waiting, ended = PlayedRun("new", **GRPO), PlayedRun("ended", **GRPO).claim().end()
     assert "appear here after the first step" in page(waiting.id)
@@ -122,7 +140,7 @@ def test_rest_answers_a_part_of_them_and_the_command_prints_it(run: str) -> None
 def test_the_command_says_where_there_are_none(run: str) -> None:
     assert lathe("samples", run, "--step", "7").stdout == "No samples match.\n"
     other = PlayedRun("sft").id
-    assert lathe("samples", other).stdout == f"Run {other} has no samples. Runs of task grpo have.\n"
+    assert lathe("samples", other).stdout == f"Run {other} has no samples. Runs of tasks grpo and distill have.\n"
     assert lathe("samples", "none", "--step", "-1").exit_code == 2
 
 

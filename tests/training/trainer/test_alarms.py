@@ -55,6 +55,14 @@ def test_without_any_reward_the_prompts_are_too_hard() -> None:
     assert "raise num_generations or temperature, or use easier prompts" in message
 
 
+def test_a_reward_that_takes_points_away_is_learned_when_it_takes_few() -> None:
+    watch = alarms()
+    watch.begin(START | {"reward": -30.0})
+    told(watch, 5, reward=-10.0)
+    (message,) = told(watch, reward=-1.0, all_equal_groups=1.0)
+    assert "the model has learned what these can teach" in message
+
+
 @pytest.mark.parametrize("settings", [{}, {"method": "full"}])
 def test_a_reward_that_falls_is_told_within_ten_steps(settings: dict[str, Any]) -> None:
     (message,) = told(begun(**settings), 10, reward=0.1)
@@ -85,13 +93,30 @@ def test_one_bad_step_is_no_alarm() -> None:
 
 def test_samples_that_grow_until_they_are_cut_off() -> None:
     (message,) = told(begun(), completion_length=60.0, cut_off=0.8)
-    assert message.startswith("Samples have grown from 20 to 60 tokens, and 80% are cut off.") and "(64)" in message
+    assert (
+        message.startswith("Samples have grown from 20 to 60 tokens, and 80% are cut off (10% at the start).")
+        and "(64)" in message
+    )
 
 
 def test_without_samples_of_the_untrained_model_the_first_steps_are_the_start() -> None:
     watch = alarms()
     assert told(watch, 5) == []
     assert len(told(watch, reward=0.1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("length", "cut_off", "told_of"), [(40.0, 0.3, 0), (60.0, 0.8, 1), (24.0, 0.4, 0), (24.0, 0.6, 1)]
+)
+def test_a_student_whose_samples_no_longer_end_has_left_its_teacher(
+    length: float, cut_off: float, told_of: int
+) -> None:
+    watch = alarms(task="distill")
+    watch.begin({"completion_length": 20.0, "cut_off": 0.1, "teacher_logprob": -1.0})
+    values = {"completion_length": length, "cut_off": cut_off}
+    messages = [note.message for _ in range(STEPS) for note in watch.after_step(values)]
+    assert len(messages) == told_of
+    assert all("left what the teacher knows" in text and "(task sft)" in text and "(64)" in text for text in messages)
 
 
 def history(*points: tuple[int, float, float]) -> list[dict[str, Any]]:

@@ -14,8 +14,8 @@ from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.run_folder.events import Finished, Metrics, Note, SampleDrawn
 from training.trainer.advantages import advantages
-from training.trainer.baseline import Baseline
-from training.trainer.scorer import Scored
+from training.trainer.baseline import Baseline, Compared
+from training.trainer.samples import Scored
 
 NAMES = ("reward", "reward_std", "all_equal_groups", "completion_length", "cut_off")
 CODE = """
@@ -38,25 +38,41 @@ def baseline(rewards: Sequence[float | None], *, ended: bool = True) -> Baseline
     return Baseline(advantages([samples], config), config, seconds=2.0)
 
 
-def refusal(rewards: Sequence[float | None], expected: Sequence[float] = (), *, ended: bool = True) -> str:
+def refusal(
+    rewards: Sequence[float | None], expected: Sequence[float] = (), *, ended: bool = True, wrong: Sequence[float] = ()
+) -> str:
     with pytest.raises(UserError) as error:
-        baseline(rewards, ended=ended).check(lambda: expected)
+        baseline(rewards, ended=ended).check(lambda: Compared(expected, wrong))
     return str(error.value)
 
 
 def test_a_run_goes_on_if_the_samples_of_any_prompt_differ_in_reward() -> None:
-    baseline([0.0, 0.0, 0.0, 1.0]).check(list)
+    baseline([0.0, 0.0, 0.0, 1.0]).check(lambda: Compared([], []))
 
 
 def test_without_any_reward_the_expected_answers_tell_whether_the_rewards_work() -> None:
     assert "The expected answers get 0.75 on average: the rewards work" in refusal([0.0] * 4, [1.0, 0.5])
-    assert "The expected answers get no more: probably a reward is wrong." in refusal([0.0] * 4, [0.0, 0.0])
-    assert "No reward applies to the expected answers: probably a reward is wrong." in refusal([0.0] * 4, [])
+    assert "The expected answers get the same: probably a reward is wrong." in refusal([0.0] * 4, [0.0, 0.0])
+    assert "The expected answers have no reward: probably a reward is wrong." in refusal([0.0] * 4, [])
     assert "train it on the expected answers first" in refusal([0.0] * 4, [1.0]).lower()
 
 
 def test_samples_that_get_all_are_nothing_to_learn_from() -> None:
     assert "All 4 samples of the untrained model get 1, so that nothing is left to learn" in refusal([1.0] * 4)
+
+
+def test_a_reward_that_takes_points_away_is_not_wrong_where_it_takes_none() -> None:
+    for expected, wrong in (([0.0, 0.0], [0.0, -1.0]), ([-3.0, -5.0], []), ([], [-1.0])):
+        said = refusal([0.0] * 4, expected, wrong=wrong)
+        assert (
+            "get 0, so that nothing is left to learn. The expected answers get no more, and other answers less" in said
+        )
+    assert "The expected answers get -2 on average: the rewards work" in refusal([-8.0] * 4, [-2.0], wrong=[-9.0])
+    baseline([-3.0, -4.0]).check(lambda: Compared([], []))
+
+
+def test_samples_with_some_points_are_too_hard_if_the_expected_answers_get_more() -> None:
+    assert "The expected answers get 1 on average: the rewards work" in refusal([0.2] * 4, [1.0])
 
 
 def test_samples_that_are_all_cut_off_need_a_greater_length() -> None:

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from training.config.run_config import RunConfig
 from training.errors import UserError
-from training.run_folder.events import Metrics, Note, Resumed
+from training.run_folder.events import Finished, Metrics, Note, Resumed, SampleDrawn
 from training.run_folder.paths import checkpoint_dir
 from training.trainer import overlap
 from training.trainer.jensen_shannon import token_measures
@@ -177,6 +177,42 @@ def test_two_ranks_draw_the_same_samples_and_train_as_one(tmp_path: Path, home: 
     for name in (*NAMES, "cut_off", "eval_loss", "eval_teacher_logprob", "eval_cut_off"):
         assert len(alone.series(name)) == STEPS + (0 in alone.series(name))
         assert shared.series(name) == pytest.approx(alone.series(name), rel=1e-4, abs=1e-6)
+    written = [[_comparable(one) for one in run.of(SampleDrawn)] for run in (alone, shared)]
+    assert written[0] == written[1] and [one["step"] for one in written[0]] == [0] * 3 + [1] * 8 + [2] * 8 + [3] * 8
+
+
+def _comparable(drawn: SampleDrawn) -> dict[str, Any]:
+    """A sample without its time, and with a score that rounding does not change."""
+    score = f"{drawn.reward:.3g}"
+    return vars(drawn) | {"time": None, "reward": score, "scores": dict.fromkeys(drawn.scores, score)}
+
+
+@pytest.mark.train
+def test_each_sample_is_kept_with_what_the_teacher_finds_of_it(
+    tmp_path: Path, home: Path, batches: list[dict[str, Any]]
+) -> None:
+    settings = SETTINGS | {"teacher": str(home / "teacher"), "max_steps": 1}
+    trained = train_here(tmp_path / "run", home / "model", home / "rows.jsonl", **settings)
+    teacher: Any = AutoModelForCausalLM.from_pretrained(home / "teacher", dtype=torch.float32)
+    rows = [json.loads(line) for line in (home / "rows.jsonl").read_text().splitlines()]
+    drawn, samples = trained.of(SampleDrawn), samples_of(batches)
+    assert len(drawn) == len(samples) == 8
+    for one, (prompt, answer) in zip(drawn, samples, strict=True):
+        logits = teacher(input_ids=torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1] / TEMPERATURE
+        expected = logits.log_softmax(-1)[range(len(answer)), answer].mean().item()
+        assert one.reward == one.scores["teacher_logprob"] == pytest.approx(expected, rel=1e-4)
+        assert (one.prompt, one.expected) == (rows[one.row]["prompt"], rows[one.row]["completion"])
+        assert one.advantage is None and one.tokens == len(answer) and one.ended == (answer[-1] in (1, *range(5, 65)))
+
+
+@pytest.mark.train
+def test_a_run_that_is_to_be_reviewed_ends_with_the_samples_of_the_untrained_model(tmp_path: Path, home: Path) -> None:
+    settings = SETTINGS | {"teacher": str(home / "teacher"), "baseline_prompts": 5, "stop_after_baseline": True}
+    trained = start(tmp_path / "run", home / "model", home / "rows.jsonl", **settings)
+    assert trained.finish() == 0, trained.log()
+    (finished,) = trained.of(Finished)
+    assert finished.outcome == "review" and not trained.losses()
+    assert [one.step for one in trained.of(SampleDrawn)] == [0] * 5
 
 
 @pytest.mark.train

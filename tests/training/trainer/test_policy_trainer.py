@@ -25,7 +25,7 @@ from training.scoring.judge import KEY_VARIABLE, URLS_VARIABLE
 from training.trainer import kept_samples
 from training.trainer.advantages import advantages
 from training.trainer.generation import Sampler
-from training.trainer.scorer import Scored
+from training.trainer.samples import Scored
 
 CPU = torch.device("cpu")
 STEPS, RATE, LONGEST = 3, 0.1, 6

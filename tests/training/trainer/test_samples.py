@@ -8,14 +8,13 @@ import pytest
 
 from training.reports.report import Report
 from training.run_folder.events import SampleDrawn, decode, encode
-from training.trainer.advantages import Advantages
-from training.trainer.samples import LONGEST_TEXT, MOST_BYTES, STEP_BYTES, SampleWriter
-from training.trainer.scorer import Question, Scored
+from training.trainer.questions import Question
+from training.trainer.samples import LONGEST_TEXT, MOST_BYTES, STEP_BYTES, SampleWriter, Scored
 
 LARGE = "x" * 19_000
 
 
-def drawn(count: int = 4, text: str = "answer", prompt: str = "question") -> Advantages:
+def drawn(count: int = 4, text: str = "answer", prompt: str = "question") -> tuple[list[Scored], dict[int, float]]:
     question = Question(prompt, "expected", {"number": 1}, 6, "rows.jsonl")
     samples = [
         Scored(
@@ -23,7 +22,7 @@ def drawn(count: int = 4, text: str = "answer", prompt: str = "question") -> Adv
         )
         for number in range(count)
     ]
-    return Advantages(samples, {number: number / 2 for number in range(count)}, 0.0)
+    return samples, {number: number / 2 for number in range(count)}
 
 
 def records(folder: Path) -> list[SampleDrawn]:
@@ -38,7 +37,7 @@ def writer(folder: Path, *, start: int = 0, total: int = 10, rank: int = 0) -> S
 
 
 def test_a_record_has_what_a_sample_answered_and_what_it_scored(tmp_path: Path) -> None:
-    writer(tmp_path).write(0, drawn())
+    writer(tmp_path).write(0, *drawn())
     first, _, third, _ = records(tmp_path)
     assert vars(first) | {"time": 0} == {
         "time": 0, "step": 0, "sample": 0, "group": 0, "row": 6, "file": "rows.jsonl", "prompt": "question",
@@ -49,14 +48,14 @@ def test_a_record_has_what_a_sample_answered_and_what_it_scored(tmp_path: Path) 
 
 
 def test_only_rank_0_writes_the_samples_of_all_ranks(tmp_path: Path) -> None:
-    writer(tmp_path, rank=1).write(1, drawn())
+    writer(tmp_path, rank=1).write(1, *drawn())
     assert records(tmp_path) == []
 
 
 def test_a_long_run_keeps_steps_at_equal_distances_within_the_size(tmp_path: Path) -> None:
     total, kept = 400, writer(tmp_path, total=400)
     for step in range(total + 1):
-        kept.write(step, drawn(50, LARGE))
+        kept.write(step, *drawn(50, LARGE))
     steps = sorted({record.step for record in records(tmp_path)})
     size = sum(len(encode(record)) for record in records(tmp_path))
     assert 0.9 * MOST_BYTES < size <= MOST_BYTES
@@ -68,13 +67,13 @@ def test_a_long_run_keeps_steps_at_equal_distances_within_the_size(tmp_path: Pat
 def test_a_resumed_run_writes_what_its_remaining_steps_add(tmp_path: Path) -> None:
     kept = writer(tmp_path, start=200, total=400)
     for step in range(201, 401):
-        kept.write(step, drawn(50, LARGE))
+        kept.write(step, *drawn(50, LARGE))
     size = sum(len(encode(record)) for record in records(tmp_path))
     assert 0.4 * MOST_BYTES < size <= 0.5 * MOST_BYTES
 
 
 def test_of_a_step_with_too_many_samples_the_first_ones_are_kept(tmp_path: Path) -> None:
-    writer(tmp_path).write(1, drawn(500, LARGE))
+    writer(tmp_path).write(1, *drawn(500, LARGE))
     found = records(tmp_path)
     assert [record.sample for record in found] == list(range(len(found)))
     assert 0.9 * STEP_BYTES < sum(len(encode(record)) for record in found) <= STEP_BYTES
@@ -85,7 +84,7 @@ def test_of_a_long_text_the_middle_is_left_out_and_a_record_stays_one_that_is_re
     tmp_path: Path, character: str
 ) -> None:
     long = f"begin{character * 500_000}end"
-    writer(tmp_path).write(1, drawn(1, long, long))
+    writer(tmp_path).write(1, *drawn(1, long, long))
     (record,) = records(tmp_path)
     assert record.prompt.startswith("begin") and record.prompt.endswith("end")
     assert "(480,008 characters left out)" in record.text and len(record.text) < LONGEST_TEXT + 50
@@ -93,7 +92,7 @@ def test_of_a_long_text_the_middle_is_left_out_and_a_record_stays_one_that_is_re
 
 
 def test_a_line_that_a_crash_truncated_is_no_record(tmp_path: Path) -> None:
-    writer(tmp_path).write(1, drawn(2))
+    writer(tmp_path).write(1, *drawn(2))
     whole, other = (tmp_path / "events.jsonl").read_bytes().splitlines(keepends=True)
     assert decode(whole[:-30]) is None
     rejoined = decode(whole[:-30] + other)

@@ -43,7 +43,7 @@ class MetricRollup(SQLModel, table=True):
 
 
 class Sample(Row, table=True):
-    """A sample of task grpo with its rewards. Step 0 is before training; `sample` is its number in the epoch."""
+    """A sample that a run drew, with its scores. Step 0 is before training; `sample` is its number in the epoch."""
 
     run_id: str = Field(primary_key=True, foreign_key="run.id", ondelete="CASCADE")
     step: int = Field(primary_key=True)
@@ -53,12 +53,14 @@ class Sample(Row, table=True):
     file: str = columns.text("name of the data file, if there are several")
     prompt: str = columns.text()
     expected: str = columns.text("the expected answer")
-    text: str = columns.text("the sample as the rewards get it")
+    text: str = columns.text("the sample without special tokens")
     tokens: int
     ended: bool = Field(description="false if it was cut off at the greatest length")
-    scores: dict[str, float | None] = columns.json_object("by reward; null where one does not apply or failed")
+    scores: dict[str, float | None] = columns.json_object(
+        "by reward, null where one does not apply or failed; of task distill teacher_logprob, the mean of its tokens"
+    )
     reward: float | None = Field(default=None, description="weighted sum of the scores; null without any")
-    advantage: float
+    advantage: float | None = Field(default=None, description="null in task distill")
 
 
 class RunEvent(Row, table=True):
