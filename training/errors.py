@@ -35,6 +35,10 @@ def written(value: Any) -> str:
     return repr(str(plain)) if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False, default=str)
 
 
+EXPECTED_EXIT = 3
+"""The exit status of a rank after a UserError, which it has printed."""
+
+
 class UserError(Exception):
     """An error that the user can fix; `problems` has at least one entry. `message` and `fix` are those of the first.
 

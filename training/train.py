@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
-from training.errors import ReviewRequested, StopRequested, UserError
+from training.errors import EXPECTED_EXIT, ReviewRequested, StopRequested, UserError
 from training.ranks.stopping import StopSignal, die_with_parent
 from training.redaction import redact_output
 from training.reports.report import Report
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Runs one rank and ends its process: status 0 when finished or stopped, 1 after an error (which it reports)."""
+    """Runs one rank and ends its process: status 0 when finished or stopped, 1 after an error (which it reports), and EXPECTED_EXIT
+    after one that a user can fix, without a traceback."""
     die_with_parent()
     redact_output()
     run_dir = Path(sys.argv[1]).resolve()
@@ -46,6 +47,9 @@ def main() -> None:
     except (StopRequested, Exception) as error:
         if not (stop.ends_the_start or isinstance(error, StopRequested)):
             report.failed(error)
+            if isinstance(error, UserError):
+                print(f"Error: {error}", file=sys.stderr)
+                sys.exit(EXPECTED_EXIT)
             raise
         outcome = REVIEW if isinstance(error, ReviewRequested) else "stopped"
         report.for_run(Finished(outcome=outcome, step=0, summary={}))

@@ -182,6 +182,7 @@ def _smaller(batch: Batch, config: RunConfig, changed: RunConfig) -> Batch:
     return replace(
         batch, rows=rows, tokens=share(batch.tokens, batch.length),
         loss_tokens=share(batch.loss_tokens, min(batch.loss_tokens, batch.target_length or batch.length)),
+        labeled=share(batch.labeled, min(batch.labeled, batch.target_length or batch.length)),
         target_tokens=share(batch.target_tokens, batch.target_length),
     )  # fmt: skip
 

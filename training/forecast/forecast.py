@@ -104,13 +104,14 @@ class Forecast:
 
 
 def full_batch(config: RunConfig) -> Batch:
-    """A micro batch of rows of maximum length: the worst case for unknown data."""
+    """A micro batch of rows of maximum length: the worst case for unknown data. Of prompts with samples, only these have a loss."""
     rows, length = config.micro_batch_size * (2 if config.task.pairs else 1), config.max_length
-    length += config.max_completion_length if config.task.samples else 0
+    answer = config.max_completion_length if config.task.samples else 0
+    length += answer
     if config.task is Task.SEQ2SEQ:
         target = config.max_target_length or length
         return Batch(rows, length, rows * length, rows * target, target, rows * target)
-    return Batch(rows, length, rows * length, rows * length)
+    return Batch(rows, length, rows * length, rows * length, labeled=rows * answer)
 
 
 def estimate(

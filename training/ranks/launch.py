@@ -5,12 +5,17 @@ ranks of one machine listens on loopback only.
 """
 
 import socket
+import sys
 from ipaddress import ip_address
+from subprocess import CalledProcessError
 from typing import Any
 
 from accelerate.commands import launch
 from torch._C._distributed_c10d import TCPStore
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import static_tcp_rendezvous
+
+from training.errors import EXPECTED_EXIT
 
 
 def store(host: str, port: int, world_size: int, is_master: bool, *arguments: Any, **options: Any) -> TCPStore:
@@ -34,9 +39,22 @@ def _is_loopback(host: str) -> bool:
 
 
 def main() -> None:
-    """Runs `accelerate launch` with this process's arguments."""
+    """Runs `accelerate launch` with this process's arguments. After an error that a user can fix, which the rank has printed, it
+    ends without a traceback of its own."""
     vars(static_tcp_rendezvous)["TCPStore"] = store
-    launch.main()
+    try:
+        launch.main()
+    except CalledProcessError as error:  # of a single rank
+        _end_quietly_if_expected(error.returncode)
+        raise
+    except ChildFailedError as error:
+        _end_quietly_if_expected(error.get_first_failure()[1].exitcode)
+        raise
+
+
+def _end_quietly_if_expected(status: int) -> None:
+    if status == EXPECTED_EXIT:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from training.results.merging import merge
 from training.results.parity.reference import Reference, by_all_ranks, fits_here, record
 from training.results.parity.verify import verified
 from training.run_folder.derived import remove_outdated
+from training.run_folder.evaluated import final_loss
 from training.run_folder.model_card import environment_token, upload, write_card
 from training.run_folder.paths import ANSWERS_FILE, result_dir
 from training.run_folder.record import Lineage, write_record
@@ -212,7 +213,7 @@ def _note_on_failure(report: Report, consequence: str, unless: type[Exception] |
 
 def _last_logged(trainer: ReportingTrainer) -> float | None:
     """Returns the last training loss of an earlier attempt, for an attempt that took no step."""
-    return next((entry["loss"] for entry in reversed(trainer.state.log_history) if "loss" in entry), None)
+    return next((final_loss(entry) for entry in reversed(trainer.state.log_history) if "loss" in entry), None)
 
 
 def save_result(trainer: ReportingTrainer, config: RunConfig, run_dir: Path) -> Path:

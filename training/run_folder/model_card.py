@@ -94,9 +94,9 @@ def metadata(config: RunConfig, lineage: Lineage, kind: str) -> "huggingface_hub
 
 
 def _results(task: Task, summary: dict[str, Any]) -> Rows:
-    measure, value = evaluated(task, summary.get("eval_loss"))
+    (measure, value), (_, final) = evaluated(task, summary.get("eval_loss")), evaluated(task, summary.get("final_loss"))
     rows = [
-        ("Final training loss", _decimal(summary.get("final_loss"))),
+        (f"Final training {measure}", _decimal(final)),
         (f"Evaluation {measure}", _decimal(value)),
         ("Evaluation perplexity", _decimal(summary.get("eval_perplexity"))),
     ]

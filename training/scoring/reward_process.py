@@ -14,6 +14,7 @@ from training.scoring.reward_child import Died, RewardChild
 from training.scoring.reward_options import judge_of
 from training.scoring.rewards import Reward, Sample
 
+GIVEN_UP = "given up"
 MEMORY_BYTES = 2 * 2**30
 DEATHS = 3
 """Batches in a row at which a reward ended its process, before it is given up."""
@@ -214,7 +215,7 @@ class RewardProcess:
         given_up = self._deaths[name] >= DEATHS
         if given_up and name not in batch.troubles:
             message = f"{name} is not computed any more: in {DEATHS} batches in a row it {self._last_deaths[name]}"
-            batch.fail(name, len(batch.samples), "given up", message)
+            batch.fail(name, len(batch.samples), GIVEN_UP, message)
         return given_up
 
     def _note_none(self, batch: _Batch) -> None:

@@ -15,7 +15,7 @@ STEPS = 10
 """The last batches of samples that an alarm reads: one for each step, or for `num_iterations` of them."""
 _SOME = 5  # of these, whose mean reward is compared with earlier ones
 _SURE = 3  # standard errors
-_LONGER, _MANY_CUT_OFF, _MORE_CUT_OFF, _FALL, _SOLVED = 1.5, 0.5, 0.25, 0.05, 0.95
+_LONGER, _MANY_CUT_OFF, _MORE_CUT_OFF, _FALL = 1.5, 0.5, 0.25, 0.05
 
 Values = Mapping[str, float]
 """Means over the samples of a step, by the names of metrics."""
@@ -84,7 +84,7 @@ class Alarms:
         message += f"nothing was learned (mean reward {reward:.3g}). Stop the run"
         if self._best <= min(0.0, self._start["reward"] if self._start else 0.0):
             return f"{message}: raise num_generations or temperature, or use easier prompts."
-        if reward >= _SOLVED * self._best:
+        if reward >= self._best - _FALL * abs(self._best):
             return f"{message}, or go on with harder prompts: the model has learned what these can teach."
         return (
             f"{message}: its samples have become alike. The mean reward was {self._best:.3g} before. {self._lower_rate}"

@@ -26,6 +26,7 @@ from training.ranks.pace import Pace
 from training.reports.live_memory import counter
 from training.reports.report import used_bytes
 from training.run_folder import checkpoints
+from training.run_folder.evaluated import final_loss
 from training.run_folder.events import LOSS_OF, Metrics, Planned
 from training.run_folder.paths import checkpoint_dir
 from training.tokens.order import Shuffled, steps_per_epoch
@@ -261,7 +262,7 @@ class ReportingTrainer(CheckpointingTrainer):
         super().log(logs, start_time)  # trl's trainers add their own metrics to `logs`
         values, extra = recorded(logs), dict[str, float | None]()
         if "loss" in values:
-            self.last_loss = values["loss"]
+            self.last_loss = final_loss(values)
             extra = self.throughput.since_last() | {"epoch": self.state.epoch}
             if self.set_losses:
                 extra |= {f"{LOSS_OF}{name}": loss for name, loss in self.set_losses.take().items()}

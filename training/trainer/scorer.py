@@ -9,7 +9,7 @@ from training.ranks.distributed import gathered
 from training.reports.report import Report
 from training.run_folder.paths import rewards_dir
 from training.scoring.judge import key_of_rank
-from training.scoring.reward_process import RewardProcess
+from training.scoring.reward_process import GIVEN_UP, RewardProcess
 from training.scoring.rewards import CODE_FILE, Reward, Sample, rewards_of, total
 from training.trainer.questions import Question, Questions
 from training.trainer.samples import Scored
@@ -31,7 +31,7 @@ class Scorer:
             judge_seconds=_JUDGE_SECONDS,
         )
         self._questions, self._report = questions, report
-        self._troubles: dict[str, str] = {}  # the first of each reward
+        self._troubles: dict[tuple[str, bool], str] = {}  # the first of each reward, and that it is given up
 
     def __enter__(self) -> Self:
         self._process.__enter__()
@@ -67,9 +67,9 @@ class Scorer:
         ]
         scores = self._process.score(samples)
         for name, trouble in scores.troubles.items():
-            if name not in self._troubles:
-                self._troubles[name] = f"Reward {name}: {trouble.sentence}."
-                self._report.warn(self._troubles[name])
+            if (key := (name, trouble.kind == GIVEN_UP)) not in self._troubles:
+                self._troubles[key] = f"Reward {name}: {trouble.sentence}."
+                self._report.warn(self._troubles[key])
         return scores.values
 
     @property

@@ -155,7 +155,8 @@ def _seconds(run: dict[str, Any]) -> float | None:
 def _results(run: dict[str, Any]) -> str:
     """Steps, losses and duration in one line."""
     total = f" of {run['total_steps']:,}" if run.get("total_steps") else ""
-    parts = [f"Step {run.get('step') or 0:,}{total}", f"loss {_loss(run.get('final_loss'))}"]
+    measure, final = evaluated(run.get("task"), run.get("final_loss"))
+    parts = [f"Step {run.get('step') or 0:,}{total}", f"{measure} {_loss(final)}"]
     measure, value = evaluated(run.get("task"), run.get("best_loss"))
     parts += [f"best evaluation {measure} {_loss(value)}"] if value is not None else []
     seconds = _seconds(run)

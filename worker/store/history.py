@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from sqlalchemy import desc, insert, update
@@ -12,6 +12,7 @@ from sqlmodel.sql.expression import SelectOfScalar
 
 from training.redaction import clean, redact
 from training.run_folder import events as trainer
+from training.run_folder.evaluated import final_loss
 from training.run_folder.memory_words import summary
 from training.units import byte_size
 from worker.store import database, metrics, outbox, samples
@@ -173,7 +174,7 @@ def _store_metrics(run: Run, event: trainer.Metrics) -> list[Point]:
     run.step = max(run.step, event.step)
     for name in LOSSES:
         if name in event.values:
-            _store_loss(run, name, event.values[name])
+            _store_loss(run, name, event.values)
     # On CPU no device memory is used: take the process's own memory.
     _store_peak(run, [event.values.get("memory_peak") or event.values.get("host_rss")])
     return [Point(name, rank, event.step, event.time, value) for name, value in event.values.items()]
@@ -185,11 +186,12 @@ def _store_peak(run: Run, measured: Sequence[float | None]) -> None:
             run.peak_bytes = max(run.peak_bytes or 0, int(peak))
 
 
-def _store_loss(run: Run, name: str, value: float | None) -> None:
+def _store_loss(run: Run, name: str, values: Mapping[str, float | None]) -> None:
+    value = values[name]
     if value is None or not math.isfinite(value):
         run.diverged = True
     elif name == "loss":
-        run.final_loss = value
+        run.final_loss = final_loss(values)
     else:
         run.best_loss = value if run.best_loss is None else min(run.best_loss, value)
 

@@ -70,7 +70,7 @@ def _row(row: dict[str, Any], now: float) -> list[str]:
         f"{row['status']}, {DIFFERS}" if row.get("differs") else row["status"],
         numbers.shorten(row["name"], 40),
         progress(row),
-        "diverged" if row["diverged"] else numbers.decimal(row["final_loss"]),
+        "diverged" if row["diverged"] else evaluation(row["task"], row["final_loss"]),
         evaluation(row["task"], row["best_loss"]),
         byte_size(row["peak_bytes"]),
         numbers.duration(took(row, now)),
@@ -122,10 +122,11 @@ def results(values: dict[str, Any]) -> list[tuple[str, str]]:
         f"{numbers.count(summary.get('trainable_parameters'))} of {numbers.count(summary.get('total_parameters'))}"
     )
     speed = [numbers.rate(summary.get(f"{noun}_per_second"), noun) for noun in ("tokens", "samples")]
-    measure, value = evaluated(values["config"].get("task"), summary.get("eval_loss"))
+    task = values["config"].get("task")
+    (measure, value), (_, final) = evaluated(task, summary.get("eval_loss")), evaluated(task, summary.get("final_loss"))
     lines = [
         *_scores(summary.get("answers")),
-        ("Final loss", numbers.decimal(summary.get("final_loss"))),
+        (f"Final {measure}", numbers.decimal(final)),
         (f"Evaluation {measure}", numbers.decimal(value)),
         ("Held-out perplexity", numbers.decimal(summary.get("eval_perplexity"))),
         ("Trainable parameters", f"{trained} ({_four_places(summary.get('trainable_percent'))})"),

@@ -95,7 +95,7 @@ def _line(result: Result, runs: Sequence[Run], *, alike: bool) -> Line:
     better = result.better if _comparable(result, runs, alike=alike) else ""
     notes = [_note(result, run) for run in runs]
     written = [
-        _("diverged") if result.key == "final_loss" and run.diverged else text
+        _("diverged") if result.key.startswith("final_") and run.diverged else text
         for run, text in zip(runs, texts(values, result.written), strict=True)
     ]
     best = best_of(values, better)
@@ -117,7 +117,7 @@ def _comparable(result: Result, runs: Sequence[Run], *, alike: bool) -> bool:
     """False for losses and scores on different tasks or data, and for memory of different kinds of devices."""
     if result.group == "Memory":
         return alike
-    return result.group not in ("Loss", "Held-out") or same_data(runs, evaluated=result.key != "final_loss")
+    return result.group not in ("Loss", "Held-out") or same_data(runs, evaluated=not result.key.startswith("final_"))
 
 
 def same_data(runs: Sequence[Run], *, evaluated: bool) -> bool:
@@ -204,6 +204,10 @@ def _evaluated(measure: str, loss: Callable[[Run], Any] = lambda run: run.best_l
     return read
 
 
+def _final(run: Run) -> Any:
+    return _summary("final_loss")(run) or run.final_loss
+
+
 def _last_evaluated(measure: str) -> Callable[[Run], Any]:
     return _evaluated(measure, _summary("eval_loss"))
 
@@ -248,8 +252,8 @@ RESULTS = (
     Result("peak_bytes", "Peak memory", "Memory", "Peak", _peak, byte_size, "lower"),
     Result("steps_per_second", "Steps/s", "Speed", "Steps/s", _steps_per_second, _rate),
     Result("tokens_per_second", "Tokens/s", "Speed", "Tokens/s", _summary("tokens_per_second"), _rate, "higher"),
-    Result("final_loss", "Final loss", "Loss", "Final", lambda run: _summary("final_loss")(run) or run.final_loss,
-           numbers.decimal, "lower"),
+    Result("final_loss", "Final loss", "Loss", "Final", _evaluated(LOSS, _final), numbers.decimal, "lower"),
+    Result("final_reward", "Final reward", "Loss", "Final reward", _evaluated(REWARD, _final), numbers.decimal, "higher"),
     Result("best_loss", "Best evaluation loss", "Loss", "Best eval", _evaluated(LOSS), numbers.decimal, "lower"),
     Result("best_reward", "Best evaluation reward", "Loss", "Best eval reward", _evaluated(REWARD), numbers.decimal, "higher"),
     Result("eval_loss", "Last evaluation loss", "Loss", "Last eval", _last_evaluated(LOSS), numbers.decimal, "lower", minor=True),

@@ -14,8 +14,9 @@ from app.documents.live.panels import is_drawn, is_summed_up, line_key
 from app.documents.live.plots import rounded
 from app.documents.run import Place, place
 from app.format import numbers
-from app.format.run_text import eta, has_rewards
+from app.format.run_text import eta
 from app.texts import _
+from training.run_folder.evaluated import REWARD, evaluated
 from training.units import NONE, byte_size
 from worker.store import database, history, runs, series
 from worker.store.metrics import Point
@@ -29,7 +30,7 @@ _EVENTS = 5
 _TEXT = 400  # characters of log lines or events in a tick
 _COUNTERS = ("tokens", "epoch")
 _BYTES = 1100  # of points in a tick
-_SPEED, _REWARD = "tokens_per_second", "reward"
+_SPEED = "tokens_per_second"
 _ABSENT = ""  # in a column; null is NaN
 _MINUTE = 60.0
 
@@ -65,7 +66,6 @@ class Reader:
         self._seen: dict[Key, int] = {}
         self._of_ranks: defaultdict[str, dict[int, float]] = defaultdict(dict)
         self._speed: float | None = None
-        self._reward: float | None = None
         self._stored: tuple[int, int, int] | None = None
 
     def read(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class Reader:
             points, restarted = self._points(session, run)
             queue = place(session, run)
             speed = mean_speed(session, run) if run.status.ended else self._speed
-        news = self._changed(facts(run, queue, speed, self._reward)) | self._texts(events, lines)
+        news = self._changed(facts(run, queue, speed)) | self._texts(events, lines)
         if restarted or len({point.step for point in points}) > GAP or len(lines) > GAP:
             news = {"facts": news["facts"]} if "facts" in news else {}
             news["reload"] = True
@@ -138,11 +138,10 @@ class Reader:
             self._start(series.latest(session=session, run_id=run.id))
         self._seen, self._stored = ends, stored
         self._speed = next((one.value for one in reversed(points) if one.name == _SPEED), self._speed)
-        self._reward = next((one.value for one in reversed(points) if one.name == _REWARD), self._reward)
         return points, restarted
 
     def _start(self, latest: Mapping[Key, tuple[int, float | None]]) -> None:
-        self._speed, self._reward = latest_speed(latest), latest_reward(latest)
+        self._speed = latest_speed(latest)
         self._of_ranks.clear()
         for (name, rank), (_step, value) in latest.items():
             self._keep(name, rank, value)
@@ -208,11 +207,6 @@ def latest_speed(latest: Mapping[Key, tuple[int, float | None]]) -> float | None
     return latest.get((_SPEED, -1), (0, None))[1]
 
 
-def latest_reward(latest: Mapping[Key, tuple[int, float | None]]) -> float | None:
-    """The newest mean reward of a step's samples, of the newest value of each series."""
-    return latest.get((_REWARD, -1), (0, None))[1]
-
-
 def mean_speed(session: Session, run: Run) -> float | None:
     """Tokens per second of an ended run: as it has reported them, else the mean of what it has measured."""
     if reported := (run.summary or {}).get(_SPEED):
@@ -222,24 +216,21 @@ def mean_speed(session: Session, run: Run) -> float | None:
     return fmean(values) if values else None
 
 
-def facts(run: Run, queue: Place | None, speed: float | None, reward: float | None = None) -> dict[str, Any]:
+def facts(run: Run, queue: Place | None, speed: float | None) -> dict[str, Any]:
     """Texts by name. `share` is the share of the work done (None: unknown), `since` the start of a running run and `until` its
     expected end, in seconds since the epoch.
 
-    `speed` is in tokens per second: the latest of a run that has not ended, else the mean. `reward` is the latest mean reward; the
-    loss of a run that trains on rewards tells nothing, so its reward is shown in place of it.
+    `speed` is in tokens per second: the latest of a run that has not ended, else the mean.
     """
     left = eta(run.model_dump(include={"seconds_per_step", "total_steps", "step"}))
     running = run.status is Status.RUNNING
-    trains_on_rewards = has_rewards(run)
+    measure, value = evaluated(run.config.get("task"), run.final_loss)
     return {
         "status": run.status.value,
         "phase": phase(run, queue),
         "step": _of(numbers.count(run.step), numbers.count(run.total_steps)) if run.total_steps else NONE,
-        "loss_label": _("Reward") if trains_on_rewards else _("Loss"),
-        "loss": _("not finite")
-        if run.status is Status.DIVERGED
-        else numbers.decimal(reward if trains_on_rewards else run.final_loss),
+        "loss_label": _("Reward") if measure == REWARD else _("Loss"),
+        "loss": _("not finite") if run.status is Status.DIVERGED else numbers.decimal(value),
         "speed_label": _("Mean speed") if run.status.ended else _("Speed"),
         "speed": numbers.rate(speed, "tokens"),
         "since": run.started_at if running else None,

@@ -78,7 +78,7 @@ def _texts(run: Run) -> list[str]:
         str(run.config.get("model", "")),
         settings()["method"].in_words(run.config.get("method")),
         f"{run.step:,}",
-        "diverged" if run.diverged else numbers.decimal(run.final_loss),
+        "diverged" if run.diverged else evaluation(run.config.get("task"), run.final_loss),
         evaluation(run.config.get("task"), run.best_loss),
         byte_size(run.peak_bytes),
         numbers.duration(took),

@@ -65,9 +65,13 @@ def results(run: Run) -> list[tuple[str, str, str]]:
     summary = run.summary
     if not summary:
         return [] if run.status.ended else [(*pair, "") for pair in _plan(run.plan) if pair[1] not in (NONE, "0")]
-    measure, value = evaluated(run.config.get("task"), summary.get("eval_loss"))
+    task = run.config.get("task")
+    (measure, value), (_same, final) = (
+        evaluated(task, summary.get("eval_loss")),
+        evaluated(task, summary.get("final_loss")),
+    )
     pairs = [
-        (_("Final loss"), numbers.decimal(summary.get("final_loss"))),
+        (_("Final reward") if measure == REWARD else _("Final loss"), numbers.decimal(final)),
         (_("Evaluation reward") if measure == REWARD else _("Evaluation loss"), numbers.decimal(value)),
         (_("Perplexity, held-out"), numbers.decimal(summary.get("eval_perplexity"))),
         (_("Trainable parameters"), _trainable(summary)),

@@ -29,7 +29,7 @@ def shown(run: Run, query: QueryParams) -> dict[str, Any]:
         part = document.part(session, run.id, wanted, offset=page["first"] - 1, limit=PAGE_PROMPTS)
     rewarded = task == Task.GRPO
     shown = page | {"groups": part.groups, "wanted": wanted, "rewarded": rewarded} | _steps(steps, wanted.step)
-    scores = {name: name if rewarded else _("Log-probability of a token, by the teacher") for name in part.rewards}
+    scores = {name: name if rewarded else _("Log-probability of a token") for name in part.rewards}
     return {"samples": shown | {"scores": scores, "orders": _orders(scores, rewarded=rewarded)}}
 
 

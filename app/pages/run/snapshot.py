@@ -52,7 +52,7 @@ def read(run_id: str) -> Snapshot:
             has_log=bool(history.log_tail(session=session, run_id=run.id, limit=1)),
             dataset_names={item.id: item.name for item in datasets.listing(session=session)},
             cursor=live.end(session, run),
-            facts=facts(run, place(session, run), speed, live.latest_reward(latest)),
+            facts=facts(run, place(session, run), speed),
             panels=panels(ranks_of(session, run), memory_limits(run)),
             attempts=runs.attempts(session=session, run_id=run.id),
             phases=history.phases(session=session, run_id=run.id),

@@ -7,7 +7,7 @@ from typing import Any
 
 from app.format import numbers
 from app.format.dataset_text import data_names
-from app.format.run_text import evaluation, has_rewards
+from app.format.run_text import evaluation
 from app.format.setting_text import value_in_words
 from app.texts import gettext_noop
 from training.config.fields import Setting, settings
@@ -51,7 +51,7 @@ def columns() -> dict[str, Column]:
         "progress": Column(gettext_noop("Progress"), _nothing, "progress", "progress"),
         "final_loss": Column(
             gettext_noop("Loss"),
-            lambda run, _: NONE if has_rewards(run) else numbers.decimal(run.final_loss),
+            lambda run, _: evaluation(run.config.get("task"), run.final_loss),
             "final_loss",
             "loss",
             True,

@@ -95,11 +95,11 @@ def test_samples_of_a_student_have_the_score_of_the_teacher_and_nothing_of_rewar
         values = {"scores": {"teacher_logprob": score}, "advantage": None, "group": number, "ended": number != 2}
         played.report(drawn(4, number, score, f"text {number}", prompt=f"Where is order {number}?", **values))
     text = page(played.id)
-    assert "Log-probability of a token, by the teacher" in text and "-0.25" in text
+    assert "Log-probability of a token" in text and "-0.25" in text
     assert not any(word in text for word in ("Total", "Advantage", "equal rewards", "With equal rewards"))
     assert prompts(page(played.id, samples_order="lowest:teacher_logprob")) == ["4: 2", "4: 0", "4: 1"]
     assert prompts(page(played.id, samples_only="cut_off")) == ["4: 2"]
-    assert lathe("samples", played.id, "--order", "lowest", "--limit", "1").stdout.splitlines() == [
+    assert lathe("samples", played.id, "--cut-off").stdout.splitlines() == [
         "Step 4, row 8 of rows.jsonl: Where is order 2?",
         "Expected: Bonn",
         "teacher_logprob      TOKENS  SAMPLE",

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from tiny import make_model
 from trainer_process import Trained, start, train_here
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from training.config.run_config import RunConfig
 from training.errors import UserError
@@ -195,9 +195,14 @@ def test_each_sample_is_kept_with_what_the_teacher_finds_of_it(
     trained = train_here(tmp_path / "run", home / "model", home / "rows.jsonl", **settings)
     teacher: Any = AutoModelForCausalLM.from_pretrained(home / "teacher", dtype=torch.float32)
     rows = [json.loads(line) for line in (home / "rows.jsonl").read_text().splitlines()]
-    drawn, samples = trained.of(SampleDrawn), samples_of(batches)
+    decode = AutoTokenizer.from_pretrained(home / "model").decode
+    drawn, samples = (
+        trained.of(SampleDrawn),
+        {decode(prompt): (prompt, answer) for prompt, answer in samples_of(batches)},
+    )
     assert len(drawn) == len(samples) == 8
-    for one, (prompt, answer) in zip(drawn, samples, strict=True):
+    for one in drawn:
+        prompt, answer = samples[one.prompt]
         logits = teacher(input_ids=torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1] / TEMPERATURE
         expected = logits.log_softmax(-1)[range(len(answer)), answer].mean().item()
         assert one.reward == one.scores["teacher_logprob"] == pytest.approx(expected, rel=1e-4)

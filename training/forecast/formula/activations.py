@@ -25,7 +25,7 @@ _CONVOLUTION_WIDTHS = 7
 @dataclass(frozen=True)
 class Batch:
     """The worst micro batch: `tokens` includes padding, `length` is that of the longest row, `loss_tokens` get logits. Of them
-    `labeled` have a loss, the only ones that a loss in chunks takes; 0 if unknown.
+    `labeled` have a loss, the only ones that a loss in chunks takes, and that of samples; 0 if unknown.
 
     For an encoder-decoder, `tokens` and `length` are the encoder's, `target_tokens` and `target_length` the decoder's. `flat` is
     True if rows are concatenated without padding. In the `first_step` there is no optimizer state yet, in the `first_micro` step

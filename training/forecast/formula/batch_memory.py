@@ -208,7 +208,7 @@ def _logits(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) ->
 def _compared(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) -> tuple[float, float]:
     """The logits of student and teacher, each with the one after the last token, and fp32 tensors of a part of the tokens
     (training/trainer/jensen_shannon.py). Backward: also the gradient in parts, and then joined."""
-    tokens, vocab = batch.loss_tokens + batch.rows, (shape.teacher or shape).vocab
+    tokens, vocab = (batch.labeled or batch.loss_tokens) + batch.rows, (shape.teacher or shape).vocab
     own = 4 if sizes.casts else sizes.compute  # accelerate converts the outputs of autocast to fp32
     logits = tokens * (own * shape.vocab + sizes.compute * vocab)
     part = _PART_TENSORS * 4 * min(tokens, _PART_TOKENS) * min(shape.vocab, vocab)
@@ -218,12 +218,14 @@ def _compared(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) 
 
 
 def _fused_head(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) -> tuple[float, float]:
-    """trl's fused head computes log-probabilities by tiles; its buffer is as wide as a tile, also for a smaller vocabulary."""
-    tokens = min(batch.loss_tokens, _TOKEN_CHUNK)
+    """trl's fused head computes log-probabilities by tiles; its buffer is as wide as a tile, also for a smaller vocabulary. With
+    Triton's kernels it leaves out tokens without loss."""
+    scored = (batch.labeled if sizes.on_cuda else 0) or batch.loss_tokens
+    tokens = min(scored, _TOKEN_CHUNK)
     buffer = tokens * _VOCABULARY_CHUNK * sizes.compute
     tiles = _TILES_ON_CPU + (shape.model_type in SOFTCAPS)
     tile = 0 if sizes.on_cuda else 4 * tokens * min(shape.vocab, _VOCABULARY_CHUNK) * tiles
-    gradients = 4 * batch.loss_tokens * shape.hidden
+    gradients = 4 * scored * shape.hidden
     if not config.method.adapts and not config.trainable_layers:
         gradients += 4 * (shape.head or shape.table)
     return buffer + tile / 2, buffer + tile + gradients

@@ -133,8 +133,12 @@ class Run(Held, table=True):
     phase_done: Count | None = Field(default=None, description="progress of a phase that is not counted in steps")
     phase_total: Count | None = None
     seconds_per_step: Annotated[float, Ge(0)] | None = Field(default=None, description="smoothed; the ETA uses it")
-    final_loss: float | None = None
-    best_loss: float | None = Field(default=None, description="lowest evaluation loss")
+    final_loss: float | None = Field(
+        default=None, description="of the last logged step; of task grpo minus its mean reward"
+    )
+    best_loss: float | None = Field(
+        default=None, description="lowest evaluation loss; of task grpo minus the highest reward"
+    )
     diverged: bool = Field(default=False, description="a loss was NaN or infinite")
     peak_bytes: Count | None = Field(
         default=None, sa_column=Column(BigInteger), description="highest device (CPU: host) memory of any rank"
