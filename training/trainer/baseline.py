@@ -49,9 +49,8 @@ class Baseline:
         count, rewards = len(self.drawn.samples), self.rewards
         every = f"all {count:,} samples of the untrained model"
         if not len(rewards):
-            raise _hopeless(
-                f"no reward applies to any of {count:,} samples of the untrained model. {causes}".strip(), _TRY
-            )
+            message = f"No reward applies to any of {count:,} samples of the untrained model. {causes}"
+            raise NothingToLearn("", None, message.strip(), _TRY)
         if self.drawn.equal_groups < 1:
             return
         if self.drawn.metrics()["cut_off"] == 1 and rewards.max() <= 0:

@@ -1,11 +1,11 @@
-"""Where the processes of a run listen."""
+"""Where the processes of a run listen, and how they end."""
 
 from ipaddress import ip_address
 
 import psutil
 import pytest
 from tiny import make_data, make_model
-from trainer_process import start_held
+from trainer_process import start, start_held
 
 from training.run_folder.events import Metrics
 
@@ -33,3 +33,14 @@ def test_no_process_of_a_run_on_one_machine_can_be_reached_from_another(tmp_path
     (run.run_dir / "go").touch()
     assert run.finish() == 0
     assert listening and all(ip_address(address.ip).is_loopback for address in listening)
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_an_error_that_a_user_can_fix_ends_the_log_without_tracebacks(tmp_path, ranks):
+    rows = make_data(tmp_path / "rows.jsonl", rows=4)
+    strategy = {"strategy": "ddp", "num_processes": ranks} if ranks > 1 else {}
+    run = start(tmp_path / "run", make_model(tmp_path / "model"), rows, eval_split=4, **strategy)
+    assert run.finish() == 1 and run.failure.expected
+    log = (tmp_path / "run" / "output.log").read_text()
+    assert f"Error: {run.failure.message}" in log and "Traceback" not in log

@@ -1,8 +1,10 @@
 """Samples of the untrained model, drawn before the first step: what a run says of them, and when it ends there."""
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from trainer_process import Trained, start, train_here
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.run_folder.events import Finished, Metrics, Note, SampleDrawn
+from training.scoring.reward_process import RewardProcess
 from training.trainer.advantages import advantages
 from training.trainer.baseline import Baseline, Compared
 from training.trainer.samples import Scored
@@ -89,7 +92,7 @@ def test_samples_to_which_no_reward_applies_end_the_run() -> None:
 
 
 def test_every_refusal_says_how_to_train_anyway() -> None:
-    for rewards in ([0.0] * 4, [1.0] * 4, [None] * 4, [0.0, 0.0, 1.0, 1.0]):
+    for rewards in ([0.0] * 4, [1.0] * 4, [0.0, 0.0, 1.0, 1.0]):
         assert refusal(rewards).endswith("Set baseline_prompts to 0 to train anyway.")
 
 
@@ -170,3 +173,64 @@ def test_a_run_that_is_to_be_reviewed_ends_with_its_samples(tmp_path: Path, home
     assert trained.finish() == 0, trained.log()
     (finished,) = trained.of(Finished)
     assert finished.outcome == "review" and not trained.losses() and values(trained, 0)
+
+
+BAD = """
+import socket, time
+def zero(answer): return 0
+def one(answer): return 1
+def fined(answer, expected): return -len(answer.strip("xyz")) if answer in ("", expected) else 0
+def wants(answer, expected): return 0.25 + 0.5 * (answer == expected)
+def raises(answer): raise ValueError("no")
+def loops(answer):
+    while True: pass
+def sleeps(answer): time.sleep(1000)
+def allocates(answer): return len(bytearray(10 * 2**30))
+def connects(answer): socket.create_connection(("127.0.0.1", 9))
+def writes(answer): open("FILE", "w").write("x")
+def nan(answer): return float("nan")
+def good(answer): return len(set(answer))
+"""
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    ("rewards", "settings", "cause", "fix"),
+    [
+        ("zero", {}, "all 8 samples of the untrained model are cut off after 6 tokens", "for example to 24"),
+        ("zero", {"ends": True}, "The expected answers get the same: probably a reward is wrong", "lathe reward"),
+        ("one", {}, "get 1, so that nothing is left to learn", "harder prompts"),
+        ("fined", {"ends": True}, "other answers less", "harder prompts"),
+        ("wants", {}, "The expected answers get 0.75 on average: the rewards work", "task sft"),
+        ("raises", {}, "Reward raises: sample 1, rewards.py, line 7: ValueError: no", "Look at the samples"),
+        ("raises", {"baseline_prompts": 0}, "nothing is learned. Reward raises", "clone the run"),
+        ("missing", {"baseline_prompts": 0}, "has no function 'missing'", "clone the run"),
+    ],
+)  # fmt: skip
+def test_a_run_that_can_learn_nothing_names_the_cause_and_the_fix(
+    tmp_path: Path, home: Path, rewards: str, settings: dict[str, Any], cause: str, fix: str
+) -> None:
+    model = home / "model"
+    if settings.get("ends"):  # each token ends a sample
+        model = Path(shutil.copytree(model, tmp_path / "model"))
+        (model / "generation_config.json").write_text(json.dumps({"eos_token_id": list(range(262))}))
+    named = SETTINGS | {"rewards": rewards, "reward_code": BAD, "max_steps": 5}
+    with pytest.raises(UserError) as error:
+        train_here(
+            tmp_path / "run", model, home / "rows.jsonl", **named | {k: v for k, v in settings.items() if k != "ends"}
+        )
+    assert cause in str(error.value) and fix in error.value.fix
+
+
+@pytest.mark.train
+def test_rewards_that_harm_are_named_and_cost_only_their_own_scores(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurried = partial(RewardProcess, seconds_per_batch=1.0)
+    monkeypatch.setattr("training.trainer.scorer.RewardProcess", hurried)
+    names = ["raises", "loops", "sleeps", "allocates", "connects", "writes", "nan"]
+    settings = SETTINGS | {"rewards": ", ".join([*names, "good"]), "reward_code": BAD.replace("FILE", f"{tmp_path}/x")}
+    trained = train_here(tmp_path / "run", home / "model", home / "rows.jsonl", **settings)
+    told = [note.message for note in trained.of(Note) if note.level == "warning" and note.message.startswith("Reward ")]
+    assert [text.split()[1].rstrip(":") for text in told] == names and not (tmp_path / "x").exists()
+    assert trained.series("reward")[1] == trained.series("reward/good")[1] > 0 and trained.losses()

@@ -344,26 +344,42 @@ def test_samples_that_do_not_fit_are_drawn_in_smaller_micro_batches(tmp_path: Pa
     assert rung == {"micro_batch_size": 16, "gradient_accumulation_steps": 2}
 
 
+SMALLER = {"micro_batch_size": 2, "gradient_accumulation_steps": 4}
+TWO_RANKS = {"strategy": "ddp", "num_processes": 2, "micro_batch_size": 2, "gradient_accumulation_steps": 2}
+
+
 @pytest.mark.train
-@pytest.mark.parametrize("micro", [8, 2])
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [({}, {}), ({}, SMALLER), ({}, TWO_RANKS), (TWO_RANKS, {}), (TWO_RANKS, TWO_RANKS | {"strategy": "fsdp"})],
+)
 def test_a_run_that_stops_between_two_steps_on_the_same_samples_resumes_with_them(
-    tmp_path: Path, home: Path, micro: int
+    tmp_path: Path, home: Path, first: dict[str, Any], then: dict[str, Any]
 ) -> None:
-    """Also with other micro batches, and where an epoch of three groups ends with half a batch."""
+    """Also with other micro batches and ranks, and where an epoch of three groups ends with half a batch."""
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join((home / "rows.jsonl").read_text().splitlines(keepends=True)[:3]))
     settings = SETTINGS | {"num_iterations": 3, "max_steps": 8, "save_steps": 4, "epochs": 4, "learning_rate": 1.0}
-    whole = train_here(tmp_path / "run", home / "model", rows, **settings)
-    shutil.rmtree(checkpoint_dir(tmp_path / "run", 8))
+    whole = train_here(tmp_path / "whole", home / "model", rows, **settings)
     values = {step: [whole.series(name)[step] for name in NAMES[:2]] for step in range(5, 9)}
-    split = {"micro_batch_size": micro, "gradient_accumulation_steps": 8 // micro}
-    resumed = train_here(tmp_path / "run", home / "model", rows, **settings | split)
+    _trained(tmp_path / "run", home / "model", rows, settings | first)
+    shutil.rmtree(checkpoint_dir(tmp_path / "run", 8))
+    resumed = _trained(tmp_path / "run", home / "model", rows, settings | then)
     (start,) = resumed.of(Resumed)
     assert start.step == 4 and (checkpoint_dir(tmp_path / "run", 4) / kept_samples.FILE).exists()
     taken = [event for event in resumed.of(Metrics) if "loss" in event.values][-4:]
     for event in taken:
         assert [event.values[name] for name in NAMES[:2]] == pytest.approx(values[event.step], rel=1e-4, abs=1e-7)
     assert [event.step for event in taken if "reward" in event.values] == [7]
+
+
+def _trained(run_dir: Path, model: Path, rows: Path, settings: dict[str, Any]) -> Trained:
+    """A run to its end, with several ranks in processes of their own."""
+    if settings.get("num_processes", 1) == 1:
+        return train_here(run_dir, model, rows, **settings)
+    run = start(run_dir, model, rows, **settings)
+    assert run.finish() == 0, run.log()
+    return run
 
 
 @pytest.mark.train
