@@ -83,7 +83,8 @@ class Alarms:
         message = f"In the last {STEPS * self._config.iterations} steps all samples of each prompt had the same reward, so that "
         message += f"nothing was learned (mean reward {reward:.3g}). Stop the run"
         if self._best <= min(0.0, self._start["reward"] if self._start else 0.0):
-            return f"{message}: raise num_generations or temperature, or use easier prompts."
+            easier = "raise num_generations or temperature, or use easier prompts."
+            return f"{message}: {easier} If a reward is wrong, lathe reward shows it."
         if reward >= self._best - _FALL * abs(self._best):
             return f"{message}, or go on with harder prompts: the model has learned what these can teach."
         return (

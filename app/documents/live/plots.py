@@ -162,7 +162,9 @@ def plots(session: Session, run: Run, view: View) -> dict[str, Any]:
 
 
 def ranks_of(session: Session, run: Run) -> dict[str, list[int]]:
-    """The ranks of each metric that has a plot."""
+    """The ranks of each metric that has a plot; none if the run ended before its first step, whose plots would be single points."""
+    if run.status.ended and not run.step:
+        return {}
     extents = series.extents(session=session, run_id=run.id)
     drawn = sorted(key for key in extents if is_drawn(key[0]))
     return {name: sorted(rank for _, rank in keys) for name, keys in groupby(drawn, key=lambda key: key[0])}

@@ -13,7 +13,7 @@ from app.documents.live.plots import View, rounded
 from training.run_folder.events import CheckpointSaved, Metrics, OutOfMemory
 from worker.store import database as db
 from worker.store import runs
-from worker.store.tables import Run
+from worker.store.tables import Run, Status
 
 
 def drawn(run, *view):
@@ -47,6 +47,13 @@ def started(run, at=1000.0, **values):
 
 
 def test_a_run_without_metrics_has_no_panels(run):
+    assert (drawn(run)["panels"], drawn(run)["lines"]) == ([], {})
+
+
+def test_a_run_that_ended_before_its_first_step_has_no_panels(run):
+    run.report(Metrics(step=0, values={"reward": 0.0, "cut_off": 1.0}))
+    assert len(drawn(run)["panels"]) == 2
+    run.end(Status.FAILED)
     assert (drawn(run)["panels"], drawn(run)["lines"]) == ([], {})
 
 
