@@ -204,7 +204,7 @@ def good(answer): return len(set(answer))
         ("wants", {}, "The expected answers get 0.75 on average: the rewards work", "task sft"),
         ("raises", {}, "Reward raises: sample 1, rewards.py, line 7: ValueError: no", "Look at the samples"),
         ("raises", {"baseline_prompts": 0}, "nothing is learned. Reward raises", "clone the run"),
-        ("missing", {"baseline_prompts": 0}, "has no function 'missing'", "clone the run"),
+        ("good", {"baseline_prompts": 0, "reward_code": f"{BAD}import no_such_package"}, "no_such_package", "clone the run"),
     ],
 )  # fmt: skip
 def test_a_run_that_can_learn_nothing_names_the_cause_and_the_fix(
@@ -214,11 +214,10 @@ def test_a_run_that_can_learn_nothing_names_the_cause_and_the_fix(
     if settings.get("ends"):  # each token ends a sample
         model = Path(shutil.copytree(model, tmp_path / "model"))
         (model / "generation_config.json").write_text(json.dumps({"eos_token_id": list(range(262))}))
-    named = SETTINGS | {"rewards": rewards, "reward_code": BAD, "max_steps": 5}
+    named = SETTINGS | {"rewards": rewards, "reward_code": BAD, "max_steps": 5} | settings
+    named.pop("ends", None)
     with pytest.raises(UserError) as error:
-        train_here(
-            tmp_path / "run", model, home / "rows.jsonl", **named | {k: v for k, v in settings.items() if k != "ends"}
-        )
+        train_here(tmp_path / "run", model, home / "rows.jsonl", **named)
     assert cause in str(error.value) and fix in error.value.fix
 
 

@@ -369,7 +369,7 @@ def test_a_run_that_stops_between_two_steps_on_the_same_samples_resumes_with_the
     assert start.step == 4 and (checkpoint_dir(tmp_path / "run", 4) / kept_samples.FILE).exists()
     taken = [event for event in resumed.of(Metrics) if "loss" in event.values][-4:]
     for event in taken:
-        assert [event.values[name] for name in NAMES[:2]] == pytest.approx(values[event.step], rel=1e-4, abs=1e-7)
+        assert [event.values[name] for name in NAMES[:2]] == pytest.approx(values[event.step], rel=1e-4, abs=2e-6)
     assert [event.step for event in taken if "reward" in event.values] == [7]
 
 
