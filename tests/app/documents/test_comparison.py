@@ -92,6 +92,12 @@ def test_runs_that_are_rewarded_are_compared_by_their_rewards(home):
     )
 
 
+def test_the_highest_final_reward_is_the_best_and_losses_of_such_runs_are_not_compared(home):
+    lines = compared(*(finished(task="grpo", summary={"final_loss": -reward}) for reward in (0.9, 0.5))).results
+    assert (line(lines, "final_reward").values, line(lines, "final_reward").best) == ([0.9, 0.5], {0})
+    assert not [one for one in lines if one.key == "final_loss"]
+
+
 def test_only_different_settings_are_shown(two):
     settings = json.loads(told(*two, "--json"))["settings"]
     assert settings == {"learning_rate": [2e-4, 2e-5], "method": ["lora", "full"]}

@@ -18,7 +18,8 @@ def test_only_a_running_run_has_an_expected_end(status: Status) -> None:
 
 def test_a_run_that_trains_on_rewards_shows_its_reward_in_place_of_its_loss() -> None:
     sft, grpo = (
-        Run(config={"task": task}, owner="", status=Status.RUNNING, final_loss=0.25) for task in ("sft", "grpo")
+        Run(config={"task": task}, owner="", status=Status.RUNNING, final_loss=loss)
+        for task, loss in (("sft", 0.25), ("grpo", -0.75))
     )
-    shown = [facts(run, queue=None, speed=None, reward=0.75) for run in (sft, grpo)]
+    shown = [facts(run, queue=None, speed=None) for run in (sft, grpo)]
     assert [(one["loss_label"], one["loss"]) for one in shown] == [("Loss", "0.2500"), ("Reward", "0.7500")]

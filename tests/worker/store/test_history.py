@@ -108,6 +108,13 @@ def test_a_failed_batch_stores_nothing(run):
     assert (now_of(run).event_offset, told(run)) == (0, [])
 
 
+def test_the_final_loss_of_a_run_that_trains_on_rewards_is_minus_the_reward(run):
+    apply(run, Metrics(step=1, values={"loss": 0.01, "reward": 0.75}))
+    assert now_of(run).final_loss == -0.75
+    apply(run, Metrics(step=2, values={"loss": 0.01, "reward": None}))
+    assert (now_of(run).final_loss, now_of(run).diverged) == (None, False)
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, None])
 @pytest.mark.parametrize("name", ["loss", "eval_loss"])
 def test_a_nan_loss_marks_the_run_as_diverged(run, name, value):
