@@ -97,7 +97,7 @@ class Alarms:
         best, prompts, when = self._peak or start, self._prompts, "before"
         if best["reward"] <= start["reward"]:
             best, prompts, when = start, self._config.baseline_prompts or self._prompts, "at the start"
-        error = best["reward_std"] * math.sqrt(1 / self._prompts + 1 / prompts)
+        error = math.hypot(latest["reward_std"] / math.sqrt(self._prompts), best["reward_std"] / math.sqrt(prompts))
         if math.isnan(latest["reward"]) or latest["reward"] >= best["reward"] - max(
             _SURE * error, _FALL * abs(best["reward"])
         ):
@@ -119,8 +119,8 @@ class Alarms:
         if not grown and now["cut_off"] < start["cut_off"] + _MORE_CUT_OFF:
             return None
         message = (
-            f"Samples have grown from {start['completion_length']:.3g} to {now['completion_length']:.3g} tokens, and "
-            f"{now['cut_off']:.0%} are cut off ({start['cut_off']:.0%} at the start). "
+            f"{now['cut_off']:.0%} of the samples are cut off ({start['cut_off']:.0%} at the start); their mean length is "
+            f"{now['completion_length']:.3g} tokens ({start['completion_length']:.3g}). "
         )
         longest = f"raise max_completion_length ({self._config.max_completion_length:,})"
         if self._config.task.rewards_samples:

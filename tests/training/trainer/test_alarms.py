@@ -76,6 +76,13 @@ def test_a_fall_that_other_prompts_explain_is_none() -> None:
     assert len(told(begun(), reward=0.5 - 0.28)) == 1
 
 
+def test_a_reward_that_falls_to_nothing_is_surer_than_one_that_varies() -> None:
+    for std, alarms_told in ((0.5, 0), (0.0, 1)):
+        watch = alarms(micro_batch_size=32)
+        watch.begin(START | {"reward": 0.45, "reward_std": 0.5})
+        assert len(told(watch, 10, reward=0.0, reward_std=std)) == alarms_told
+
+
 def test_what_was_learned_and_is_lost_is_told() -> None:
     watch = begun()
     assert told(watch, 10, reward=0.95) == []
@@ -93,10 +100,8 @@ def test_one_bad_step_is_no_alarm() -> None:
 
 def test_samples_that_grow_until_they_are_cut_off() -> None:
     (message,) = told(begun(), completion_length=60.0, cut_off=0.8)
-    assert (
-        message.startswith("Samples have grown from 20 to 60 tokens, and 80% are cut off (10% at the start).")
-        and "(64)" in message
-    )
+    assert message.startswith("80% of the samples are cut off (10% at the start); their mean length is 60 tokens (20).")
+    assert "(64)" in message
 
 
 def test_without_samples_of_the_untrained_model_the_first_steps_are_the_start() -> None:
