@@ -1,4 +1,11 @@
-"""What a caller may change: their own runs and data sets; an admin and the user who runs the server, all."""
+"""What a caller may change: their own runs and data sets; an admin and the user who runs the server, all.
+
+`OwnRun`, `OwnSweep` and `OwnEvaluation` are parameters of routes: the id of what the path names, once the caller may change it.
+"""
+
+from typing import Annotated
+
+from fastapi import Depends
 
 from app.access import callers
 from app.documents import dataset as documents
@@ -13,6 +20,10 @@ class Forbidden(UserError):  # noqa: N818
 
     status = 403
 
+    def __init__(self, field: str, value: str | None, message: str, fix: str) -> None:
+        super().__init__(field, value, message, fix)
+        callers.refuse(self.problem)
+
 
 def check_change(field: str, value: str, owner: str) -> None:
     """Checks that the caller may change what `owner` owns.
@@ -24,11 +35,8 @@ def check_change(field: str, value: str, owner: str) -> None:
         return
     if callers.current().sees_all:
         name = "the user who runs the server" if owner == LOCAL else owner
-        error = Forbidden(field, value, f"belongs to {name}.", f"Ask {name} or an admin to change it.")
-    else:
-        error = Forbidden(field, value, f"belongs to {ANOTHER}.", "Ask an admin to change it.")
-    callers.refuse(error.problem)
-    raise error
+        raise Forbidden(field, value, f"belongs to {name}.", f"Ask {name} or an admin to change it.")
+    raise Forbidden(field, value, f"belongs to {ANOTHER}.", "Ask an admin to change it.")
 
 
 def own(kind: str, item: Run | Sweep | Dataset | ServedModel | PromptSet) -> str:
@@ -47,11 +55,8 @@ def check_admin(field: str, value: str | None, message: str = "concerns the whol
     Raises:
         Forbidden: the caller is neither an admin nor the user who runs the server.
     """
-    if callers.current().administers:
-        return
-    error = Forbidden(field, value, message, "Ask an admin.")
-    callers.refuse(error.problem)
-    raise error
+    if not callers.current().administers:
+        raise Forbidden(field, value, message, "Ask an admin.")
 
 
 def own_run(run_id: str) -> str:
@@ -98,3 +103,8 @@ def own_dataset(dataset_id: str) -> str:
     """
     with database.read() as session:
         return own("dataset", documents.find(session, dataset_id))
+
+
+OwnRun = Annotated[str, Depends(own_run)]
+OwnSweep = Annotated[str, Depends(own_sweep)]
+OwnEvaluation = Annotated[str, Depends(own_evaluation)]

@@ -19,44 +19,6 @@ def listing() -> Sequence[Account]:
         return accounts.listing(session=session)
 
 
-def add(name: str, *, admin: bool, limits: accounts.Limits | None = None) -> str:
-    """Creates an account and returns its token, which is not stored.
-
-    Raises:
-        AccountError: the name cannot be used, or is in use.
-        UserError: a limit is below 1.
-    """
-    check_admin("users", name)
-    with database.write() as session:
-        return accounts.add(session=session, name=name, admin=admin, limits=limits)
-
-
-def limit(name: str, limits: accounts.Limits) -> Account:
-    """Changes what an account may use at once.
-
-    Raises:
-        AccountNotFound: there is no such account.
-        UserError: a limit is below 1.
-    """
-    check_admin("users", name)
-    with database.write() as session:
-        return accounts.limit(session=session, name=name, limits=limits)
-
-
-def rotate(name: str) -> str:
-    """Gives an account a new token and returns it. Raises AccountNotFound if there is no such account."""
-    check_admin("users", name)
-    with database.write() as session:
-        return accounts.rotate(session=session, name=name)
-
-
-def remove(name: str) -> None:
-    """Removes an account; its runs and data sets stay. Raises AccountNotFound if there is no such account."""
-    check_admin("users", name)
-    with database.write() as session:
-        accounts.remove(session=session, name=name)
-
-
 class NoOwnToken(Conflict):
     """The caller's token cannot be replaced here."""
 

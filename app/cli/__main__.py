@@ -1,13 +1,10 @@
 """The command `lathe`: options and help of each command. Heavy imports happen when a command runs."""
 
-from pathlib import Path
-from typing import Any
-
 import click
 
 from app.cli.dataset.commands import dataset
 from app.cli.notify import notify
-from app.cli.options import Command, Group, config_type, count_type, json_option, path_type, run_argument
+from app.cli.options import Group, calls, config_type, count_type, json_option, path_type, run_argument
 from app.cli.runs.edit import delete, edit
 from app.cli.runs.queue import queue
 from app.cli.runs.sweep import sweep
@@ -19,6 +16,7 @@ from training.config.choices import Strategy
 
 STATUSES = ("queued", "running", "finished", "failed", "stopped", "diverged")
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
+config_argument = click.argument("path", metavar="[CONFIG.yaml]", required=False, type=config_type)
 
 
 @click.group(cls=Group, context_settings=CONTEXT)
@@ -51,7 +49,7 @@ for command in (
 
 
 @main.command(cls=RunCommand, context_settings={"token_normalize_func": underscores_too})
-@click.argument("config", metavar="[CONFIG.yaml]", required=False, type=config_type)
+@config_argument
 @click.option(
     "--follow", is_flag=True, help="Show the progress until the run ends. Exit codes: 0 finished, 1 failed, 3 stopped."
 )
@@ -62,53 +60,38 @@ for command in (
     help="The same run as the one that made this result: its settings and data. Says what differs here.",
 )
 @json_option
-@click.pass_context
-def run(
-    ctx: click.Context,
-    config: Path | None,
-    follow: bool,
-    like: Path | None,
-    as_json: bool,
-    overrides: dict[str, Any],
-) -> None:
+@calls("runs.run:run")
+def run() -> None:
     """Queue a run.
 
     Flags override the settings in CONFIG.yaml, or those of the run that made the result in FOLDER.
     """
-    from app.cli.runs import run as cli_run
-
-    ctx.exit(cli_run.run(config, overrides, like=like, follow=follow, as_json=as_json))
 
 
 @main.command(cls=RunCommand, context_settings={"token_normalize_func": underscores_too})
-@click.argument("config", metavar="[CONFIG.yaml]", required=False, type=config_type)
+@config_argument
 @json_option
-def targets(config: Path | None, as_json: bool, overrides: dict[str, Any]) -> None:
+@calls("forecast:targets")
+def targets() -> None:
     """Show which modules a run would train.
 
     Queues nothing and loads no weights. Only the model, its method and its target modules matter.
     """
-    from app.cli import forecast as cli_forecast
-
-    cli_forecast.targets(config, overrides, as_json=as_json)
 
 
 @main.command(cls=RunCommand, context_settings={"token_normalize_func": underscores_too})
-@click.argument("config", metavar="[CONFIG.yaml]", required=False, type=config_type)
+@config_argument
 @json_option
-@click.pass_context
-def render(ctx: click.Context, config: Path | None, as_json: bool, overrides: dict[str, Any]) -> None:
+@calls("forecast:render")
+def render() -> None:
     """Show rows as a run renders them.
 
     Queues nothing. Shows which tokens carry loss, and faults of the chat template, the tokenizer and the rows. Exit code 1: errors.
     """
-    from app.cli import forecast as cli_forecast
-
-    ctx.exit(cli_forecast.render(config, overrides, as_json=as_json))
 
 
 @main.command(cls=RunCommand, context_settings={"token_normalize_func": settings_by_any_name})
-@click.argument("config", metavar="[CONFIG.yaml]", required=False, type=config_type)
+@config_argument
 @click.option(
     "--gpu", metavar="NAME", help="v100-32gb, a100-80gb, h100, ..., or GiB of memory.  [default: this machine's]"
 )
@@ -128,17 +111,15 @@ def render(ctx: click.Context, config: Path | None, as_json: bool, overrides: di
 @click.option("--fetch-config", is_flag=True, help="First download the model's config.json from the hub.")
 @click.option("--host-memory", metavar="GIB", type=click.FloatRange(min=0.5), help="Host memory of the machine.")
 @json_option
-def forecast(config: Path | None, overrides: dict[str, Any], **asked: Any) -> None:
+@calls("forecast:show")
+def forecast() -> None:
     """Forecast the memory of a run, and show settings that fit.
 
     Queues and loads nothing: the model's config.json is enough, and --data is optional.
     """
-    from app.cli import forecast as cli_forecast
-
-    cli_forecast.show(config, overrides, **asked)
 
 
-@main.command(cls=Command)
+@main.command
 @click.option("--status", type=click.Choice(STATUSES), help="Only runs with this status.")
 @click.option(
     "--search",
@@ -149,51 +130,41 @@ def forecast(config: Path | None, overrides: dict[str, Any], **asked: Any) -> No
 @click.option("--group", default="", metavar="NAME", help="By groups: model, data, method, sweep, tag, or a setting.")
 @click.option("--limit", default=50, show_default=True, metavar="N", type=count_type, help="At most N runs.")
 @json_option
-def runs(status: str | None, search: str, group: str, limit: int, as_json: bool) -> None:
+@calls("runs.show:listing")
+def runs() -> None:
     """List the runs: pinned ones first, then the newest."""
-    from app.cli.runs import show as cli_show
-
-    cli_show.listing(status, search, group, limit, as_json=as_json)
 
 
-@main.command(cls=Command)
+@main.command
 @run_argument
 @json_option
-def show(run_id: str, as_json: bool) -> None:
+@calls("runs.show:show")
+def show() -> None:
     """Show one run: progress, results, configuration and events."""
-    from app.cli.runs import show as cli_show
-
-    cli_show.show(run_id, as_json=as_json)
 
 
-@main.command(cls=Command)
+@main.command
 @click.argument("run_ids", metavar="RUN...", nargs=-1, required=True)
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown tables.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV: a row for each run, numbers without units.")
 @click.option("--all-settings", is_flag=True, help="Also the settings that do not differ.")
 @json_option
-def compare(run_ids: tuple[str, ...], as_markdown: bool, as_csv: bool, all_settings: bool, as_json: bool) -> None:
+@calls("runs.show:compare")
+def compare() -> None:
     """Compare up to 50 runs: parameters, memory, speed, losses, and the settings that differ."""
-    from app.cli.runs import show as cli_show
-
-    form = "json" if as_json else "csv" if as_csv else "markdown" if as_markdown else ""
-    cli_show.table(list(run_ids), form, all_settings=all_settings)
 
 
-@main.command(cls=Command)
+@main.command
 @run_argument
 @click.option("--follow", "-f", is_flag=True, help="Print new lines until the run ends.")
 @click.option("--tail", default=200, show_default=True, metavar="N", type=count_type, help="Print the last N lines.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
-@click.pass_context
-def logs(ctx: click.Context, run_id: str, follow: bool, tail: int, as_json: bool) -> None:
+@calls("runs.show:logs")
+def logs() -> None:
     """Print the log of a run's training process."""
-    from app.cli.runs import show as cli_logs
-
-    ctx.exit(cli_logs.logs(run_id, follow=follow, tail=tail, as_json=as_json))
 
 
-@main.command(cls=Command)
+@main.command
 @click.argument("log", metavar="[LOG]", required=False)
 @click.option("--run", "run_id", metavar="RUN", help="Diagnose a run of Lathe instead of a log.")
 @click.option(
@@ -203,46 +174,40 @@ def logs(ctx: click.Context, run_id: str, follow: bool, tail: int, as_json: bool
     "--micro-batch", type=count_type, metavar="N", help="Rows per forward pass, if the log does not contain it."
 )
 @json_option
-def diagnose(log: str | None, run_id: str | None, model: str | None, micro_batch: int | None, as_json: bool) -> None:
+@calls("diagnose:diagnosis")
+def diagnose() -> None:
     """Diagnose why a training run failed, from its log.
 
     LOG is a file, or - for standard input. It can come from any training program.
     """
-    from app.cli import diagnose as cli_diagnose
-
-    cli_diagnose.diagnosis(log, run_id=run_id, model=model, micro_batch=micro_batch, as_json=as_json)
 
 
-@main.command("import", cls=Command)
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=path_type)
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="Write the configuration to this file.")
+@main.command("import")
+@click.argument("paths", metavar="FILE...", nargs=-1, required=True, type=path_type)
+@click.option("--output", "-o", type=path_type, help="Write the configuration to this file.")
 @json_option
-def import_(files: tuple[Path, ...], output: Path | None, as_json: bool) -> None:
+@calls("import_files:import_")
+def import_() -> None:
     """Translate configuration files of other programs into a run's.
 
     FILE is a YAML of LLaMA-Factory, axolotl, torchtune or Oumi, arguments of trl, transformers or ms-swift, a configuration
     of accelerate, a DeepSpeed JSON, an adapter_config.json, a shell script with a training command, or a Python script or
     notebook of Unsloth or trl. Nothing of it is executed. A later file adds to an earlier one.
     """
-    from app.cli import import_files
-
-    import_files.import_(files, output, as_json=as_json)
 
 
-@main.command(cls=Command)
+@main.command
 @run_argument
 @json_option
-def stop(run_id: str, as_json: bool) -> None:
+@calls("runs.run:stop")
+def stop() -> None:
     """Stop a run.
 
     A running run saves a checkpoint first; `lathe resume` continues from it.
     """
-    from app.cli.runs import run as cli_run
-
-    cli_run.stop(run_id, as_json=as_json)
 
 
-@main.command(cls=Command)
+@main.command
 @run_argument
 @click.option("--step-down", is_flag=True, help="Use the settings proposed when it ran out of memory.")
 @click.option("--num-processes", type=click.IntRange(1, 1024), help="Continue on another number of processes.")
@@ -250,14 +215,12 @@ def stop(run_id: str, as_json: bool) -> None:
     "--strategy", type=click.Choice([strategy.value for strategy in Strategy]), help="Continue with another strategy."
 )
 @json_option
-def resume(run_id: str, step_down: bool, num_processes: int | None, strategy: str | None, as_json: bool) -> None:
+@calls("runs.run:resume")
+def resume() -> None:
     """Resume a failed, stopped or diverged run from its last complete checkpoint.
 
     With another strategy or number of processes, the global batch size stays the same.
     """
-    from app.cli.runs import run as cli_run
-
-    cli_run.resume(run_id, step_down=step_down, num_processes=num_processes, strategy=strategy, as_json=as_json)
 
 
 for command in (evaluate, evaluations, samples, reward, export, gather, verify, push, archive, restore):

@@ -18,7 +18,7 @@ from app.format import numbers
 from worker.store.tables import Status
 
 
-def evaluate(run_id: str, options: dict[str, Any], *, only_queue: bool, as_json: bool) -> int:
+def evaluate(run_id: str, *, only_queue: bool, as_json: bool, **options: Any) -> int:
     """Queues an evaluation and waits for its end. Returns the exit code.
 
     Raises:

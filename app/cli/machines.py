@@ -1,6 +1,7 @@
 """`lathe system`: machines, devices, disk, queue and services of the installation, as text or JSON."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -32,20 +33,18 @@ _PATH = "/api/system"
 _SECONDS = 600.0  # disks can be large
 
 
-def show(*, as_json: bool) -> None:
-    """Prints the installation; measures the disk use first."""
-    document = read()
-    click.echo(json.dumps(document) if as_json else page(document))
-
-
-def free(kinds: list[str], *, yes: bool, as_json: bool) -> None:
-    """Frees disk space after a confirmation, and prints what was freed.
+def system(*, kinds: tuple[str, ...], yes: bool, as_json: bool) -> None:
+    """Prints the installation, whose disk use is measured first; with `kinds`, frees disk space after a confirmation instead.
 
     Raises:
         CommandError: something could not be freed.
     """
+    if not kinds:
+        document = read()
+        click.echo(json.dumps(document) if as_json else page(document))
+        return
     if not yes:
-        _confirm([Freeable(kind) for kind in kinds])
+        _confirm(kinds)
     outcome = freed(kinds)
     if as_json:
         click.echo(json.dumps(outcome))
@@ -55,7 +54,7 @@ def free(kinds: list[str], *, yes: bool, as_json: bool) -> None:
         raise CommandError("disk", None, "; ".join(outcome["problems"]), "Correct it and free again.")
 
 
-def _confirm(kinds: list[Freeable]) -> None:
+def _confirm(kinds: Sequence[str]) -> None:
     """Asks before anything is deleted; ends the command on no."""
     offers = {offer["kind"]: offer for offer in read()["disk"]["freeable"]}
     click.echo(losses([offers[kind] for kind in kinds]), err=True)
@@ -191,9 +190,9 @@ def read() -> dict[str, Any]:
     return dict(connect().send("GET", _PATH, params={"wait": True}, seconds=_SECONDS))
 
 
-def freed(kinds: list[str]) -> dict[str, Any]:
+def freed(kinds: Sequence[str]) -> dict[str, Any]:
     """Frees disk space, and returns what was freed and what could not be."""
-    connect().send("POST", f"{_PATH}/free", json={"kinds": kinds}, seconds=_SECONDS)
+    connect().send("POST", f"{_PATH}/free", json={"kinds": list(kinds)}, seconds=_SECONDS)
     return dict(read()["disk"]["freeing"])
 
 

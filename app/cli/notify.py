@@ -5,7 +5,7 @@ import json
 import click
 
 from app.cli.client import connect, path_of
-from app.cli.options import Command, Group, json_option
+from app.cli.options import Group, json_option
 
 _PATH = "/api/notifications"
 
@@ -22,7 +22,7 @@ def notify() -> None:
     """
 
 
-@notify.command("list", cls=Command)
+@notify.command("list")
 @json_option
 def listing(as_json: bool) -> None:
     """List your channels, and the latest messages with their outcome."""
@@ -48,7 +48,7 @@ def listing(as_json: bool) -> None:
         click.echo(f"\n{numbers.table(lines)}")
 
 
-@notify.command(cls=Command)
+@notify.command
 @click.argument("address", metavar="ADDRESS")
 @click.option(
     "--event", "events", multiple=True, type=click.Choice(EVENTS),
@@ -71,7 +71,7 @@ def add(address: str, events: tuple[str, ...], form: str | None, everyone: bool,
     click.echo(json.dumps(made) if as_json else said)
 
 
-@notify.command(cls=Command)
+@notify.command
 @channel_argument
 @json_option
 def remove(channel_id: str, as_json: bool) -> None:
@@ -80,7 +80,7 @@ def remove(channel_id: str, as_json: bool) -> None:
     click.echo(json.dumps({"id": channel_id, "removed": True}) if as_json else f"Removed {channel_id}.")
 
 
-@notify.command(cls=Command)
+@notify.command
 @channel_argument
 @json_option
 @click.pass_context

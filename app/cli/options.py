@@ -1,6 +1,9 @@
 """What commands share: groups, options and types, the boundary of errors, and what they write to a terminal."""
 
 import json
+from collections.abc import Callable
+from functools import wraps
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
@@ -10,18 +13,6 @@ from app.cli.client import check_here
 from app.errors import storage_problem
 from training.errors import DataError, Problem, UserError
 from training.redaction import ChangedStream, change_output, printable
-
-
-class Group(click.Group):
-    """A group that lists its commands in the order of their definition."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(self.commands)
-
-    def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the command line; nothing that it prints can control the terminal."""
-        change_output(printable)
-        return super().main(*args, **kwargs)
 
 
 class ConfigFile(click.Path):
@@ -58,7 +49,7 @@ class CommandError(UserError):
     """A command that was called wrongly. `field` is an argument or option, or empty."""
 
 
-class Reporting(click.Command):
+class Command(click.Command):
     """A command that prints user errors on stderr, or with --json as {"error": [...]} on stdout, and exits with 1."""
 
     only_here = False
@@ -75,8 +66,22 @@ class Reporting(click.Command):
             fail(ctx, problems)
 
 
-class Command(Reporting):
-    """A command of `lathe`."""
+def calls(target: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command, whose options and help a function has, its body: the function `module:name` of app/cli.
+
+    The module is imported when the command runs, so that help loads nothing heavy. A number that it returns is the exit code.
+    """
+
+    def bound(described: Callable[..., None]) -> Callable[..., None]:
+        @wraps(described)
+        def call(**values: Any) -> None:
+            module, _, name = target.partition(":")
+            if code := getattr(import_module(f"app.cli.{module}"), name)(**values):
+                click.get_current_context().exit(code)
+
+        return call
+
+    return bound
 
 
 class LocalCommand(Command):
@@ -85,7 +90,21 @@ class LocalCommand(Command):
     only_here = True
 
 
-class ReportingGroup(Reporting, Group):
+class Group(click.Group):
+    """A group that lists its commands in the order of their definition."""
+
+    command_class = Command
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(self.commands)
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the command line; nothing that it prints can control the terminal."""
+        change_output(printable)
+        return super().main(*args, **kwargs)
+
+
+class ReportingGroup(Command, Group):
     """A group that does something itself if no command of it is given."""
 
 

@@ -26,7 +26,7 @@ _SHOWN = 60  # characters of an answer
 _ANSWERS_FIX = 'Write a line for each row: {"answer": "..."}, with "row" (from 0) if rows are left out.'
 
 
-def reward(rewards: tuple[str, ...], options: dict[str, Any], *, as_json: bool) -> int:
+def reward(rewards: tuple[str, ...], *, as_json: bool, **options: Any) -> int:
     """Tries rewards on rows and prints what they give. Returns the exit code.
 
     Raises:

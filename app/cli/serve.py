@@ -12,7 +12,7 @@ import click
 from worker.settings import PREFIX, ROOT, get_settings
 
 
-def up(host: str | None, port: int | None, *, open_browser: bool) -> int:
+def up(*, host: str | None, port: int | None, open_browser: bool) -> int:
     """Runs everything on this machine until it is stopped. Returns the exit code.
 
     Raises:
@@ -24,7 +24,7 @@ def up(host: str | None, port: int | None, *, open_browser: bool) -> int:
     return start(get_settings(), open_browser=open_browser)
 
 
-def web(host: str | None, port: int | None) -> None:
+def web(*, host: str | None, port: int | None) -> None:
     """Serves the pages until it is stopped.
 
     Raises:

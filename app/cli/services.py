@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import click
 
-from app.cli.options import Command, Group, LocalCommand, json_option
+from app.cli.options import Command, Group, LocalCommand, calls, json_option
 
 FREEABLE = ("finished_checkpoints", "tokens", "uploads", "builds", "resumable_checkpoints", "unknown_runs")
 
@@ -18,42 +18,34 @@ port_option = click.option("--port", type=port_type, help="Port to listen on.  [
 @host_option
 @port_option
 @click.option("--open", "open_browser", is_flag=True, help="Open the page in the browser.")
-@click.pass_context
-def up(ctx: click.Context, host: str | None, port: int | None, open_browser: bool) -> None:
+@calls("serve:up")
+def up() -> None:
     """Start everything on this machine.
 
     Starts the database, the queue, one worker and the web server. Ctrl-C stops them all: running runs save a checkpoint
     and continue at the next start.
     """
-    from app.cli import serve
-
-    ctx.exit(serve.up(host, port, open_browser=open_browser))
 
 
 @click.command(cls=LocalCommand)
 @host_option
 @port_option
-def web(host: str | None, port: int | None) -> None:
+@calls("serve:web")
+def web() -> None:
     """Start only the web server."""
-    from app.cli import serve
-
-    serve.web(host, port)
 
 
 @click.command(cls=LocalCommand)
 @click.option(
     "--drain", is_flag=True, help="On stop, wait until the runs here have saved a checkpoint and are requeued."
 )
-@click.pass_context
-def worker(ctx: click.Context, drain: bool) -> None:
+@calls("serve:worker")
+def worker() -> None:
     """Start only a worker.
 
     It trains queued runs on this machine's devices, or on those in LATHE_DEVICES. Without --drain, runs continue while
     the worker restarts. Use --drain in a container, which stops all its processes at once.
     """
-    from app.cli import serve
-
-    ctx.exit(serve.worker(drain=drain))
 
 
 @click.command(cls=Command)
@@ -67,14 +59,9 @@ def worker(ctx: click.Context, drain: bool) -> None:
 )
 @click.option("--yes", is_flag=True, help="Free without asking.")
 @json_option
-def system(kinds: tuple[str, ...], yes: bool, as_json: bool) -> None:
+@calls("machines:system")
+def system() -> None:
     """Show machines, devices, disk use, queue and services."""
-    from app.cli import machines as cli_system
-
-    if kinds:
-        cli_system.free(list(kinds), yes=yes, as_json=as_json)
-    else:
-        cli_system.show(as_json=as_json)
 
 
 @click.group(cls=Group)
@@ -85,7 +72,7 @@ def machines() -> None:
     """
 
 
-@machines.command(cls=Command)
+@machines.command
 @click.argument("name")
 def use(name: str) -> None:
     """Let runs on several machines use NAME again."""

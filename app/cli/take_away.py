@@ -1,11 +1,10 @@
 """The options of the commands that evaluate a run's result or take it away: `lathe evaluate`, `export`, `verify`, `push`, ..."""
 
 from pathlib import Path
-from typing import Any
 
 import click
 
-from app.cli.options import Command, LocalCommand, count_type, json_option, path_type, run_argument
+from app.cli.options import Command, LocalCommand, calls, count_type, json_option, path_type, run_argument
 from training.config.choices import Quantization
 from training.run_folder.gguf_types import GgufType
 
@@ -37,15 +36,9 @@ merged_option = click.option("--merged", is_flag=True, help="The adapter merged 
 @click.option("--adapter", is_flag=True, help="With --gguf: the LoRA adapter alone.")
 @click.option("--force", is_flag=True, help="Replace an existing FILE or FOLDER.")
 @json_option
-def export(
-    run_id: str, output: Path | None, to: Path | None, merged: bool, gguf: bool, kind: str | None, adapter: bool,
-    force: bool, as_json: bool,
-) -> None:  # fmt: skip
+@calls("runs.export:export")
+def export() -> None:
     """Export a finished run's adapter or model as a zip, a folder or a GGUF file."""
-    from app.cli.runs import export as cli_export
-
-    form = cli_export.Form.of(merged=merged, gguf=gguf, kind=GgufType(kind) if kind else None, adapter=adapter)
-    cli_export.export(run_id, output, to, form, force=force, as_json=as_json)
 
 
 @click.command(cls=Command)
@@ -53,21 +46,20 @@ def export(
 @click.option("--to", metavar="FOLDER", type=path_type, required=True, help="A folder that does not exist yet.")
 @click.option("--step", metavar="N", type=click.IntRange(min=1), help="The checkpoint's step. Default: the newest.")
 @json_option
-def gather(run_id: str, to: Path, step: int | None, as_json: bool) -> None:
+@calls("runs.export:gather")
+def gather() -> None:
     """Write the adapter or model of a checkpoint, also of a run that stopped or failed.
 
     Shards of ZeRO or FSDP are gathered, which needs one process and the base model.
     """
-    from app.cli.runs import export as cli_export
-
-    cli_export.gather(run_id, to, step, as_json=as_json)
 
 
 @click.command(cls=LocalCommand)
 @run_argument
 @click.argument("forms", metavar="[FORM]...", nargs=-1, type=click.Choice(FORMS))
 @json_option
-def verify(run_id: str, forms: tuple[str, ...], as_json: bool) -> None:
+@calls("runs.export:verify")
+def verify() -> None:
     """Compare the forms of a finished run's result with what was trained.
 
     Each form renders the same prompts and answers them greedily: adapter or model, merged, served, gguf (default: these, and
@@ -75,9 +67,6 @@ def verify(run_id: str, forms: tuple[str, ...], as_json: bool) -> None:
     model. It prints whether the tokens of prompts and answers are equal, the largest difference of the logits, and for lossy
     forms what they lose in exact match and perplexity. Exit code 1: a form differs that is not lossy.
     """
-    from app.cli.runs import export as cli_export
-
-    cli_export.verify(run_id, forms, as_json=as_json)
 
 
 @click.command(cls=LocalCommand)
@@ -86,14 +75,12 @@ def verify(run_id: str, forms: tuple[str, ...], as_json: bool) -> None:
 @merged_option
 @click.option("--public", is_flag=True, help="Create a new repository as public (default: private).")
 @json_option
-def push(run_id: str, repo: str, merged: bool, public: bool, as_json: bool) -> None:
+@calls("runs.export:push")
+def push() -> None:
     """Upload a finished run's adapter or model to a model hub.
 
     Set HF_TOKEN or LATHE_HUB_TOKEN to your token, and HF_ENDPOINT for a hub other than huggingface.co.
     """
-    from app.cli.runs import export as cli_export
-
-    cli_export.push(run_id, repo, merged=merged, public=public, as_json=as_json)
 
 
 @click.command(cls=Command)
@@ -101,24 +88,20 @@ def push(run_id: str, repo: str, merged: bool, public: bool, as_json: bool) -> N
 @click.argument("file", metavar="FILE", type=path_type)
 @click.option("--force", is_flag=True, help="Replace an existing FILE.")
 @json_option
-def archive(run_id: str, file: Path, force: bool, as_json: bool) -> None:
+@calls("runs.export:archive_run")
+def archive() -> None:
     """Write an ended run into one file: configuration, metrics, events, log and result.
 
     `lathe restore` imports it into another Lathe. Checkpoints are not in it.
     """
-    from app.cli.runs import export as cli_export
-
-    cli_export.archive_run(run_id, file, force=force, as_json=as_json)
 
 
 @click.command(cls=Command)
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @json_option
-def restore(file: Path, as_json: bool) -> None:
+@calls("runs.export:restore_run")
+def restore() -> None:
     """Import a run from a file of `lathe archive`."""
-    from app.cli.runs import export as cli_export
-
-    cli_export.restore_run(file, as_json=as_json)
 
 
 @click.command(cls=Command)
@@ -144,15 +127,12 @@ def restore(file: Path, as_json: bool) -> None:
 @click.option("--lm-eval", multiple=True, metavar="TASK", help="A task of lm-eval instead of --data. Repeatable.")
 @click.option("--queue", "only_queue", is_flag=True, help="Only queue it; do not wait for the result.")
 @json_option
-@click.pass_context
-def evaluate(ctx: click.Context, /, run_id: str, as_json: bool, only_queue: bool, **options: Any) -> None:
+@calls("evaluate:evaluate")
+def evaluate() -> None:
     """Evaluate a run on a data set: answer its rows and score the answers.
 
     Exit codes: 0 finished, 1 failed, 3 stopped.
     """
-    from app.cli import evaluate as cli_evaluate
-
-    ctx.exit(cli_evaluate.evaluate(run_id, options, only_queue=only_queue, as_json=as_json))
 
 
 @click.command(cls=Command)
@@ -174,27 +154,22 @@ def evaluate(ctx: click.Context, /, run_id: str, as_json: bool, only_queue: bool
     help="Only the first N.  [default: 20, or all answers; with --model 16 of the run's]",
 )
 @json_option
-@click.pass_context
-def reward(ctx: click.Context, /, rewards: tuple[str, ...], as_json: bool, **options: Any) -> None:
+@calls("reward:reward")
+def reward() -> None:
     """Try rewards on rows: what each gives, their weighted sum, and what goes wrong.
 
     REWARD is a built-in name (exact_match, json_fields, ...), FILE.py with functions, FILE.py:FUNCTION, each with *WEIGHT if you
     like, or a JSON object such as '{"reward": "length", "most": 50}'. Exit code 1: one has no score for some rows, by a fault; with
     --model, nothing can be learned from the samples.
     """
-    from app.cli import reward as cli_reward
-
-    ctx.exit(cli_reward.reward(rewards, options, as_json=as_json))
 
 
 @click.command(cls=Command)
 @run_argument
 @json_option
-def evaluations(run_id: str, as_json: bool) -> None:
+@calls("evaluate:listing")
+def evaluations() -> None:
     """List the evaluations of a run, newest first."""
-    from app.cli import evaluate as cli_evaluate
-
-    cli_evaluate.listing(run_id, as_json=as_json)
 
 
 @click.command(cls=Command)
@@ -207,8 +182,6 @@ def evaluations(run_id: str, as_json: bool) -> None:
     "--limit", type=click.IntRange(1, 1000), default=5, show_default=True, metavar="N", help="Prompts at most."
 )
 @json_option
-def samples(run_id: str, as_json: bool, **wanted: Any) -> None:
+@calls("samples:samples")
+def samples() -> None:
     """Show the samples that a run of task grpo or distill drew, with their scores, the last step first."""
-    from app.cli import samples as cli_samples
-
-    cli_samples.samples(run_id, as_json=as_json, **wanted)

@@ -41,7 +41,7 @@ def user() -> None:
     """
 
 
-@user.command(cls=Command)
+@user.command
 @name_argument
 @click.option("--admin", is_flag=True, help="Can change all runs and data sets.")
 @limit_options
@@ -54,7 +54,7 @@ def add(name: str, admin: bool, as_json: bool, **limits: str | None) -> None:
     _tell(client.send("POST", _PATH, json=values), as_json=as_json)
 
 
-@user.command(cls=Command)
+@user.command
 @name_argument
 @limit_options
 @json_option
@@ -67,7 +67,7 @@ def limit(name: str, as_json: bool, **limits: str | None) -> None:
     click.echo(json.dumps(changed) if as_json else _page([changed]))
 
 
-@user.command("list", cls=Command)
+@user.command("list")
 @json_option
 def listing(as_json: bool) -> None:
     """List the accounts, and what each uses of what it may use at once."""
@@ -80,7 +80,7 @@ def listing(as_json: bool) -> None:
         click.echo("No accounts yet. Create one with `lathe user add NAME`.")
 
 
-@user.command(cls=Command)
+@user.command
 @name_argument
 @json_option
 def rotate(name: str, as_json: bool) -> None:
@@ -88,7 +88,7 @@ def rotate(name: str, as_json: bool) -> None:
     _tell(connect().send("POST", path_of("users", name, "/token")), as_json=as_json)
 
 
-@user.command(cls=Command)
+@user.command
 @name_argument
 @json_option
 def remove(name: str, as_json: bool) -> None:

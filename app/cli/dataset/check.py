@@ -53,12 +53,13 @@ class Options:
     validation: Path | None
 
 
-def check(options: Options, *, as_json: bool) -> int:
+def check(*, as_json: bool, **given: Any) -> int:
     """Prints the check and returns the exit code: 1 if the file or the validation file has errors.
 
     Raises:
         CommandError: a file cannot be read.
     """
+    options = Options(**given)
     try:
         with as_file(options.file, options.file.name) as file:
             return _check(replace(options, file=file), as_json=as_json)

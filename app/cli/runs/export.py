@@ -70,7 +70,10 @@ class Form:
         return f"-{ADAPTER_GGUF_FILE}" if self.gguf_adapter else "-merged.zip" if self.merged else ".zip"
 
 
-def export(run_id: str, output: Path | None, to: Path | None, form: Form, *, force: bool, as_json: bool) -> None:
+def export(
+    run_id: str, *, output: Path | None, to: Path | None, merged: bool, gguf: bool, kind: str | None, adapter: bool,
+    force: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Copies a run's result to the file `output` or the folder `to`, completely or not at all.
 
     Raises:
@@ -78,6 +81,7 @@ def export(run_id: str, output: Path | None, to: Path | None, form: Form, *, for
         CommandError: this machine has no such result, or the target exists.
         OSError: the target cannot be written.
     """
+    form = Form.of(merged=merged, gguf=gguf, kind=GgufType(kind) if kind else None, adapter=adapter)
     if (output is None) == (to is None):
         raise CommandError("--output", None, "expected either a ZIP file or a folder.", "Give --output or --to.")
     client = connect()
@@ -131,7 +135,7 @@ def push(run_id: str, repo: str, *, merged: bool, public: bool, as_json: bool) -
     click.echo(json.dumps({"url": url}) if as_json else f"Pushed to {url}.")
 
 
-def archive_run(run_id: str, output: Path, *, force: bool, as_json: bool) -> None:
+def archive_run(run_id: str, file: Path, *, force: bool, as_json: bool) -> None:
     """Writes a whole run into one file, completely or not at all.
 
     Raises:
@@ -142,20 +146,20 @@ def archive_run(run_id: str, output: Path, *, force: bool, as_json: bool) -> Non
     """
     client = connect()
     full_id = client.get(path_of("runs", run_id))["id"]
-    target = output / f"{full_id}.lathe.zip" if output.is_dir() else output
+    target = file / f"{full_id}.lathe.zip" if file.is_dir() else file
     _refuse_existing(target, "FILE", force=force)
     client.download(path_of("runs", full_id, "/archive.zip"), target)
     _tell(target, as_json=as_json)
 
 
-def restore_run(archive_file: Path, *, as_json: bool) -> None:
+def restore_run(file: Path, *, as_json: bool) -> None:
     """Imports the run in an archive. Raises CommandError if the file is not the archive of a run."""
     try:
-        restored = sent_files.upload(connect(), "/api/archives", archive_file)
+        restored = sent_files.upload(connect(), "/api/archives", file)
     except UserError as error:
         if error.problem.field != "body":
             raise
-        raise CommandError("FILE", str(archive_file), error.message, error.fix) from None
+        raise CommandError("FILE", str(file), error.message, error.fix) from None
     run = {name: restored[name] for name in ("id", "name")}
     message = f"Imported run {run['id']}: {run['name']}\nShow  lathe show {run['id']}"
     click.echo(json.dumps(run) if as_json else message)

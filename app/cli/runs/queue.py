@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from app.cli.client import connect, path_of
-from app.cli.options import Command, ReportingGroup, json_option, run_argument
+from app.cli.options import ReportingGroup, json_option, run_argument
 
 _PATH = "/api/queue"
 
@@ -23,7 +23,7 @@ def queue(ctx: click.Context, as_json: bool) -> None:
         _show(connect().get(_PATH), as_json=as_json)
 
 
-@queue.command(cls=Command)
+@queue.command
 @run_argument
 @click.option("--before", metavar="RUN", help="Before this run.")
 @click.option("--first", is_flag=True, help="Before all others.")
@@ -38,7 +38,7 @@ def move(run_id: str, before: str | None, first: bool, last: bool, as_json: bool
     _show(connect().send("POST", path_of("runs", run_id, "/move"), json={"before": before}), as_json=as_json)
 
 
-@queue.command(cls=Command)
+@queue.command
 @click.argument("run_ids", metavar="RUN...", nargs=-1, required=True)
 @json_option
 def hold(run_ids: tuple[str, ...], as_json: bool) -> None:
@@ -46,7 +46,7 @@ def hold(run_ids: tuple[str, ...], as_json: bool) -> None:
     _change(run_ids, {"held": True}, as_json=as_json)
 
 
-@queue.command(cls=Command)
+@queue.command
 @click.argument("run_ids", metavar="RUN...", nargs=-1, required=True)
 @json_option
 def release(run_ids: tuple[str, ...], as_json: bool) -> None:
@@ -54,7 +54,7 @@ def release(run_ids: tuple[str, ...], as_json: bool) -> None:
     _change(run_ids, {"held": False}, as_json=as_json)
 
 
-@queue.command(cls=Command)
+@queue.command
 @run_argument
 @click.argument("priority", type=click.Choice(PRIORITIES))
 @json_option
@@ -63,14 +63,14 @@ def priority(run_id: str, priority: str, as_json: bool) -> None:
     _change([run_id], {"priority": priority}, as_json=as_json)
 
 
-@queue.command(cls=Command)
+@queue.command
 @json_option
 def pause(as_json: bool) -> None:
     """Pause the queue: running runs continue, no other run starts."""
     _show(connect().send("POST", _PATH, json={"paused": True}), as_json=as_json)
 
 
-@queue.command(cls=Command)
+@queue.command
 @json_option
 def resume(as_json: bool) -> None:
     """Let waiting runs start again."""

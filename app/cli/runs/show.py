@@ -213,17 +213,17 @@ def _event(event: dict[str, Any]) -> str:
     return f"{level}{event['message']}"
 
 
-def table(run_ids: list[str], form: str, *, all_settings: bool) -> None:
-    """Prints the comparison of runs in the order given; `form` is json, csv, markdown or empty.
+def compare(run_ids: tuple[str, ...], *, as_markdown: bool, as_csv: bool, as_json: bool, all_settings: bool) -> None:
+    """Prints the comparison of runs in the order given.
 
     Raises:
         RunNotFound: no run has one of these ids.
         TooManyRuns: there are more than 50.
     """
-    ending = {"json": "", "csv": ".csv", "markdown": ".md"}.get(form, ".txt")
+    ending = "" if as_json else ".csv" if as_csv else ".md" if as_markdown else ".txt"
     path, query = f"/api/compare{ending}", {"runs": ",".join(run_ids), "all_settings": all_settings}
     client = connect()
-    text = json.dumps(client.get(path, **query)) if form == "json" else client.text(path, params=query)
+    text = json.dumps(client.get(path, **query)) if as_json else client.text(path, params=query)
     click.echo(text.rstrip("\n"))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from app.cli.client import Client, connect, path_of
-from app.cli.options import Command, ReportingGroup, config_type, count_type, json_option
+from app.cli.options import ReportingGroup, config_type, count_type, json_option
 
 if TYPE_CHECKING:
     from worker.store.tables.sweep_values import SweepSpec
@@ -34,7 +34,7 @@ def sweep() -> None:
     """
 
 
-@sweep.command(cls=Command)
+@sweep.command
 @click.argument("file", metavar="FILE", type=config_type)
 @click.option("--dry-run", is_flag=True, help="Show the runs, their memory and time; queue nothing.")
 @json_option
@@ -56,7 +56,7 @@ def start(file: Path, dry_run: bool, as_json: bool) -> None:
     click.echo(f"Queued sweep {started['id']}: {started['name']}\n{_commands(started['id'])}")
 
 
-@sweep.command("list", cls=Command)
+@sweep.command("list")
 @click.option("--limit", default=50, show_default=True, metavar="N", type=count_type, help="At most N sweeps.")
 @json_option
 def list_(limit: int, as_json: bool) -> None:
@@ -78,7 +78,7 @@ def list_(limit: int, as_json: bool) -> None:
         click.echo(numbers.table(rows))
 
 
-@sweep.command(cls=Command)
+@sweep.command
 @sweep_argument
 @json_option
 def show(sweep_id: str, as_json: bool) -> None:
@@ -87,7 +87,7 @@ def show(sweep_id: str, as_json: bool) -> None:
     click.echo(json.dumps(values) if as_json else _page(values))
 
 
-@sweep.command(cls=Command)
+@sweep.command
 @sweep_argument
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @json_option
@@ -104,7 +104,7 @@ def stop(sweep_id: str, yes: bool, as_json: bool) -> None:
     )
 
 
-@sweep.command(cls=Command)
+@sweep.command
 @sweep_argument
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @json_option

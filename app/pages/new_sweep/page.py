@@ -8,7 +8,7 @@ from typing import Any
 import gradio as gr
 from markupsafe import Markup
 
-from app.access import callers, changes
+from app.access import callers
 from app.format import sweep_text as words
 from app.pages.common import diagnosis, form  # noqa: F401 what the template calls
 from app.pages.common.form import Draft
@@ -23,7 +23,7 @@ from training.errors import UserError
 from worker.store import database, runs
 from worker.store.database import UNREACHABLE
 from worker.store.tables.sweep_values import SweepSpec
-from worker.sweeps import plan
+from worker.sweeps import lifecycle, plan
 
 _HTML = Macros("new_sweep.html")
 _ROWS, _SHOWN = 6, 2
@@ -135,7 +135,8 @@ def sweep_starting() -> list[Any]:
 def sweep_started(*typed: Any) -> list[Any]:
     """Queues the sweep and opens its page, or shows what is wrong."""
     try:
-        sweep_id = changes.start_sweep(_spec(typed))
+        caller = callers.current()
+        sweep_id = lifecycle.start(_spec(typed), allowed=caller.allowed, owner=caller.name).id
     except (UserError, *UNREACHABLE) as error:
         return ["", problem_html(error), gr.skip(), gr.update(interactive=True)]
     return [f"/sweep?id={sweep_id}", gr.skip(), gr.skip(), gr.skip()]

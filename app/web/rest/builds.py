@@ -1,8 +1,10 @@
 """REST routes of builds: forms of a run's result that are made on request."""
 
-from app.access import changes
+from app.access import callers
+from app.access.permissions import OwnRun
 from app.documents.results.outputs import BuildAnswer, BuildList, built
 from app.web.rest.routing import JsonRouter, Reading
+from worker import builds as building
 from worker.store import builds, database, runs
 from worker.store.tables import Build
 
@@ -24,20 +26,22 @@ def show_build(run_id: str, result_form: str, session: Reading) -> BuildAnswer:
 
 
 @router.post("/api/runs/{run_id}/builds/{result_form}", status_code=201)
-def create_build(run_id: str, result_form: str) -> BuildAnswer:
+def create_build(own: OwnRun, result_form: str) -> BuildAnswer:
     """Queues the build of a form of an ended run's result, or answers the one that is queued or running: merged, gguf, gguf-TYPE
     (such as gguf-Q8_0), gguf-adapter, checkpoint-N (its adapter or model), or checkpoint for the newest one.
 
     Raises:
         UserError: the run cannot have it, or there is no space; answered with 422.
     """
-    return _document(changes.build(run_id, result_form))
+    return _document(building.submit(own, result_form, owner=callers.current().name))
 
 
 @router.post("/api/runs/{run_id}/builds/{result_form}/stop")
-def stop_build(run_id: str, result_form: str) -> BuildAnswer:
+def stop_build(own: OwnRun, result_form: str) -> BuildAnswer:
     """Stops a build. What it has written is deleted."""
-    return _document(changes.stop_build(run_id, result_form))
+    with database.write() as session:
+        build = builds.request_stop(session=session, run_id=own, form=result_form)
+    return _document(build)
 
 
 def _document(item: Build) -> BuildAnswer:

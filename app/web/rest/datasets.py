@@ -6,8 +6,9 @@ from fastapi import Body, Query, Request
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
-from app.access import callers, changes, dataset_imports
+from app.access import callers, dataset_imports
 from app.access.dataset_imports import Intake, intakes
+from app.access.permissions import own_dataset
 from app.documents import dataset as documents
 from app.documents import rows as rows_document
 from app.documents.dataset import (
@@ -187,15 +188,21 @@ def map_dataset(dataset_id: str, mapping: Annotated[Mapping, Body()]) -> Dataset
     Raises:
         DataError: the rows cannot be used with it; answered with 422, and the old mapping stays.
     """
-    item = documents.stored(dataset_id)
-    changes.save_mapping(item.id, mapping.columns)
-    return _document(item.id)
+    own = own_dataset(dataset_id)
+    datasets.save_mapping(own, mapping.columns)
+    return _document(own)
 
 
 @router.delete("/{dataset_id}", status_code=204)
 def delete_dataset(dataset_id: str) -> None:
-    """Deletes a data set; ended runs keep their results."""
-    changes.remove_dataset(documents.stored(dataset_id).id)
+    """Deletes a data set; ended runs keep their results. It stays with other users who uploaded the same file."""
+    user, item = callers.current().name, documents.stored(dataset_id)
+    with database.read() as session:
+        uploaded = user in datasets.uploaded_by(session=session, dataset_id=item.id)
+    if not uploaded:
+        own_dataset(item.id)
+    with database.write() as session:
+        datasets.remove(session=session, dataset_id=item.id, user=user)
 
 
 def _import(files: Received, name: str | None, columns: str | None) -> DatasetAnswer:
@@ -206,7 +213,7 @@ def _import(files: Received, name: str | None, columns: str | None) -> DatasetAn
         path, given = files.paths[0], name or files.names[0]
         item = datasets.add(path=path, name=given, columns=columns, owner=owner).dataset
     if columns and item.columns_map != columns:  # the file was already stored, or there are several
-        changes.save_mapping(item.id, columns)
+        datasets.save_mapping(own_dataset(item.id), columns)
     return _document(item.id)
 
 

@@ -6,7 +6,8 @@ from typing import Annotated, Any, BinaryIO
 from fastapi import Query, Request
 from starlette.concurrency import run_in_threadpool
 
-from app.access import callers, changes
+from app.access import callers
+from app.access.permissions import check_change
 from app.documents import diagnoses
 from app.documents.diagnoses import LogDiagnosis, RecentDiagnoses, RunDiagnosis, SharedDiagnosisAnswer, SharedIn
 from app.web.rest.openapi import raw_body
@@ -63,7 +64,9 @@ def show_diagnosis(diagnosis_id: str) -> SharedDiagnosisAnswer:
 @router.delete("/api/diagnoses/{diagnosis_id}", status_code=204)
 def delete_diagnosis(diagnosis_id: str) -> None:
     """Deletes a shared diagnosis with its log; its link stops working."""
-    changes.delete_shared_diagnosis(diagnosis_id)
+    shared = shared_diagnoses.get(diagnosis_id)
+    check_change("diagnosis", shared.id, shared.owner)
+    shared_diagnoses.delete(shared.id)
 
 
 def _diagnosed(log: io.BytesIO, model: str | None, micro_batch: int | None, share: bool) -> LogDiagnosis:

@@ -7,15 +7,15 @@ from fastapi import Body, Query, Response
 from fastapi.responses import FileResponse
 from pydantic import Field
 
-from app.access import callers, changes
+from app.access import callers
+from app.access.permissions import OwnEvaluation, OwnRun
 from app.documents.results import evaluations as documents
 from app.documents.results.evaluations import EvaluationAnswer, EvaluationList, EvaluationRows, RewardTrial
 from app.web.rest.routing import BodyForm, JsonRouter, Reading, sends
 from app.web.security import error
 from training.scoring.request import RECORDS_FILE
-from worker.evaluations import reward_trial
+from worker.evaluations import reward_trial, submit
 from worker.evaluations.reward_trial import MOST_ROWS
-from worker.evaluations.submit import folder_of
 from worker.store import database, evaluations
 
 router = JsonRouter()
@@ -76,14 +76,14 @@ def score_rows(asked: Annotated[AskedTrial, Body()]) -> RewardTrial:
 
 
 @router.post("/api/runs/{run_id}/evaluations", status_code=201)
-def create_evaluation(run_id: str, asked: Annotated[Asked, Body()]) -> EvaluationAnswer:
+def create_evaluation(own: OwnRun, asked: Annotated[Asked, Body()]) -> EvaluationAnswer:
     """Queues an evaluation of a run on a data set.
 
     Raises:
         ConfigError: a value is invalid; answered with 422 and all problems.
     """
-    values = asked.model_dump(exclude={"data"})
-    return documents.document(changes.evaluate(run_id, asked.data, values))
+    caller, values = callers.current(), asked.model_dump(exclude={"data"})
+    return documents.document(submit.submit(own, values, data=asked.data, allowed=caller.allowed, owner=caller.name))
 
 
 @router.get("/api/runs/{run_id}/evaluations")
@@ -121,7 +121,7 @@ def show_evaluation_rows(
 def download_evaluation(evaluation_id: str, session: Reading) -> Response:
     """The answers with all scores and the judge's replies, one JSON object a row."""
     item = evaluations.get(session=session, evaluation_id=evaluation_id)
-    path = folder_of(item) / RECORDS_FILE
+    path = submit.folder_of(item) / RECORDS_FILE
     if not path.is_file():
         return error(
             404, "evaluation", item.id, f"is {item.status.value} and has no answers here.", "Wait for its end."
@@ -130,14 +130,15 @@ def download_evaluation(evaluation_id: str, session: Reading) -> Response:
 
 
 @router.post("/api/evaluations/{evaluation_id}/stop")
-def stop_evaluation(evaluation_id: str) -> EvaluationAnswer:
+def stop_evaluation(own: OwnEvaluation) -> EvaluationAnswer:
     """Stops an evaluation; its answers are discarded."""
-    changes.stop_evaluation(evaluation_id)
+    with database.write() as session:
+        evaluations.request_stop(session=session, evaluation_id=own)
     with database.read() as session:
-        return documents.show(session, evaluation_id)
+        return documents.show(session, own)
 
 
 @router.delete("/api/evaluations/{evaluation_id}", status_code=204)
-def delete_evaluation(evaluation_id: str) -> None:
+def delete_evaluation(own: OwnEvaluation) -> None:
     """Deletes an ended evaluation with its answers."""
-    changes.delete_evaluation(evaluation_id)
+    submit.remove(own)

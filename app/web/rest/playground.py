@@ -4,13 +4,15 @@ from typing import Annotated, Any
 
 from fastapi import Body
 from pydantic import Field
+from sqlmodel import Session
 
 from app.access import callers
-from app.access import prompts as changes
+from app.access.permissions import own
 from app.documents import playground as documents
 from app.documents.playground import PromptSetAnswer, PromptSets, Served, ServedAnswer, Suggestions
 from app.web.rest.routing import BodyForm, JsonRouter, Reading
-from worker.store import database, prompt_sets
+from worker.serving import requests
+from worker.store import database, prompt_sets, served_models
 
 router = JsonRouter()
 
@@ -50,15 +52,17 @@ def show_served(session: Reading) -> Served:
 @router.post("/api/served", status_code=202)
 def serve(wanted: Annotated[Wanted, Body()]) -> ServedAnswer:
     """Serves models on one base, in place of the caller's earlier ones: RUN (its result), RUN:base, RUN:checkpoint-N."""
-    found = changes.serve(wanted.models)
+    served = requests.ask(wanted.models, callers.current().name)
     with database.read() as session:
-        return documents.served_document(session, found)
+        return documents.served_document(session, served)
 
 
 @router.delete("/api/served/{served_id}", status_code=204)
 def end_served(served_id: str) -> None:
     """Ends served models and frees their device."""
-    changes.end_served(served_id)
+    with database.write() as session:
+        own("served model", served_models.get(session=session, served_id=served_id))
+        served_models.request_end(session=session, served_id=served_id, reason="Its user ended it.")
 
 
 @router.get("/api/runs/{run_id}/prompts")
@@ -77,22 +81,37 @@ def list_prompt_sets(session: Reading) -> PromptSets:
 @router.post("/api/prompt-sets", status_code=201)
 def save_prompt_set(given: Annotated[NewPromptSet, Body()]) -> PromptSetAnswer:
     """Keeps prompts, each with `user` and perhaps `system`; replaces the caller's set of the same name."""
-    return PromptSetAnswer.model_validate(changes.save_prompts(given.name, given.prompts))
+    owner = callers.current().name
+    with database.write() as session:
+        kept = prompt_sets.save(session=session, name=given.name, prompts=given.prompts, owner=owner)
+    return PromptSetAnswer.model_validate(kept)
 
 
 @router.post("/api/prompt-sets/{set_id}/answers")
 def keep_answers(set_id: str, given: Annotated[NewAnswers, Body()]) -> PromptSetAnswer:
     """Keeps the answers of a model to the prompts of a set, in their order."""
-    return PromptSetAnswer.model_validate(changes.keep_answers(set_id, given.model, given.answers))
+    with database.write() as session:
+        _own(session, set_id)
+        kept = prompt_sets.keep_answers(session=session, set_id=set_id, model=given.model, answers=given.answers)
+    return PromptSetAnswer.model_validate(kept)
 
 
 @router.put("/api/prompt-sets/{set_id}/every-result")
 def ask_every_result(set_id: str, given: Annotated[EveryResult, Body()]) -> PromptSetAnswer:
     """Sets whether every new result of a run is asked the set, when a device is free."""
-    return PromptSetAnswer.model_validate(changes.ask_every_result(set_id, every_result=given.every_result))
+    with database.write() as session:
+        _own(session, set_id)
+        kept = prompt_sets.ask_every_result(session=session, set_id=set_id, every_result=given.every_result)
+    return PromptSetAnswer.model_validate(kept)
 
 
 @router.delete("/api/prompt-sets/{set_id}", status_code=204)
 def delete_prompt_set(set_id: str) -> None:
     """Deletes a prompt set with its answers."""
-    changes.delete_prompts(set_id)
+    with database.write() as session:
+        _own(session, set_id)
+        prompt_sets.delete(session=session, set_id=set_id)
+
+
+def _own(session: Session, set_id: str) -> None:
+    own("prompt set", prompt_sets.get(session=session, set_id=set_id))

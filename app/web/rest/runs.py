@@ -5,7 +5,8 @@ from typing import Annotated, Any, Literal
 from fastapi import Body, Query, Response
 from pydantic import Field
 
-from app.access import callers, changes
+from app.access import callers, sharing
+from app.access.permissions import Forbidden, OwnRun, check_admin
 from app.documents import Document, queue
 from app.documents.queue import Priority, QueueAnswer
 from app.documents.results import export
@@ -13,14 +14,21 @@ from app.documents.run import RunAnswer, RunList, SeriesList, brief, document, g
 from app.web.rest.openapi import RUN_BODY
 from app.web.rest.routing import BodyForm, Group, JsonRouter, Key, Limit, Offset, Reading, Step, sends, settings_object
 from training.config.choices import Strategy
+from training.config.data_sets import FIELDS
 from training.config.fields import parse
+from training.config.yaml_file import read_config
 from training.errors import UserError
-from worker.runs import submit
+from worker import celery_app
+from worker.datasets import datasets
+from worker.runs import requests, submit
+from worker.settings import ROOT
 from worker.store import database, run_list, runs, series, waiting
+from worker.store.sight import ANOTHER_RUN
 from worker.store.submissions import Submission
-from worker.store.tables import Status
+from worker.store.tables import Run, Status
 
 MOST_EXPORTED = 10_000
+_SAMPLE = ROOT / "static" / "starter" / "quickstart.yaml"
 
 router = JsonRouter()
 
@@ -112,7 +120,14 @@ def create_run(
 @router.post("/api/runs/sample", status_code=201)
 def create_sample_run() -> RunAnswer:
     """Queues the sample run: the starter model learns to write orders as JSON. Its data are stored as data sets."""
-    return _run(changes.start_sample().id)
+    caller, config = callers.current(), read_config(_SAMPLE)
+    stored = {
+        name: datasets.add_file(path=ROOT / path, name=(ROOT / path).name, owner=caller.name).id
+        for name in FIELDS
+        if (path := getattr(config, name))
+    }
+    config = config.model_copy(update={**stored, "model": str(ROOT / config.model)})
+    return _run(submit.submit(config, allowed=caller.allowed, owner=caller.name).id)
 
 
 @router.get("/api/runs/{run_id}")
@@ -140,15 +155,15 @@ def show_series(
 
 
 @router.post("/api/runs/{run_id}/stop")
-def stop_run(run_id: str) -> RunAnswer:
+def stop_run(own: OwnRun) -> RunAnswer:
     """Requests a run to stop: it saves a checkpoint after the current step and exits."""
-    changes.stop(run_id)
-    return _run(run_id)
+    requests.stop(own)
+    return _run(own)
 
 
 @router.post("/api/runs/{run_id}/resume")
 def resume_run(
-    run_id: str,
+    own: OwnRun,
     step_down: bool = False,
     strategy: Strategy | None = None,
     num_processes: Annotated[int | None, Query(ge=1, le=1024)] = None,
@@ -157,28 +172,50 @@ def resume_run(
     an out-of-memory error. With another `strategy` or number of processes the checkpoint is divided anew, and
     gradient_accumulation_steps changes so that the global batch size stays.
     """
-    changes.resume(run_id, step_down=step_down, strategy=strategy, num_processes=num_processes)
-    return _run(run_id)
+    allowed = callers.current().allowed
+    requests.resume(own, step_down=step_down, strategy=strategy, num_processes=num_processes, allowed=allowed)
+    return _run(own)
 
 
 @router.patch("/api/runs/{run_id}")
-def describe_run(run_id: str, change: Annotated[Description, Body()]) -> RunAnswer:
+def describe_run(own: OwnRun, change: Annotated[Description, Body()]) -> RunAnswer:
     """Changes name, notes, tags, pin, archive, hold, priority or users of a run: all that the body names, or nothing."""
     priority = None if change.priority is None else waiting.PRIORITIES[change.priority]
-    changes.edit(run_id, **change.model_dump(exclude={"priority"}), priority=priority)
-    return _run(run_id)
+    if priority is not None and priority > waiting.NORMAL:
+        check_admin("priority", change.priority, "lets the run start before those of others.")
+    with database.write() as session:
+        run, tags = runs.locked(session=session, run_id=own), change.tags
+        if change.add_tags or change.remove_tags:
+            removed = {tag.strip().lower() for tag in change.remove_tags}
+            tags = [*(tag for tag in (run.tags if tags is None else tags) if tag not in removed), *change.add_tags]
+        runs.describe(
+            session=session, run_id=own, name=change.name, notes=change.notes, tags=tags, pinned=change.pinned
+        )
+        if change.archived is not None:
+            runs.set_archived(session=session, run_id=own, archived=change.archived)
+        if change.held is not None:
+            waiting.hold(session=session, run_id=own, held=change.held)
+        if priority is not None:
+            waiting.set_priority(session=session, run_id=own, priority=priority)
+        if change.users is not None:
+            sharing.store(session, "run", own, change.users)
+    if change.held is False:
+        celery_app.notify(own)
+    return _run(own)
 
 
 @router.delete("/api/runs/{run_id}", status_code=204)
-def delete_run(run_id: str) -> None:
+def delete_run(own: OwnRun) -> None:
     """Deletes an ended run with its folder."""
-    changes.delete(run_id)
+    with database.write() as session:
+        runs.delete(session=session, run_id=own)
 
 
 @router.post("/api/runs/{run_id}/move")
-def move_run(run_id: str, move: Annotated[Move, Body()]) -> QueueAnswer:
+def move_run(own: OwnRun, move: Annotated[Move, Body()]) -> QueueAnswer:
     """Moves a queued run; answers the queue."""
-    changes.move(run_id, move.before)
+    with database.write() as session:
+        _check_passing(own, waiting.move(session=session, run_id=own, before=move.before))
     return _queue()
 
 
@@ -191,7 +228,15 @@ def show_queue(session: Reading) -> QueueAnswer:
 @router.post("/api/queue")
 def change_queue(change: Annotated[QueueChange, Body()]) -> QueueAnswer:
     """Pauses the queue for everybody, or lets runs start again; answers the queue."""
-    changes.pause_queue(paused=change.paused)
+    check_admin("queue", None, "is paused and resumed by an admin.")
+    with database.write() as session:
+        if change.paused:
+            waiting.pause(session=session, by=callers.current().name)
+        else:
+            waiting.unpause(session=session)
+        queued = [] if change.paused else waiting.startable(session=session)
+    if queued:
+        celery_app.notify(queued[0].id)
     return _queue()
 
 
@@ -218,6 +263,14 @@ def export_runs(
     ending = {"markdown": "md"}.get(form, form)
     headers = {"Content-Disposition": f'attachment; filename="runs.{ending}"'}
     return Response(export.written(exported, form), media_type=export.MEDIA[form], headers=headers)
+
+
+def _check_passing(run_id: str, passed: list[Run]) -> None:
+    """Checks that a run which was moved passed no run of others. Raises Forbidden if it did."""
+    caller = callers.current()
+    if others := [run for run in passed if not caller.may_change(run.owner)]:
+        first = f"{others[0].name!r} of {others[0].owner}" if caller.sees_all else ANOTHER_RUN
+        raise Forbidden("run", run_id, f"would start before {first}.", "Ask an admin to move it.")
 
 
 def _id(run_id: str) -> str:

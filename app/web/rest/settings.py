@@ -2,11 +2,11 @@
 
 from typing import Annotated
 
-from fastapi import Body, Query
+from fastapi import Body, Depends, Query
 from pydantic import Field
 
 from app.access import callers, notify, users
-from app.access.notify import Wish
+from app.access.permissions import check_admin, check_change
 from app.documents import preferences as documents
 from app.documents.preferences import (
     BrowserEvents,
@@ -21,13 +21,26 @@ from app.documents.preferences import (
 from app.documents.tour import Step
 from app.documents.users import NewToken
 from app.web.rest.routing import BodyForm, JsonRouter
+from training.errors import UserError
+from worker.forecasts import prices
+from worker.notifications import addresses, delivery, mail
 from worker.settings import get_settings
-from worker.store.tables import Event, WebhookFormat
+from worker.store import accounts, channels, database, outbox
+from worker.store.channels import ChannelError
+from worker.store.tables import ChannelKind, Event, NotificationChannel, WebhookFormat
 
 router = JsonRouter(prefix="/api")
+TEST_SECONDS = 10.0
+"""Between two tests of a channel of an ordinary user."""
 
 
 PlotKeys = Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=200)]
+
+
+class TooSoon(UserError):  # noqa: N818
+    """The channel was tested a moment ago."""
+
+    status = 429
 
 
 class PlotOptions(BodyForm):
@@ -65,6 +78,16 @@ class Events(BodyForm):
     events: list[str]
 
 
+def _own_channel(channel_id: str) -> NotificationChannel:
+    with database.read() as session:
+        channel = channels.get(session=session, channel_id=channel_id)
+    check_change("channel", channel.id, channel.owner)
+    return channel
+
+
+OwnChannel = Annotated[NotificationChannel, Depends(_own_channel)]
+
+
 @router.get("/settings")
 def show_settings() -> SettingsAnswer:
     """The caller's account and preferences, and the folders and services of the installation with their variables."""
@@ -80,7 +103,10 @@ def show_settings() -> SettingsAnswer:
 @router.put("/settings")
 def change_settings(wanted: Annotated[NewPreferences, Body()]) -> SettingsAnswer:
     """Changes the caller's preferences."""
-    notify.change_preferences(**wanted.model_dump(exclude_none=True))
+    values = wanted.model_dump(exclude_none=True)
+    prices.parse(values.get("price_gpu_hour", ""), values.get("price_kwh", ""))
+    with database.write() as session:
+        accounts.change_preferences(session=session, owner=callers.current().name, **values)
     return show_settings()
 
 
@@ -99,40 +125,83 @@ def list_channels() -> ChannelList:
 @router.post("/notifications", status_code=201)
 def add_channel(wanted: Annotated[NewChannel, Body()]) -> Channel:
     """Adds a webhook or an e-mail address. `everyone`, for admins: tells about the runs of all users."""
-    wish = Wish(wanted.address, tuple(wanted.events), wanted.format, wanted.everyone)
-    return Channel.of(notify.add(wish))
+    if wanted.everyone:
+        check_admin("everyone", None, "tells about the runs of all users.")
+    kind, address = _checked(wanted.address.strip())
+    form = wanted.format or addresses.guessed_format(address)
+    with database.write() as session:
+        channel = channels.add(
+            session=session, owner=callers.current().name, kind=kind, address=address, events=wanted.events,
+            format=form if kind is ChannelKind.WEBHOOK else WebhookFormat.JSON, everyone=wanted.everyone,
+        )  # fmt: skip
+    return Channel.of(channel)
+
+
+def _checked(address: str) -> tuple[ChannelKind, str]:
+    """The kind of an address, and the address as it is stored. Raises AddressError or ChannelError if it cannot be used."""
+    if addresses.is_email(address):
+        if not mail.configured(get_settings()):
+            fix = "Ask an administrator to set LATHE_SMTP_URL (docs/notifications.md), or enter a webhook's URL."
+            raise ChannelError("address", address[:100], "cannot be used: this installation has no mail server.", fix)
+        return ChannelKind.EMAIL, addresses.email(address)
+    hook = addresses.webhook(address, trusted=callers.current().administers)
+    if not hook.free:
+        addresses.check_reachable(hook)
+    return ChannelKind.WEBHOOK, hook.url
 
 
 @router.get("/notifications/browser")
 def show_in_browser(after: Annotated[int | None, Query(ge=0)] = None) -> BrowserMessages:
     """What an open page of the caller shows after the message `after`; without it only `next`, the id to continue after."""
-    messages, following = notify.for_browser(after)
+    with database.read() as session:
+        messages, following = outbox.for_browser(session=session, owner=callers.current().name, after=after)
     return BrowserMessages(messages=[BrowserMessage.of(message) for message in messages], next=following)
 
 
 @router.put("/notifications/browser")
 def set_browser_events(wanted: Annotated[Events, Body()]) -> BrowserEvents:
     """Sets the events that the caller's open pages show; an empty list turns them off."""
-    notify.set_browser(wanted.events)
+    owner, events = callers.current().name, wanted.events
+    with database.write() as session:
+        own = channels.of_owner(session=session, owner=owner)
+        found = next((channel for channel in own if channel.kind is ChannelKind.BROWSER), None)
+        if found and events:
+            channels.set_events(session=session, channel_id=found.id, events=events)
+        elif found:
+            channels.remove(session=session, channel_id=found.id)
+        elif events:
+            kind, address = ChannelKind.BROWSER, "this browser"
+            channels.add(session=session, owner=owner, kind=kind, address=address, events=events)
     return BrowserEvents(events=wanted.events)
 
 
 @router.put("/notifications/{channel_id}")
-def change_channel(channel_id: str, wanted: Annotated[Events, Body()]) -> Channel:
+def change_channel(own: OwnChannel, wanted: Annotated[Events, Body()]) -> Channel:
     """Replaces the events of a channel."""
-    return Channel.of(notify.set_events(channel_id, wanted.events))
+    with database.write() as session:
+        return Channel.of(channels.set_events(session=session, channel_id=own.id, events=wanted.events))
 
 
 @router.delete("/notifications/{channel_id}", status_code=204)
-def remove_channel(channel_id: str) -> None:
+def remove_channel(own: OwnChannel) -> None:
     """Removes a channel."""
-    notify.remove(channel_id)
+    with database.write() as session:
+        channels.remove(session=session, channel_id=own.id)
 
 
 @router.post("/notifications/{channel_id}/test")
-def test_channel(channel_id: str) -> Message:
-    """Sends a test message now; the answer holds its outcome: `state` is delivered or given up, with the `reason`."""
-    return Message.of(notify.test(channel_id))
+def test_channel(own: OwnChannel) -> Message:
+    """Sends a test message now; the answer holds its outcome: `state` is delivered or given up, with the `reason`.
+
+    Raises:
+        TooSoon: an ordinary user has tested it a moment ago; answered with 429.
+    """
+    with database.read() as session:
+        now, latest = database.now(session=session), outbox.latest_test(session=session, channel_id=own.id)
+    if latest is not None and now - latest < TEST_SECONDS and not callers.current().administers:
+        fix = f"Wait {TEST_SECONDS:.0f} s and test it again."
+        raise TooSoon("channel", own.id, "was tested a moment ago.", fix)
+    return Message.of(delivery.send_test(own.id))
 
 
 @router.put("/tour/{step}", status_code=204)

@@ -4,14 +4,15 @@ from typing import Annotated, Any
 
 from fastapi import Body
 
-from app.access import callers, changes
+from app.access import callers
+from app.access.permissions import OwnSweep
 from app.documents.sweep import SweepAnswer, SweepList, brief, document
 from app.web.rest.openapi import SWEEP_BODY
 from app.web.rest.routing import JsonRouter, Key, Limit, Offset, Reading
 from worker.store import database, sweeps
 from worker.store.submissions import Submission
 from worker.store.tables.sweep_values import SweepPlan
-from worker.sweeps import plan
+from worker.sweeps import lifecycle, plan
 from worker.sweeps.spec import parse_sweep
 
 router = JsonRouter()
@@ -32,8 +33,9 @@ def start_sweep(values: Annotated[Any, Body()], key: Key = None) -> SweepAnswer:
         ConfigError: the sweep is invalid, or no run can start; answered with 422.
         KeyReused: the Idempotency-Key was sent with another body; answered with 409.
     """
-    submission = Submission.of(key, callers.current().name, values) if key else None
-    return _document(changes.start_sweep(parse_sweep(values), submission))
+    caller, spec = callers.current(), parse_sweep(values)
+    submission = Submission.of(key, caller.name, values) if key else None
+    return _document(lifecycle.start(spec, allowed=caller.allowed, owner=caller.name, submission=submission).id)
 
 
 @router.post("/api/sweeps/plan", openapi_extra=SWEEP_BODY)
@@ -55,16 +57,16 @@ def show_sweep(sweep_id: str, session: Reading) -> SweepAnswer:
 
 
 @router.post("/api/sweeps/{sweep_id}/stop")
-def stop_sweep(sweep_id: str) -> SweepAnswer:
+def stop_sweep(own: OwnSweep) -> SweepAnswer:
     """Requests all runs of a sweep to stop: running ones save a checkpoint first."""
-    changes.stop_sweep(sweep_id)
-    return _document(sweep_id)
+    lifecycle.stop(own)
+    return _document(own)
 
 
 @router.delete("/api/sweeps/{sweep_id}", status_code=204)
-def delete_sweep(sweep_id: str) -> None:
+def delete_sweep(own: OwnSweep) -> None:
     """Deletes a sweep with its runs, which have all ended: results, checkpoints and metrics are lost."""
-    changes.delete_sweep(sweep_id)
+    lifecycle.delete(own)
 
 
 def _document(sweep_id: str) -> SweepAnswer:

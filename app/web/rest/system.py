@@ -5,7 +5,8 @@ from typing import Annotated
 from fastapi import Body, Query
 from pydantic import Field
 
-from app.access import callers, changes
+from app.access import callers
+from app.access.permissions import check_admin
 from app.documents import system as documents
 from app.documents.system import RemovedMachine, RunSizes, System, UsedMachine
 from app.web.rest.routing import BodyForm, JsonRouter, Reading
@@ -13,7 +14,7 @@ from worker.disk import background
 from worker.disk.freeing import Freeable
 from worker.machine.sizes import size_of
 from worker.settings import get_settings
-from worker.store import runs
+from worker.store import database, machines, runs
 
 router = JsonRouter()
 
@@ -45,9 +46,16 @@ def show_run_sizes(
 
 @router.post("/api/system/free", status_code=202)
 def free_disk(wanted: Annotated[Wanted, Body()]) -> System:
-    """Starts to free the `kinds` of files; `disk.freeing` of the answer and of `GET /api/system` is the progress."""
-    changes.free_disk(wanted.kinds)
-    return documents.document(callers.current().may_change)
+    """Starts to free the `kinds` of files; `disk.freeing` of the answer and of `GET /api/system` is the progress.
+
+    Checkpoints are freed only of runs that the caller may change, and what belongs to the whole installation only for admins.
+    """
+    for kind in wanted.kinds:
+        if not kind.of_runs:
+            check_admin("kinds", kind.value)
+    caller = callers.current()
+    background.disk().free(tuple(wanted.kinds), caller.may_change, caller.name)
+    return documents.document(caller.may_change)
 
 
 @router.post("/api/system/measure", status_code=202)
@@ -60,12 +68,16 @@ def measure_disk() -> System:
 @router.post("/api/system/machines/{name}/remove")
 def remove_machine(name: str) -> RemovedMachine:
     """Removes a machine that no longer reports."""
-    changes.remove_machine(name)
+    check_admin("machine", name)
+    with database.write() as session:
+        machines.remove(session=session, name=name)
     return RemovedMachine(name=name, removed=True)
 
 
 @router.post("/api/system/machines/{name:path}/use")
 def use_machine(name: str) -> UsedMachine:
     """Takes back a machine that was put aside after failures."""
-    changes.uncordon(name)
+    check_admin("machine", name)
+    with database.write() as session:
+        machines.uncordon(session=session, host=name)
     return UsedMachine(name=name, put_aside=False)

@@ -7,8 +7,10 @@ from fastapi.responses import RedirectResponse
 from pydantic import Field
 
 from app.access import sharing, users
+from app.access.permissions import check_admin
 from app.documents.users import AccountAnswer, AccountList, NewToken, SharedLink, SharedWith, answers
 from app.web.rest.routing import BodyForm, JsonRouter, Limit, Offset
+from worker.store import accounts, database
 from worker.store.accounts import MOST
 from worker.store.shares import Kind
 
@@ -49,33 +51,42 @@ class Users(BodyForm):
 @router.get("/users")
 def list_users(limit: Limit = 200, offset: Offset = 0) -> AccountList:
     """The accounts by name with what they use and may use at once, for admins."""
-    accounts = users.listing()
-    return AccountList(users=answers(accounts[offset : offset + limit]), total=len(accounts))
+    listed = users.listing()
+    return AccountList(users=answers(listed[offset : offset + limit]), total=len(listed))
 
 
 @router.post("/users", status_code=201)
 def add_user(account: Annotated[NewAccount, Body()]) -> NewToken:
     """Creates an account, for admins. The answer holds its token, only this once."""
-    token = users.add(account.name, admin=account.admin, limits=account.given())
+    check_admin("users", account.name)
+    with database.write() as session:
+        token = accounts.add(session=session, name=account.name, admin=account.admin, limits=account.given())
     return NewToken(name=account.name, token=token)
 
 
 @router.patch("/users/{name}")
 def limit_user(name: str, limits: Annotated[Limits, Body()]) -> AccountAnswer:
     """Changes what an account may use at once, for admins. What it uses already stays, even if that is more."""
-    return answers([users.limit(name, limits.given())])[0]
+    check_admin("users", name)
+    with database.write() as session:
+        account = accounts.limit(session=session, name=name, limits=limits.given())
+    return answers([account])[0]
 
 
 @router.post("/users/{name}/token")
 def rotate_user(name: str) -> NewToken:
     """Replaces an account's token, for admins; the old one stops working. The answer holds the new one, only this once."""
-    return NewToken(name=name, token=users.rotate(name))
+    check_admin("users", name)
+    with database.write() as session:
+        return NewToken(name=name, token=accounts.rotate(session=session, name=name))
 
 
 @router.delete("/users/{name}", status_code=204)
 def remove_user(name: str) -> None:
     """Removes an account, for admins; its runs and data sets stay."""
-    users.remove(name)
+    check_admin("users", name)
+    with database.write() as session:
+        accounts.remove(session=session, name=name)
 
 
 @router.get("/{listed}/{object_id}/shares")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from played_run import SUMMARY, PlayedRun
 
-from app.access import notify
 from app.format.forecast_text import speed_page
+from app.web.rest.settings import NewPreferences, change_settings
 from training.config.run_config import RunConfig
 from training.forecast.formula.activations import Batch
 from training.forecast.gpus import CARDS
@@ -105,12 +105,12 @@ def test_what_is_no_price_is_refused_with_the_field(gpu_hour: str, kwh: str) -> 
 
 
 def test_prices_are_stored_for_their_user_and_order_the_gpus(database: str) -> None:
-    notify.change_preferences(price_gpu_hour="h200=2.0, l4=2.5", price_kwh="0.30")
+    change_settings(NewPreferences(price_gpu_hour="h200=2.0, l4=2.5", price_kwh="0.30"))
     assert prices.of_user(LOCAL) == Prices(None, {"h200": 2.0, "l4": 2.5}, 0.3)
     assert prices.of_user("somebody else") == Prices()
     assert [card.name for card in prices.cheapest_first(prices.of_user(LOCAL))] == ["h200", "l4"]
     with pytest.raises(PriceError):
-        notify.change_preferences(price_gpu_hour="a lot")
+        change_settings(NewPreferences(price_gpu_hour="a lot"))
     assert prices.of_user(LOCAL).kwh == 0.3
 
 

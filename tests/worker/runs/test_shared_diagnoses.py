@@ -4,9 +4,10 @@ import os
 
 import pytest
 
-from app.access import callers, changes
+from app.access import callers
 from app.access.callers import Caller
 from app.access.permissions import Forbidden
+from app.web.rest.diagnoses import delete_diagnosis
 from worker.diagnosis.diagnosis import diagnose
 from worker.runs import shared_diagnoses
 from worker.runs.shared_diagnoses import LOG_BYTES, DiagnosisNotFound, TooManyShared
@@ -64,11 +65,11 @@ def test_only_its_owner_and_an_admin_delete_a_shared_diagnosis(home):
     try:
         callers.begin(Caller("grace"))
         with pytest.raises(Forbidden, match="belongs to ada"):
-            changes.delete_shared_diagnosis(first.id)
+            delete_diagnosis(first.id)
         callers.begin(Caller("ada"))
-        changes.delete_shared_diagnosis(first.id)
+        delete_diagnosis(first.id)
         callers.begin(Caller("root", admin=True))
-        changes.delete_shared_diagnosis(second.id)
+        delete_diagnosis(second.id)
     finally:
         callers.begin(Caller())
     assert shared_diagnoses.listing() == []
