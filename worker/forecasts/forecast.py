@@ -1,6 +1,6 @@
 """Forecasts whether a run fits, from its settings, its model's config.json and its data set's largest batch."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -14,10 +14,11 @@ from training.forecast.solve import LONGEST
 from training.forecast.step_down import PART_OF, first_step
 from training.model_info.shape import ModelShape
 from training.tokens.lengths import lost_tokens, truncated
+from worker.forecasts import shapes
 from worker.forecasts.calibration import Calibration, calibrate
 from worker.forecasts.row_lengths import RowLengths, count_rows
-from worker.forecasts.shapes import with_teacher
 from worker.forecasts.worst_batch import Worst, worst_batches_of
+from worker.runs.settle import Settled
 
 
 def host_memory() -> int:
@@ -72,13 +73,17 @@ class Estimate:
     first_step: dict[str, Any] | None = None
 
 
-def estimate_config(
-    config: RunConfig, shape: ModelShape, card: Card | None, host_bytes: int | None = None, *, advises: bool = True
+def estimate_settled(
+    settled: Settled,
+    card: Card | None,
+    host_bytes: int | None = None,
+    *,
+    advises: bool = True,
+    read: Callable[[str, str | None, Task], ModelShape] = shapes.shape_at,
 ) -> Estimate:
-    """As `estimate_run`, for a configuration as `settle` leaves it (`Settled.readable`), whose model has this shape."""
-    shape = with_teacher(shape, config)
-    setup = Setup(config, shape, card, count_rows(config), host_bytes, calibrate(card))
-    return estimate_run(setup, advises=advises)
+    """As `estimate_run`, for what the names in a configuration stand for; `read` and errors as in `shapes.of_run`."""
+    shape, config = shapes.of_run(settled, read), settled.config
+    return estimate_run(Setup(config, shape, card, count_rows(config), host_bytes, calibrate(card)), advises=advises)
 
 
 def estimate_run(setup: Setup, *, advises: bool = True) -> Estimate:

@@ -63,9 +63,10 @@ def respond(
     )
     if conflicts := rules.problems(config, machine):
         raise ConfigError(conflicts)
-    shape = shapes.shape_at(config.model, config.revision, config.task, fetches=fetch_config)
+    if fetch_config:
+        shapes.fetch(config.model, config.revision)
     host_bytes = int(host_gib * GIB) if host_gib else None if gpu else forecasting.host_memory()
-    estimate = forecasting.estimate_config(config, shape, card, host_bytes)
+    estimate = forecasting.estimate_settled(settled, card, host_bytes)
     simulated = _simulated(estimate, simulate)
     solved = solving.solved(estimate.setup, solve, price, simulate=True) if solve else []
     return Response(estimate, simulated, speed.speed_of(estimate.setup, price), solved)

@@ -8,7 +8,7 @@ from training.forecast.gpus import Card, of_machine
 from training.forecast.roofline import roofline
 from training.model_info.config_json import ModelError
 from worker.forecasts import forecast as forecasting
-from worker.forecasts import shapes, speed
+from worker.forecasts import speed
 from worker.forecasts.forecast import Estimate
 from worker.runs.settle import Settled
 
@@ -51,12 +51,10 @@ def verdict(settled: Settled, machine: Machine) -> Forecast | None:
 
 
 def _estimate(settled: Settled, card: Card | None, host_bytes: int | None = None) -> Estimate | None:
-    config = settled.readable
     try:
-        shape = shapes.shape_at(config.model, config.revision, config.task)
+        return forecasting.estimate_settled(settled, card, host_bytes, advises=False)
     except ModelError:
         return None
-    return forecasting.estimate_config(config, shape, card, host_bytes, advises=False)
 
 
 def compared(forecast: dict[str, Any] | None, summary: dict[str, Any] | None) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -17,17 +18,16 @@ from typing import Any
 
 from training.config.choices import Task
 from training.config.fields import ConfigError
-from training.config.run_config import RunConfig
 from training.errors import Problem
 from training.limited import Limits
 from training.model_info.config_json import ModelError, read_config
-from training.model_info.families import UnknownLayers, read_shape, with_limits
+from training.model_info.families import UnknownLayers, shape_of, with_limits
 from training.model_info.folder import adapter_base
 from training.model_info.shape import ModelShape, from_document
 from worker.allowed_paths import HUB_ID
 from worker.machine import programs
 from worker.machine.programs import ProgramError
-from worker.runs.settle import Settled, find_teacher
+from worker.runs.settle import Settled
 from worker.settings import get_settings
 
 _MOST_BYTES = 2**20
@@ -40,32 +40,39 @@ Targets = dict[str, Any]
 """The `Targets` of training/models/target_modules.py as JSON."""
 
 
-def shape_at(model: str, revision: str | None = None, task: Task = Task.SFT, *, fetches: bool = False) -> ModelShape:
+def shape_at(model: str, revision: str | None = None, task: Task = Task.SFT) -> ModelShape:
     """The shape of a model as a run of this task loads it, from its folder (weights are optional), from its config.json, or from
-    that of a hub model if it was fetched, or is now. Without a formula for its layers they are read from its class, once (some
-    seconds).
+    that of a hub model if it was fetched. Without a formula for its layers they are read from its class, once (some seconds).
 
     Raises:
         ModelError: there is no config.json, it lacks values, or neither a formula nor a class knows its layers.
     """
-    file = fetch(model, revision) if fetches else config_file(model, revision)
+    file = config_file(model, revision)
+    values = read_config(file)
     try:
-        return read_shape(file, scores={Task.REWARD: 1, Task.CLASSIFICATION: 0}.get(task))
+        return shape_of(values, scores={Task.REWARD: 1, Task.CLASSIFICATION: 0}.get(task))
     except UnknownLayers as unknown:
-        return with_limits(_shape_of_class(file, task, unknown), read_config(file))
+        return with_limits(_shape_of_class(file, task, unknown), values)
 
 
-def with_teacher(shape: ModelShape, config: RunConfig) -> ModelShape:
-    """The shape with that of the model from which the run learns, as far as that is on this machine. `config` is as `settle` leaves
-    it."""
+def of_run(settled: Settled, read: Callable[[str, str | None, Task], ModelShape] = shape_at) -> ModelShape:
+    """The shape of the model of a run, with that of its teacher as far as that is on this machine. `read` is `shape_at`, or
+    remembers what it returned.
+
+    Raises:
+        ConfigError: the user may not read the model.
+        ModelError: as `shape_at`.
+    """
+    config = settled.readable
+    shape = read(config.model, config.revision, config.task)
     if config.task is not Task.DISTILL or not config.teacher:
         return shape
-    folder = find_teacher(config.teacher)
+    folder = settled.teacher
     base = adapter_base(folder) if isinstance(folder, Path) else None
-    try:
-        return replace(shape, teacher=shape_at(config.model if base == "" else base or str(folder or config.teacher)))
-    except ModelError:
-        return shape
+    with suppress(ModelError):
+        model = config.model if base == "" else base or str(folder or config.teacher)
+        return replace(shape, teacher=read(model, None, Task.SFT))
+    return shape
 
 
 def _shape_of_class(config: Path, task: Task, unknown: UnknownLayers) -> ModelShape:

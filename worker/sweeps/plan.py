@@ -9,7 +9,6 @@ from sqlmodel import Session
 
 from training.chat.rendering_settings import ChatSettings
 from training.config.fields import ConfigError
-from training.config.run_config import RunConfig
 from training.errors import Problem
 from training.forecast import gpus
 from training.forecast.gpus import Card
@@ -23,7 +22,7 @@ from worker.forecasts.forecast import Setup, estimate_run
 from worker.forecasts.row_lengths import RowLengths, count_rows
 from worker.machine import devices
 from worker.runs import checks, pace
-from worker.runs.settle import FILES, settle
+from worker.runs.settle import FILES, Settled, settle
 from worker.settings import get_settings
 from worker.store import database, machines
 from worker.store.tables import LOCAL
@@ -129,11 +128,12 @@ class _Look:
         config, rows = settled.config, pace.training_rows(settled)
         steps, speed = pace.total_steps(config, rows), pace.seconds_per_step(self._session, config, rows)
         seconds = steps * speed if steps and speed else None
-        return self._forecast(Planned(candidate, steps=steps, seconds=seconds), config)
+        return self._forecast(Planned(candidate, steps=steps, seconds=seconds), settled)
 
-    def _forecast(self, run: Planned, config: RunConfig) -> Planned:
+    def _forecast(self, run: Planned, settled: Settled) -> Planned:
+        config = settled.config
         try:
-            shape = shapes.with_teacher(self._shape(config.model, config.revision, config.task), config)
+            shape = shapes.of_run(settled, self._shape)
         except ModelError:
             return replace(run, reason="The memory is unknown: the model's config.json is not on this machine.")
         chat = ChatSettings.of(config).key

@@ -27,7 +27,7 @@ from training.model_info.shape import ModelShape
 from worker.allowed_paths import HUB_ID
 from worker.forecasts import forecast as forecasting
 from worker.forecasts import prices, shapes, simulating, solving, speed
-from worker.forecasts.forecast import Estimate, estimate_config
+from worker.forecasts.forecast import Estimate, estimate_settled
 from worker.forecasts.prices import Prices
 from worker.store.database import UNREACHABLE
 
@@ -200,14 +200,13 @@ def _question(values: Values, card: str, count: str) -> Question | Markup:
     typed = form.check_without_data(values)
     if isinstance(typed, list):
         return note_html(_("Fix the problems above to see the memory forecast."))
-    config = callers.settled(on_gpus(typed, int(count or 0))).readable
-    model, revision, task = config.model, config.revision, config.task
-    shape = _shapes.get((model, revision, task), lambda: _shape(model, revision, task))
-    if isinstance(shape, ModelError):
-        return _unknown_shape(shape, revision)
+    settled = callers.settled(on_gpus(typed, int(count or 0)))
     gpu = of_machine(review.machine()) if card == HERE else CARDS[card]
     host_bytes = forecasting.host_memory() if card == HERE else None
-    return Question(typed, estimate_config(config, shape, gpu, host_bytes))
+    try:
+        return Question(typed, estimate_settled(settled, gpu, host_bytes, read=_remembered))
+    except ModelError as error:
+        return _unknown_shape(error, typed.revision)
 
 
 def _step(question: Question, card: str) -> Markup:
@@ -219,11 +218,19 @@ def _step_key(question: Question, card: str) -> str:
     return f"{question.estimate.setup.config.model_dump_json()} {card} {question.estimate.worst}"
 
 
-def _shape(model: str, revision: str | None, task: Task) -> ModelShape | ModelError:
-    try:
-        return shapes.shape_at(model, revision, task)
-    except ModelError as error:
-        return error
+def _remembered(model: str, revision: str | None, task: Task) -> ModelShape:
+    """As `shapes.shape_at`, read anew after half a minute."""
+
+    def read() -> ModelShape | ModelError:
+        try:
+            return shapes.shape_at(model, revision, task)
+        except ModelError as error:
+            return error
+
+    shape = _shapes.get((model, revision, task), read)
+    if isinstance(shape, ModelError):
+        raise shape.with_traceback(None)
+    return shape
 
 
 def _unknown_shape(error: ModelError, revision: str | None) -> Markup:
