@@ -20,13 +20,7 @@ STDIN = "-"
 def diagnosis(
     log: str | None, *, run_id: str | None, model: str | None, micro_batch: int | None, as_json: bool
 ) -> None:
-    """Prints the diagnosis of a log file, of standard input (-), or of a run.
-
-    Raises:
-        CommandError: there is not exactly one of log and run, or the log cannot be read.
-        ModelError: `model` is neither a model's folder nor a config.json.
-        RunNotFound: no run has this id.
-    """
+    """Prints the diagnosis of a log file, of standard input (-), or of a run."""
     if (log is None) == (run_id is None):
         raise CommandError("LOG", log, "expected either a log or a run.", "Give LOG or --run RUN.")
     document = _of_run(run_id, model, micro_batch) if run_id else _of_log(_read(log or STDIN), model, micro_batch)

@@ -19,11 +19,7 @@ from worker.store.tables import Status
 
 
 def evaluate(run_id: str, *, only_queue: bool, as_json: bool, **options: Any) -> int:
-    """Queues an evaluation and waits for its end. Returns the exit code.
-
-    Raises:
-        CommandError, ConfigError: an option is invalid; nothing is queued.
-    """
+    """Queues an evaluation and waits for its end. Returns the exit code."""
     client, values = connect(), request(options)
     body = values | {"data": sent_files.data(client, options["data"])}
     found = client.send("POST", path_of("runs", run_id, "/evaluations"), json=body)
@@ -40,7 +36,7 @@ def evaluate(run_id: str, *, only_queue: bool, as_json: bool, **options: Any) ->
 
 
 def listing(run_id: str, *, as_json: bool) -> None:
-    """Prints the evaluations of a run. Raises RunNotFound or ServerError if no run has this id."""
+    """Prints the evaluations of a run."""
     found = connect().get(path_of("runs", run_id, "/evaluations"))["evaluations"]
     if as_json:
         click.echo(json.dumps(found))
@@ -53,11 +49,7 @@ def listing(run_id: str, *, as_json: bool) -> None:
 
 
 def request(options: dict[str, Any]) -> dict[str, Any]:
-    """The options as the values of an evaluation, with the code of own metrics.
-
-    Raises:
-        CommandError: a metric's file cannot be read, or a judge is incomplete.
-    """
+    """The options as the values of an evaluation, with the code of own metrics."""
     own: dict[str, str] = {}
     metrics = [with_code(name, own, "--metric") for name in options["metrics"]]
     values = {name: options[name] for name in ("source", "rows", "columns", "max_new_tokens")}
@@ -68,11 +60,7 @@ def request(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_code(name: str, own: dict[str, str], option: str) -> str:
-    """The metric or reward, also one as JSON, with the name of its file only, whose code goes into `own`.
-
-    Raises:
-        CommandError: the file cannot be read, or the JSON is not valid.
-    """
+    """The metric or reward, also one as JSON, with the name of its file only, whose code goes into `own`."""
     if name.lstrip().startswith("{"):
         return json.dumps(_entry_with_code(name, own, option))
     file, colon, function = name.rpartition(":")

@@ -36,11 +36,7 @@ def show(
     as_json: bool,
     solve: tuple[str, ...] = (),
 ) -> None:
-    """Prints the memory of a run on each rank, a verdict, settings that fit, its speed, and the most that fits.
-
-    Raises:
-        ConfigError: settings are invalid or conflict, or the GPU or the model's shape is unknown.
-    """
+    """Prints the memory of a run on each rank, a verdict, settings that fit, its speed, and the most that fits."""
     values = {"data": "none"} | overrides
     config = on_gpus(read_config(path, values) if path else parse(values), gpus, overrides)
     # Only a tokenized data set needs a database.
@@ -54,11 +50,7 @@ def show(
 
 
 def targets(path: Path | None, overrides: dict[str, Any], *, as_json: bool) -> None:
-    """Prints the parameters that the settings train. Data is optional.
-
-    Raises:
-        ConfigError: a setting is invalid, the model cannot be built, or no module matches.
-    """
+    """Prints the parameters that the settings train. Data is optional."""
     config = read_config(path, overrides) if path else parse({"data": "none"} | overrides)
     answer = shapes.list_targets(settle(config))
     click.echo(json.dumps(answer) if as_json else targets_page(answer))
@@ -80,11 +72,7 @@ FAULTY = 1
 
 
 def render(path: Path | None, overrides: dict[str, Any], *, as_json: bool) -> int:
-    """Prints some rows of the run's data as it would train on them, and their faults. Returns the exit code: 1 with errors.
-
-    Raises:
-        ConfigError: settings are invalid, or the rows of this run cannot be checked.
-    """
+    """Prints some rows of the run's data as it would train on them, and their faults. Returns the exit code: 1 with errors."""
     from worker.runs import rows_check
 
     client, config = connect(), configuration(path, overrides)

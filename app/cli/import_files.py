@@ -16,11 +16,7 @@ _WIDTH = 40
 
 
 def import_(paths: Sequence[Path], output: Path | None, *, as_json: bool) -> None:
-    """Prints what becomes of every key, and the run's configuration; writes that to `output` if it is given.
-
-    Raises:
-        UserError: a file cannot be read, or is of no known program; or `output` cannot be written.
-    """
+    """Prints what becomes of every key, and the run's configuration; writes that to `output` if it is given."""
     imported = import_files(paths)
     yaml = to_yaml(imported.config())
     if output is not None:
@@ -36,7 +32,7 @@ def import_(paths: Sequence[Path], output: Path | None, *, as_json: bool) -> Non
 
 
 def refuse_foreign(path: Path) -> None:
-    """Checks that a file is not another program's. Raises UserError if it is; with the command that translates it."""
+    """Refuses a file of another program, with the command that translates it."""
     program = foreign_program(path)
     if program is not None:
         message = f"is a configuration of {program}."

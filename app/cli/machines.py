@@ -34,11 +34,7 @@ _SECONDS = 600.0  # disks can be large
 
 
 def system(*, kinds: tuple[str, ...], yes: bool, as_json: bool) -> None:
-    """Prints the installation, whose disk use is measured first; with `kinds`, frees disk space after a confirmation instead.
-
-    Raises:
-        CommandError: something could not be freed.
-    """
+    """Prints the installation, whose disk use is measured first; with `kinds`, frees disk space after a confirmation instead."""
     if not kinds:
         document = read()
         click.echo(json.dumps(document) if as_json else page(document))
@@ -197,9 +193,5 @@ def freed(kinds: Sequence[str]) -> dict[str, Any]:
 
 
 def uncordon(name: str) -> None:
-    """Takes back a machine that was put aside after failures.
-
-    Raises:
-        NotCordoned, ServerError: it is not put aside.
-    """
+    """Takes back a machine that was put aside after failures."""
     connect().send("POST", path_of(MACHINES, name, "/use"))

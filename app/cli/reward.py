@@ -27,11 +27,7 @@ _ANSWERS_FIX = 'Write a line for each row: {"answer": "..."}, with "row" (from 0
 
 
 def reward(rewards: tuple[str, ...], *, as_json: bool, **options: Any) -> int:
-    """Tries rewards on rows and prints what they give. Returns the exit code.
-
-    Raises:
-        CommandError, UserError: an option is wrong, or the rows cannot be read.
-    """
+    """Tries rewards on rows and prints what they give. Returns the exit code."""
     own: dict[str, str] = {}
     entries = [entry for given in rewards for entry in _entries(given, own)]
     if options["model"]:
@@ -47,11 +43,7 @@ def reward(rewards: tuple[str, ...], *, as_json: bool, **options: Any) -> int:
 
 
 def run_settings(entries: Sequence[Any], own: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a run that draws samples of an untrained model, scores them and stops.
-
-    Raises:
-        CommandError: options exclude each other, or the rewards are in several files.
-    """
+    """The settings of a run that draws samples of an untrained model, scores them and stops."""
     if options["answers"]:
         raise CommandError("--answers", str(options["answers"]), "and --model exclude each other.", "Leave one out.")
     if len(own) > 1:
@@ -67,11 +59,7 @@ def run_settings(entries: Sequence[Any], own: Mapping[str, str], options: Mappin
 
 
 def of_model(settings: Mapping[str, Any], *, as_json: bool) -> int:
-    """Queues such a run, follows it, and prints its samples. Returns the exit code: 1 if nothing can be learned from them.
-
-    Raises:
-        ConfigError: a setting is wrong; nothing is queued.
-    """
+    """Queues such a run, follows it, and prints its samples. Returns the exit code: 1 if nothing can be learned from them."""
     client = connect()
     queued = client.submit("/api/runs", sent_files.settings(client, parse(dict(settings))))
     status = follow(queued["id"], screen_for(sys.stderr))

@@ -13,7 +13,7 @@ _WIDTH = 100  # characters of a text
 
 
 def samples(run_id: str, *, as_json: bool, **wanted: Any) -> None:
-    """Prints the samples that a run drew, by prompt. Raises RunNotFound or ServerError if no run has this id."""
+    """Prints the samples that a run drew, by prompt."""
     query = {name: value for name, value in wanted.items() if value is not None}
     answer = connect().get(path_of("runs", run_id, "/samples"), **query)
     if as_json:

@@ -13,11 +13,7 @@ from worker.settings import PREFIX, ROOT, get_settings
 
 
 def up(*, host: str | None, port: int | None, open_browser: bool) -> int:
-    """Runs everything on this machine until it is stopped. Returns the exit code.
-
-    Raises:
-        SettingsError: an environment variable is invalid.
-    """
+    """Runs everything on this machine until it is stopped. Returns the exit code."""
     _listen(host, port)
     from app.local.up import up as start
 
@@ -25,12 +21,7 @@ def up(*, host: str | None, port: int | None, open_browser: bool) -> int:
 
 
 def web(*, host: str | None, port: int | None) -> None:
-    """Serves the pages until it is stopped.
-
-    Raises:
-        SettingsError: an environment variable is invalid.
-        CannotStart: the address is in use or invalid, or other machines can reach it and there is no token.
-    """
+    """Serves the pages until it is stopped."""
     _listen(host, port)
     from app.access.server_token import address_with_token, check_listening
     from app.local.lock import address_of, free_port

@@ -54,11 +54,7 @@ class Options:
 
 
 def check(*, as_json: bool, **given: Any) -> int:
-    """Prints the check and returns the exit code: 1 if the file or the validation file has errors.
-
-    Raises:
-        CommandError: a file cannot be read.
-    """
+    """Prints the check and returns the exit code: 1 if the file or the validation file has errors."""
     options = Options(**given)
     try:
         with as_file(options.file, options.file.name) as file:

@@ -17,7 +17,7 @@ _SHOWN = 2000  # characters of a value
 
 
 def add(files: tuple[Path, ...], name: str | None, columns: str | None, *, as_json: bool) -> None:
-    """Imports a file, or several as one data set. Raises DataError if the file has errors; nothing is stored."""
+    """Imports a file, or several as one data set."""
     if len(files) > 1 and name:
         raise click.UsageError("--name works with one file only; several files are named after their names.")
     values = sent_files.upload(connect(), "/api/datasets", *files, name=name or files[0].name, columns=columns)
@@ -36,17 +36,13 @@ def listing(search: str, limit: int, *, as_json: bool) -> None:
 
 
 def show(dataset_id: str, *, as_json: bool) -> None:
-    """Prints one data set. Raises DatasetNotFound if no data set has this id."""
+    """Prints one data set."""
     values = connect().get(path_of("datasets", dataset_id))
     click.echo(json.dumps(values) if as_json else page(values))
 
 
 def remove(dataset_id: str, *, yes: bool, as_json: bool) -> None:
-    """Deletes one data set after a confirmation.
-
-    Raises:
-        DatasetNotFound, DatasetInUse: it does not exist, or a run still needs it.
-    """
+    """Deletes one data set after a confirmation."""
     client = connect()
     item = client.get(path_of("datasets", dataset_id))
     if not yes:
@@ -108,12 +104,7 @@ def _added(item: dict[str, Any]) -> str:
 
 
 def rows(dataset_id: str, offset: int, limit: int, search: str, *, as_json: bool) -> None:
-    """Prints rows after the first `offset`, with their numbers from 1.
-
-    Raises:
-        DatasetNotFound: no data set has this id.
-        DataError: the rows cannot be read.
-    """
+    """Prints rows after the first `offset`, with their numbers from 1."""
     client, path = connect(), path_of("datasets", dataset_id, "/rows")
     answer = client.get(path, offset=offset, limit=limit, search=search)
     while answer.get("complete") is False and answer["next"] is None:  # a long search: each answer waits for more rows

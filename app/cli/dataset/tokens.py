@@ -21,7 +21,7 @@ _POLL_SECONDS = 0.2
 
 
 def tokenized(file: Path, folder: Path, model: str, columns: str | None, rows: int) -> TokenStore:
-    """The file's token store, written into `folder`. Raises DataError if the file cannot be tokenized."""
+    """The file's token store, written into `folder`."""
     arguments, limits = token_stores.program(file, folder, _model_folder(model), columns, rows=rows, name=file.name)
     with programs.running_limited(
         programs.MAKE_STORE,

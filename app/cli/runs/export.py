@@ -42,7 +42,7 @@ class Form:
 
     @classmethod
     def of(cls, *, merged: bool, gguf: bool, kind: GgufType | None, adapter: bool) -> "Form":
-        """The form that the options name. Raises CommandError if they do not go together."""
+        """The form that the options name."""
         if not gguf and (kind or adapter):
             raise CommandError("--type" if kind else "--adapter", kind, "is for GGUF files.", "Add --gguf.")
         if adapter and (kind or merged):
@@ -74,13 +74,7 @@ def export(
     run_id: str, *, output: Path | None, to: Path | None, merged: bool, gguf: bool, kind: str | None, adapter: bool,
     force: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Copies a run's result to the file `output` or the folder `to`, completely or not at all.
-
-    Raises:
-        RunNotFound: no run has this id.
-        CommandError: this machine has no such result, or the target exists.
-        OSError: the target cannot be written.
-    """
+    """Copies a run's result to the file `output` or the folder `to`, completely or not at all."""
     form = Form.of(merged=merged, gguf=gguf, kind=GgufType(kind) if kind else None, adapter=adapter)
     if (output is None) == (to is None):
         raise CommandError("--output", None, "expected either a ZIP file or a folder.", "Give --output or --to.")
@@ -102,12 +96,7 @@ def export(
 
 
 def gather(run_id: str, to: Path, step: int | None, *, as_json: bool) -> None:
-    """Writes the adapter or model of a checkpoint to the folder `to`.
-
-    Raises:
-        RunNotFound: no run has this id.
-        CommandError: the run has no such checkpoint, its weights cannot be gathered, or the folder exists.
-    """
+    """Writes the adapter or model of a checkpoint to the folder `to`."""
     _refuse_existing(to, "FOLDER", force=False)
     target, client = to.absolute(), connect()
     if client.remote:
@@ -120,12 +109,7 @@ def gather(run_id: str, to: Path, step: int | None, *, as_json: bool) -> None:
 
 
 def push(run_id: str, repo: str, *, merged: bool, public: bool, as_json: bool) -> None:
-    """Uploads a run's result to a hub's repository.
-
-    Raises:
-        RunNotFound: no run has this id.
-        CommandError: the run has no such result, there is no token, or the hub refuses.
-    """
+    """Uploads a run's result to a hub's repository."""
     run = _run(run_id)
     folder = results.Builder(run).merged() if merged else results.find(run)
     try:
@@ -136,14 +120,7 @@ def push(run_id: str, repo: str, *, merged: bool, public: bool, as_json: bool) -
 
 
 def archive_run(run_id: str, file: Path, *, force: bool, as_json: bool) -> None:
-    """Writes a whole run into one file, completely or not at all.
-
-    Raises:
-        RunNotFound: no run has this id.
-        NotEnded: the run is queued or running.
-        CommandError: the file exists.
-        OSError: it cannot be written.
-    """
+    """Writes a whole run into one file, completely or not at all."""
     client = connect()
     full_id = client.get(path_of("runs", run_id))["id"]
     target = file / f"{full_id}.lathe.zip" if file.is_dir() else file
@@ -153,7 +130,7 @@ def archive_run(run_id: str, file: Path, *, force: bool, as_json: bool) -> None:
 
 
 def restore_run(file: Path, *, as_json: bool) -> None:
-    """Imports the run in an archive. Raises CommandError if the file is not the archive of a run."""
+    """Imports the run in an archive."""
     try:
         restored = sent_files.upload(connect(), "/api/archives", file)
     except UserError as error:
@@ -188,12 +165,7 @@ def _download(client: Client, run_id: str, target: Path | None, form: Form, *, u
 
 
 def _built(client: Client, run_id: str, form: str) -> str:
-    """The download of a form, which the server builds if it does not have it yet; shows the progress.
-
-    Raises:
-        CommandError: it could not be built.
-        ServerError: the server refuses.
-    """
+    """The download of a form, which the server builds if it does not have it yet; shows the progress."""
     for output in client.get(path_of("runs", run_id, "/outputs"))["outputs"]:
         if output["form"] == form and output["address"]:
             return str(output["address"])
@@ -279,12 +251,7 @@ _NOT_EQUAL = 1
 
 
 def verify(run_id: str, forms: Sequence[str], *, as_json: bool) -> None:
-    """Prints each form as it is compared. Exits with 1 if one differs from what was trained.
-
-    Raises:
-        RunNotFound: no run has this id.
-        CommandError: the run has nothing to compare.
-    """
+    """Prints each form as it is compared. Exits with 1 if one differs from what was trained."""
     with database.read() as session:
         run = runs.get(session=session, run_id=run_id)
         session.expunge(run)

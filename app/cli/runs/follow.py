@@ -118,7 +118,7 @@ class Snapshot:
 
 
 def read(run_id: str, after_event: int) -> Snapshot:
-    """Reads a run and the events after `after_event`. Raises RunNotFound if the run was deleted."""
+    """Reads a run and the events after `after_event`."""
     client = connect()
     run = client.get(path_of("runs", run_id))  # before the events: an ended run has no later ones
     page = client.get(path_of("runs", run_id, "/events"), after=after_event)
@@ -132,12 +132,7 @@ def follow(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Status:
-    """Shows the run on `screen` until it ends, and returns its status. Retries while the database is unreachable.
-
-    Raises:
-        RunNotFound: the run was deleted.
-        KeyboardInterrupt: the user pressed Ctrl-C; the run continues.
-    """
+    """Shows the run on `screen` until it ends, and returns its status. Retries while the database is unreachable."""
     last_event, doing, since = 0, "", clock()
     while True:
         try:

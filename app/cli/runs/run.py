@@ -31,13 +31,7 @@ INTERRUPTED = 130
 
 
 def run(path: Path | None, overrides: dict[str, Any], *, like: Path | None, follow: bool, as_json: bool) -> int:
-    """Queues a run and, with `follow`, follows it to its end. Returns the exit code.
-
-    Raises:
-        ConfigError: settings are invalid; nothing is queued.
-        UsageError: both a file and a result are given.
-        UserError: the result in `like` has no record, or its model or data is not here.
-    """
+    """Queues a run and, with `follow`, follows it to its end. Returns the exit code."""
     if path and like:
         raise click.UsageError("Give either a configuration file or --like.")
     config = like_result(like, overrides) if like else configuration(path, overrides)
@@ -53,12 +47,7 @@ def run(path: Path | None, overrides: dict[str, Any], *, like: Path | None, foll
 
 
 def configuration(path: Path | None, overrides: dict[str, Any]) -> RunConfig:
-    """The settings of the file, overridden by `overrides`.
-
-    Raises:
-        ConfigError: the file or a setting is invalid.
-        UsageError: there is neither a file nor a flag.
-    """
+    """The settings of the file, overridden by `overrides`."""
     if path is not None:
         refuse_foreign(path)
         return read_config(path, overrides)
@@ -68,11 +57,7 @@ def configuration(path: Path | None, overrides: dict[str, Any]) -> RunConfig:
 
 
 def like_result(folder: Path, overrides: dict[str, Any]) -> RunConfig:
-    """The settings of the run that made a result; says on stderr what differs on this machine.
-
-    Raises:
-        UserError: there is no record, the model or data is not here, or a setting is invalid here.
-    """
+    """The settings of the run that made a result; says on stderr what differs on this machine."""
     record = read_record(folder)
     if connect().remote:
         return parse(lineage.settings_of(record, None, overrides))
@@ -85,7 +70,7 @@ def like_result(folder: Path, overrides: dict[str, Any]) -> RunConfig:
 
 
 def stop(run_id: str, *, as_json: bool) -> None:
-    """Requests a run to stop. Raises RunNotFound or NotRunning if it does not exist, or has ended."""
+    """Requests a run to stop."""
     stopped = connect().send("POST", path_of("runs", run_id, "/stop"))
     if as_json:
         click.echo(json.dumps(stopped))
@@ -99,12 +84,7 @@ def stop(run_id: str, *, as_json: bool) -> None:
 def resume(
     run_id: str, *, step_down: bool, num_processes: int | None = None, strategy: str | None = None, as_json: bool
 ) -> None:
-    """Requeues a run, if given with another strategy or number of processes.
-
-    Raises:
-        RunNotFound: no run has this id.
-        NotResumable: it has not failed, stopped or diverged, or there are no proposed settings to step down to.
-    """
+    """Requeues a run, if given with another strategy or number of processes."""
     changes = {"step_down": step_down, "num_processes": num_processes, "strategy": strategy}
     queued = connect().send("POST", path_of("runs", run_id, "/resume"), params=changes)
     click.echo(json.dumps(queued) if as_json else _queued(queued))

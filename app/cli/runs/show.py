@@ -48,7 +48,7 @@ def listing(status: str | None, search: str, group: str, limit: int, *, as_json:
 
 
 def show(run_id: str, *, as_json: bool) -> None:
-    """Prints one run. Raises RunNotFound or ServerError if no run has this id."""
+    """Prints one run."""
     values = connect().get(path_of("runs", run_id))
     click.echo(json.dumps(values) if as_json else page(values, time.time()))
 
@@ -214,12 +214,7 @@ def _event(event: dict[str, Any]) -> str:
 
 
 def compare(run_ids: tuple[str, ...], *, as_markdown: bool, as_csv: bool, as_json: bool, all_settings: bool) -> None:
-    """Prints the comparison of runs in the order given.
-
-    Raises:
-        RunNotFound: no run has one of these ids.
-        TooManyRuns: there are more than 50.
-    """
+    """Prints the comparison of runs in the order given."""
     ending = "" if as_json else ".csv" if as_csv else ".md" if as_markdown else ".txt"
     path, query = f"/api/compare{ending}", {"runs": ",".join(run_ids), "all_settings": all_settings}
     client = connect()
@@ -228,11 +223,7 @@ def compare(run_ids: tuple[str, ...], *, as_markdown: bool, as_csv: bool, as_jso
 
 
 def logs(run_id: str, *, follow: bool, tail: int, as_json: bool) -> int:
-    """Prints the last `tail` lines and, with `follow`, new lines until the run ends. Returns the exit code.
-
-    Raises:
-        RunNotFound, ServerError: no run has this id.
-    """
+    """Prints the last `tail` lines and, with `follow`, new lines until the run ends. Returns the exit code."""
     client, path = connect(), path_of("runs", run_id, "/log")
     page = client.get(path, last=True, limit=tail)
     _print_lines(page["lines"], as_json)

@@ -38,11 +38,7 @@ def forecast_run(
     solve: Annotated[list[Wanted], Query(description="Also find the most that fits, which takes up to a minute.")] = [],  # noqa: B006
     form: Annotated[Literal["json", "text"], Query(description="json, or text for people.")] = "json",
 ) -> dict[str, Any] | PlainTextResponse:
-    """The memory forecast of a run, and settings that fit. The body is a JSON object of settings; data is optional.
-
-    Raises:
-        ConfigError: settings, GPU or model are invalid; answered with 422.
-    """
+    """The memory forecast of a run, and settings that fit. The body is a JSON object of settings; data is optional."""
     typed = settings_object(values)
     settled = callers.settled(on_gpus(parse({"data": "none"} | typed), gpus, typed))
     response = requested.respond(
@@ -54,11 +50,7 @@ def forecast_run(
 
 @router.post("/api/checks", openapi_extra=RUN_BODY)
 def check_run(values: Annotated[Any, Body()]) -> ConfigCheck:
-    """Whether a run could be queued: problems, and conflicts of its settings with their fixes. Queues and stores nothing.
-
-    Raises:
-        ConfigError: a setting has an invalid value; answered with 422 and all problems.
-    """
+    """Whether a run could be queued: problems, and conflicts of its settings with their fixes. Queues and stores nothing."""
     config = parse(settings_object(values))
     settled = callers.settled(config)
     problems, conflicts = checks.problems(settled), rules.check(config, settled.machine)
@@ -79,9 +71,6 @@ def render_rows(
 ) -> dict[str, Any] | PlainTextResponse:
     """Some rows of a run's data as it would train on them, token by token, and their faults (docs/templates.md). The body is a
     JSON object of settings. Queues nothing.
-
-    Raises:
-        ConfigError: settings are invalid, or the rows of this run cannot be checked; answered with 422.
     """
     checked = rows_check.check_rows(parse(settings_object(values)), callers.current().allowed)
     return PlainTextResponse(template_words.page(checked)) if form == "text" else rows_check.as_document(checked)
@@ -92,9 +81,6 @@ def list_targets(values: Annotated[Any, Body()]) -> Targets:
     """The trainable parameters of a run, and the modules that carry them. The body is a JSON object of settings; data is optional.
 
     Builds the model without its weights, which takes some seconds.
-
-    Raises:
-        ConfigError: settings or model are invalid, or no module matches; answered with 422.
     """
     settled = callers.settled(parse({"data": "none"} | settings_object(values)))
     return Targets.model_validate(shapes.list_targets(settled))
@@ -102,11 +88,7 @@ def list_targets(values: Annotated[Any, Body()]) -> Targets:
 
 @router.post("/api/imports", openapi_extra=raw_body("text/plain", "The text of the configuration."))
 async def import_configuration(request: Request) -> Translation:
-    """A configuration of another program, in the body, as the settings of a run, key by key. Files that it names are not read.
-
-    Raises:
-        UserError: the body is a configuration of no known program; answered with 422.
-    """
+    """A configuration of another program, in the body, as the settings of a run, key by key. Files that it names are not read."""
     text = (await request.body()).decode("utf-8", "replace")
     translated = await run_in_threadpool(lambda: import_text(text, None, "body").document())
     return Translation.model_validate(translated)

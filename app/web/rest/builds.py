@@ -29,9 +29,6 @@ def show_build(run_id: str, result_form: str, session: Reading) -> BuildAnswer:
 def create_build(own: OwnRun, result_form: str) -> BuildAnswer:
     """Queues the build of a form of an ended run's result, or answers the one that is queued or running: merged, gguf, gguf-TYPE
     (such as gguf-Q8_0), gguf-adapter, checkpoint-N (its adapter or model), or checkpoint for the newest one.
-
-    Raises:
-        UserError: the run cannot have it, or there is no space; answered with 422.
     """
     return _document(building.submit(own, result_form, owner=callers.current().name))
 

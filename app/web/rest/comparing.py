@@ -29,13 +29,7 @@ Compared = Annotated[Comparison, Depends(compared)]
 
 @router.get("/api/compare")
 def compare_runs(session: Reading, runs: Ids, all_settings: bool = False, group: Group = "") -> ComparisonAnswer:
-    """Results, settings that differ (with `all_settings` all of them) and other differences of runs; with `group`, their groups.
-
-    Raises:
-        RunNotFound: an id is of no run; answered with 404.
-        TooManyRuns: there are more than 50; answered with 422.
-        FilterError: runs cannot be grouped so; answered with 422.
-    """
+    """Results, settings that differ (with `all_settings` all of them) and other differences of runs; with `group`, their groups."""
     return as_answer(compare(session, split_ids(runs), all_settings=all_settings, group=group).complete())
 
 
@@ -72,9 +66,6 @@ def compare_series(
 
     `start` and `end` are on that axis. `first_step` and `width` ask for what a line has grown by: points of `width` steps, as the
     line has them, from the multiple of its width in which its last point lies.
-
-    Raises:
-        RunNotFound: an id is of no run; answered with 404.
     """
     return Lines(lines=plotted(session, split_ids(runs), View(axis, start, end, points, first_step, width)))
 

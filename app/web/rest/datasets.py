@@ -95,11 +95,7 @@ def list_datasets(
 
 @router.post("", status_code=201, openapi_extra=_BODY)
 async def import_dataset(request: Request, name: Name = None, columns: Columns = None) -> DatasetAnswer:
-    """Imports a file as a data set; several files become one. The same content is stored once.
-
-    Raises:
-        DataError: a file has errors; answered with 422 and all problems, and nothing is stored.
-    """
+    """Imports a file as a data set; several files become one. The same content is stored once."""
     async with received(request, name, callers.current().name) as files:
         return await run_in_threadpool(_import, files, name, columns)
 
@@ -120,12 +116,7 @@ def list_files() -> Files:
 
 @router.post("/imports", status_code=202)
 def start_import(wanted: Annotated[NewImport, Body()]) -> ImportAnswer:
-    """Starts to import a data set from the hub, a folder of the server or the sample; read its state at `/api/datasets/imports/ID`.
-
-    Raises:
-        ConfigError: the body names none or several, or this server works offline; answered with 422.
-        DataError: the file is in no data folder; answered with 422.
-    """
+    """Starts to import a data set from the hub, a folder of the server or the sample; read its state at `/api/datasets/imports/ID`."""
     if (wanted.hub is not None) + (wanted.file is not None) + wanted.sample != 1:
         fix = 'Send {"hub": {"name": "owner/name"}}, {"file": "folder/rows.jsonl"} or {"sample": true}.'
         raise ConfigError([Problem("body", None, "names none or several of hub, file and sample.", fix)])
@@ -183,11 +174,7 @@ def stop_search(dataset_id: str, search: Annotated[Search, Body()]) -> None:
 
 @router.patch("/{dataset_id}")
 def map_dataset(dataset_id: str, mapping: Annotated[Mapping, Body()]) -> DatasetAnswer:
-    """Saves the column mapping of a data set.
-
-    Raises:
-        DataError: the rows cannot be used with it; answered with 422, and the old mapping stays.
-    """
+    """Saves the column mapping of a data set."""
     own = own_dataset(dataset_id)
     datasets.save_mapping(own, mapping.columns)
     return _document(own)

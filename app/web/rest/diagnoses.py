@@ -46,10 +46,6 @@ async def diagnose_log(
 ) -> LogDiagnosis:
     """Why a run failed, from its log in the body. `model` is a folder or config.json on the server, `micro_batch` the rows per
     forward pass. Shared diagnoses can be read by everybody with access to this server.
-
-    Raises:
-        ConfigError: the body is empty, or the model cannot be read; answered with 422.
-        TooManyShared: the caller has to delete a shared diagnosis first; answered with 409.
     """
     log = io.BytesIO(await request.body())
     return await run_in_threadpool(_diagnosed, log, model, micro_batch, share)

@@ -60,11 +60,7 @@ class AskedTrial(BodyForm):
 
 @router.post("/api/rewards")
 def score_rows(asked: Annotated[AskedTrial, Body()]) -> RewardTrial:
-    """Scores rows by rewards, without a model: by their expected answers, or by given ones. Stores nothing.
-
-    Raises:
-        UserError: a reward is wrong or may not be used, or the rows cannot be read; answered with 422.
-    """
+    """Scores rows by rewards, without a model: by their expected answers, or by given ones. Stores nothing."""
     rewards = asked.rewards if isinstance(asked.rewards, str) else json.dumps(asked.rewards)
     answers = None if asked.answers is None else {number - 1: answer for number, answer in asked.answers.items()}
     return documents.trial(
@@ -77,11 +73,7 @@ def score_rows(asked: Annotated[AskedTrial, Body()]) -> RewardTrial:
 
 @router.post("/api/runs/{run_id}/evaluations", status_code=201)
 def create_evaluation(own: OwnRun, asked: Annotated[Asked, Body()]) -> EvaluationAnswer:
-    """Queues an evaluation of a run on a data set.
-
-    Raises:
-        ConfigError: a value is invalid; answered with 422 and all problems.
-    """
+    """Queues an evaluation of a run on a data set."""
     caller, values = callers.current(), asked.model_dump(exclude={"data"})
     return documents.document(submit.submit(own, values, data=asked.data, allowed=caller.allowed, owner=caller.name))
 

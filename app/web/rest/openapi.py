@@ -150,7 +150,7 @@ def methods_of(document: dict[str, Any], place: str) -> list[str]:
 
 def _describe(path: str, operation: dict[str, Any]) -> None:
     """Sets tag and summary, and describes the parameters that the route does not describe itself."""
-    text = re.split(r"\n\s*Raises:", operation.get("description", ""))[0].strip()
+    text = operation.get("description", "").strip()
     summary = re.split(r"(?<=[.:;])\s", text, maxsplit=1)[0]
     operation["summary"], operation["description"] = summary.rstrip(".:;"), text
     operation["tags"] = [name for name, places in TAGS.items() if path.startswith(places)]

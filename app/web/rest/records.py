@@ -87,11 +87,7 @@ def show_samples(
     openapi_extra=raw_body("application/octet-stream", "A file of `lathe archive`."),
 )
 async def import_run(request: Request) -> RunAnswer:
-    """Imports a run from the archive in the body; it belongs to the caller.
-
-    Raises:
-        BadArchive: it is not the archive of a run; answered with 422.
-    """
+    """Imports a run from the archive in the body; it belongs to the caller."""
     owner = callers.current().name
     async with received(request, "archive.lathe.zip", owner) as files:
         try:

@@ -82,11 +82,7 @@ def list_runs(
     limit: Limit = 200,
     offset: Offset = 0,
 ) -> RunList:
-    """The runs that match, pinned ones first, then the newest, and how many there are in all; or by groups.
-
-    Raises:
-        FilterError: the filter is wrong, or runs cannot be grouped so; answered with 422.
-    """
+    """The runs that match, pinned ones first, then the newest, and how many there are in all; or by groups."""
     query = run_list.Query(status=status, search=search, limit=limit, offset=offset)
     total = run_list.count(session=session, query=query)
     if not group:
@@ -101,13 +97,7 @@ def create_run(
     key: Key = None,
     parent: Annotated[str | None, Query(description="The run of which this one is a clone.")] = None,
 ) -> RunAnswer:
-    """Queues a run; the body is a JSON object of settings (docs/configuration.md).
-
-    Raises:
-        ConfigError: settings are invalid; answered with 422 and all problems.
-        KeyReused: the key was sent before with another body; answered with 409.
-        RunNotFound: there is no run `parent`; answered with 404.
-    """
+    """Queues a run; the body is a JSON object of settings (docs/configuration.md)."""
     origin = _id(parent) if parent else None
     caller, config = callers.current(), parse(settings_object(values))
     body = {"parent": origin, "settings": values} if origin else values
@@ -249,11 +239,7 @@ def export_runs(
     status: Status | None = None,
     limit: Annotated[int, Query(ge=1, le=MOST_EXPORTED)] = MOST_EXPORTED,
 ) -> Response:
-    """Runs as CSV, JSON or Markdown: those named by `ids`, separated by commas, else those that match `search` and `status`.
-
-    Raises:
-        UserError: there is no such form; answered with 422.
-    """
+    """Runs as CSV, JSON or Markdown: those named by `ids`, separated by commas, else those that match `search` and `status`."""
     if form not in export.MEDIA:
         raise UserError("format", form, "is not a form of export.", f"Use {', '.join(export.MEDIA)}.")
     if wanted := [run_id.strip() for run_id in ids.split(",") if run_id.strip()]:

@@ -191,11 +191,7 @@ def remove_channel(own: OwnChannel) -> None:
 
 @router.post("/notifications/{channel_id}/test")
 def test_channel(own: OwnChannel) -> Message:
-    """Sends a test message now; the answer holds its outcome: `state` is delivered or given up, with the `reason`.
-
-    Raises:
-        TooSoon: an ordinary user has tested it a moment ago; answered with 429.
-    """
+    """Sends a test message now; the answer holds its outcome: `state` is delivered or given up, with the `reason`."""
     with database.read() as session:
         now, latest = database.now(session=session), outbox.latest_test(session=session, channel_id=own.id)
     if latest is not None and now - latest < TEST_SECONDS and not callers.current().administers:

@@ -27,12 +27,7 @@ def list_sweeps(session: Reading, limit: Limit = 50, offset: Offset = 0) -> Swee
 
 @router.post("/api/sweeps", status_code=201, openapi_extra=SWEEP_BODY)
 def start_sweep(values: Annotated[Any, Body()], key: Key = None) -> SweepAnswer:
-    """Queues the runs of a sweep: those that Start would accept and that fit into memory, all in one transaction.
-
-    Raises:
-        ConfigError: the sweep is invalid, or no run can start; answered with 422.
-        KeyReused: the Idempotency-Key was sent with another body; answered with 409.
-    """
+    """Queues the runs of a sweep: those that Start would accept and that fit into memory, all in one transaction."""
     caller, spec = callers.current(), parse_sweep(values)
     submission = Submission.of(key, caller.name, values) if key else None
     return _document(lifecycle.start(spec, allowed=caller.allowed, owner=caller.name, submission=submission).id)
@@ -40,11 +35,7 @@ def start_sweep(values: Annotated[Any, Body()], key: Key = None) -> SweepAnswer:
 
 @router.post("/api/sweeps/plan", openapi_extra=SWEEP_BODY)
 def plan_sweep(values: Annotated[Any, Body()]) -> SweepPlan:
-    """The runs of a sweep before its start: which can start, which fit, how long all take. Queues nothing.
-
-    Raises:
-        ConfigError: the sweep is invalid; answered with 422.
-    """
+    """The runs of a sweep before its start: which can start, which fit, how long all take. Queues nothing."""
     caller = callers.current()
     planned = plan.make_plan(parse_sweep(values), caller.allowed, caller.name)
     return plan.as_document(planned)

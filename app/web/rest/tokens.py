@@ -61,11 +61,7 @@ def show_row_tokens(
     model: Model,
     max_length: MaxLength = 1024,
 ) -> RowTokens:
-    """A row, from 1, as the tokens that a model gets, up to 20,000 of them. The data set has to be tokenized for the model.
-
-    Raises:
-        ConfigError: it is not tokenized, or has no such row; answered with 422.
-    """
+    """A row, from 1, as the tokens that a model gets, up to 20,000 of them. The data set has to be tokenized for the model."""
     item, folder = documents.stored(dataset_id), _folder(model)
     found = token_stores.state(item.sha256, folder, item.columns_map)
     if found.store is None:
