@@ -37,19 +37,15 @@ class Panel:
     from_zero: bool = False
 
 
+def _with_evaluation(metric: str, *others: Line) -> tuple[Line, ...]:
+    """A metric of training batches, the same of evaluations, and `others`."""
+    evaluation = Line(f"eval_{metric}", "evaluation", "--chart-2")
+    return (Line(metric, "training", "--chart-1", smooth=True), evaluation, *others)
+
+
 PANELS = (
-    Panel(
-        "loss",
-        "Loss",
-        (Line("loss", "training", "--chart-1", smooth=True), Line("eval_loss", "evaluation", "--chart-2")),
-        log=True,
-    ),
-    Panel(
-        "accuracy",
-        "Accuracy",
-        (Line("accuracy", "training", "--chart-1", smooth=True), Line("eval_accuracy", "evaluation", "--chart-2")),
-        from_zero=True,
-    ),
+    Panel("loss", "Loss", _with_evaluation("loss"), log=True),
+    Panel("accuracy", "Accuracy", _with_evaluation("accuracy"), from_zero=True),
     Panel(
         "answers",
         "Answers to held-out rows",
@@ -62,20 +58,8 @@ PANELS = (
         ),
         from_zero=True,
     ),
-    Panel(
-        "margin",
-        "Reward margin (chosen - rejected)",
-        (Line("margin", "training", "--chart-1", smooth=True), Line("eval_margin", "evaluation", "--chart-2")),
-    ),
-    Panel(
-        "reward",
-        "Reward",
-        (
-            Line("reward", "training", "--chart-1", smooth=True),
-            Line("eval_reward", "evaluation", "--chart-2"),
-            Line("reward_std", "spread", "--chart-3", smooth=True),
-        ),
-    ),
+    Panel("margin", "Reward margin (chosen - rejected)", _with_evaluation("margin")),
+    Panel("reward", "Reward", _with_evaluation("reward", Line("reward_std", "spread", "--chart-3", smooth=True))),
     Panel(
         "samples",
         "Shares of prompts and samples",

@@ -116,7 +116,7 @@ def list_files() -> Files:
 
 @router.post("/imports", status_code=202)
 def start_import(wanted: Annotated[NewImport, Body()]) -> ImportAnswer:
-    """Starts to import a data set from the hub, a folder of the server or the sample; read its state at `/api/datasets/imports/ID`."""
+    """Starts to import a data set from the hub, a folder of the server or the sample; `/api/datasets/imports/ID` has its state."""
     if (wanted.hub is not None) + (wanted.file is not None) + wanted.sample != 1:
         fix = 'Send {"hub": {"name": "owner/name"}}, {"file": "folder/rows.jsonl"} or {"sample": true}.'
         raise ConfigError([Problem("body", None, "names none or several of hub, file and sample.", fix)])
