@@ -70,3 +70,28 @@ def _in_json(annotation: Any) -> Any:
         return list[_in_json(parts[0])]  # type: ignore[misc]
     inner: Any = tuple(map(_in_json, parts))
     return annotation if not parts else Union[inner] if origin in (Union, UnionType) else origin[inner]  # noqa: UP007
+
+
+_EXAMPLE: Any = {
+    "error": {"field": "lora_r", "value": 0, "message": "is below 1.", "fix": "Use 1 to 1024."},
+    "problems": [{"field": "lora_r", "value": 0, "message": "is below 1.", "fix": "Use 1 to 1024."}],
+}
+
+
+class ErrorEntry(Document):
+    """What is wrong: `field` and `value` (null if there is none), the message, the fix; `changes` are settings that fix it."""
+
+    field: str
+    value: Any
+    message: str
+    fix: str
+    changes: dict[str, Any] = Field({})
+
+
+class ErrorAnswer(Document):
+    """Every error has this form. `problems` lists all of them if there can be several; `error` is the first."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
+
+    error: ErrorEntry
+    problems: list[ErrorEntry] = Field([])

@@ -4,8 +4,7 @@ from typing import Any
 
 from pydantic import Field
 
-from app.documents import Document, columns
-from app.documents.error_form import ErrorEntry
+from app.documents import Document, ErrorEntry, columns
 from training.forecast.formula.activations import Batch
 from training.rules.conflict import Conflict
 from training.template_check.findings import Finding, ShownRow

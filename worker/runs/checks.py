@@ -15,15 +15,15 @@ from training.config.name_lists import missing_trackers
 from training.config.name_values import as_names
 from training.config.peft_methods import is_pattern
 from training.config.run_config import RunConfig
-from training.errors import Problem
+from training.errors import Problem, UserError
 from training.model_info.config_json import read_config, text_config
 from training.model_info.families import why_padded
-from training.model_info.folder import ModelFacts, has_tokenizer, misspelled, module_names
+from training.model_info.folder import ModelFacts, adapter_base, describe_model, has_tokenizer, misspelled, module_names
+from training.model_info.vocabulary import refuse_other_tokens, vocabulary
 from training.units import byte_size
 from worker import disk_quota
 from worker.datasets import run_data
 from worker.runs.settle import Settled, target_modules
-from worker.runs.teachers import teacher_problems
 from worker.settings import get_settings, hub_token
 from worker.store import database, quotas
 
@@ -228,6 +228,41 @@ def _disk(settled: Settled) -> Iterator[Problem]:
         yield Problem("save_total_limit", config.save_total_limit, message, fix)
     if over := settled.quota.refusal(needed):
         yield Problem("save_total_limit", config.save_total_limit, over, f"Keep fewer checkpoints. {disk_quota.FIX}")
+
+
+_TEACHER_FIX = "Choose a decoder-only model as the teacher."
+
+
+def teacher_problems(settled: Settled) -> Iterator[Problem]:
+    """The problems of the setting `teacher`: the files of a model on the hub are not there yet."""
+    if settled.config.task is not Task.DISTILL or settled.teacher is None:
+        return
+    if isinstance(settled.teacher, Problem):
+        yield settled.teacher
+        return
+    try:
+        _check_teacher(settled, settled.teacher)
+    except UserError as error:
+        yield Problem("teacher", settled.typed.teacher, error.message, error.fix)
+
+
+def _check_teacher(settled: Settled, folder: Path) -> None:
+    """Checks the teacher in a folder, which for an adapter is its base model with the adapter.
+
+    Raises:
+        UserError: it is no model that generates text, or has another tokenizer.
+    """
+    base = adapter_base(folder)
+    name = str(folder) if base is None else base or settled.config.model
+    if base and (problem := settled.allowed.model(base, "teacher")):
+        raise UserError("teacher", base, f"is an adapter on {base}, which {problem.message}", problem.fix)
+    path = describe_model(name).path
+    if path and read_config(str(path)).get("is_encoder_decoder"):
+        raise UserError("teacher", name, "is an encoder-decoder.", _TEACHER_FIX)
+    own = vocabulary(settled.folder) if settled.folder else None
+    others = vocabulary(folder) or (vocabulary(path) if path else None)
+    if own and others:
+        refuse_other_tokens(settled.typed.teacher, own, others)
 
 
 CHECKS: Final[tuple[Callable[[Settled], Iterable[Problem]], ...]] = (

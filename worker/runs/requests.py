@@ -16,9 +16,8 @@ from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.datasets import run_data
 from worker.datasets.run_data import DATASET_ID, sources_of
 from worker.runs import fetching
-from worker.runs.checks import adapter_problems, model_problems, quota_problems
+from worker.runs.checks import adapter_problems, model_problems, quota_problems, teacher_problems
 from worker.runs.settle import FILES, Settled, is_text, machine_of, resolve, settle
-from worker.runs.teachers import teacher_problems
 from worker.settings import get_settings
 from worker.store import accounts, database, history, runs, sight
 from worker.store.tables import LOCAL, Run

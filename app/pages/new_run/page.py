@@ -20,8 +20,7 @@ from app.pages.new_run import data_chooser, data_mix, folds, memory_panel, metho
 from app.pages.new_run.memory_panel import MemoryPanel
 from app.pages.new_run.method_panel import MethodPanel
 from app.pages.new_run.opening import draft_or_clone, fresh, from_link, kept_or_fresh
-from app.pages.new_run.previews import previews_of
-from app.pages.new_run.review import problems_html, processes_here, review, summary_html
+from app.pages.new_run.review import previews_of, problems_html, processes_here, review, summary_html
 from app.pages.new_run.rewards_panel import RewardsPanel
 from app.pages.new_run.rows_panel import RowsPanel
 from app.web.gradio_texts import made

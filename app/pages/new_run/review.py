@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+import gradio as gr
 from markupsafe import Markup
 
 from app.access import callers
@@ -176,3 +177,25 @@ def _deepspeed(config: RunConfig, model: ModelFacts | None, here: Machine) -> st
     if sharded := fsdp_config(config):
         return f"// fsdp_config of transformers\n{json.dumps(sharded, indent=2)}"
     return _(NO_ZERO) if resolved is None else json.dumps(resolved, indent=2)
+
+
+READING = "# The settings are being read."  # an empty view of code has a fault of accessibility
+
+
+def previews_of() -> list[gr.Code]:
+    """The components, one for each tab."""
+    shared: dict[str, Any] = {
+        "interactive": False,
+        "show_label": False,
+        "wrap_lines": True,
+        "show_line_numbers": False,
+        "lines": 8,
+    }
+    with gr.Tabs(elem_classes="card previews"):
+        with gr.Tab("Command"):
+            command = gr.Code(READING, language="shell", buttons=["copy"], elem_id="command", **shared)
+        with gr.Tab("DeepSpeed or FSDP"):
+            deepspeed = gr.Code(NO_ZERO, language="json", buttons=["copy"], elem_id="deepspeed", **shared)
+        with gr.Tab("YAML"):
+            yaml = gr.Code(READING, language="yaml", buttons=["copy"], elem_id="yaml", **shared)
+    return [command, deepspeed, yaml]

@@ -11,13 +11,12 @@ from app.web.rest.errors import malformed
 
 ROUTERS = {
     "app.web.rest.runs": "runs healthz queue",
-    "app.web.rest.results": "adapter model merged checkpoint card answers outputs archive config",
+    "app.web.rest.results": "adapter model merged checkpoint card answers outputs archive config builds",
     "app.web.live": "live log log-window plots pages",
     "app.web.rest.records": "log events samples stream archives",
     "app.web.rest.comparing": "compare",
     "app.web.rest.sweeps": "sweeps",
     "app.web.rest.evaluations": "evaluations rewards",
-    "app.web.rest.builds": "builds",
     "app.web.rest.before_run": "checks forecasts renderings targets imports",
     "app.web.rest.datasets": "datasets imports files",
     "app.web.rest.tokens": "tokens",

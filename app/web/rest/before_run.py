@@ -7,8 +7,8 @@ from fastapi.responses import PlainTextResponse
 from starlette.concurrency import run_in_threadpool
 
 from app.access import callers
+from app.documents import ErrorEntry
 from app.documents.before_run import ConfigCheck, ConflictAnswer, ForecastAnswer, Rendering, Targets, Translation
-from app.documents.error_form import ErrorEntry
 from app.format import forecast_text as forecast_words
 from app.format import rows as template_words
 from app.web.rest.openapi import RUN_BODY, raw_body

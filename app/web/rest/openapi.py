@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from app.documents.error_form import ErrorAnswer
+from app.documents import ErrorAnswer
 from training.config.fields import settings
 from training.config.run_config import RunConfig
 

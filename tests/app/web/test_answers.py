@@ -10,8 +10,8 @@ from prepared import LOG, STARTER, prepared_installation  # noqa: F401
 from pydantic import TypeAdapter
 from web import client
 
+from app.documents import ErrorAnswer
 from app.documents.before_run import ConfigCheck, ForecastAnswer, Translation
-from app.documents.error_form import ErrorAnswer
 from app.web.rest.openapi import operations
 from worker.datasets import datasets, token_stores
 from worker.disk import background, usage
