@@ -1,4 +1,4 @@
-"""Accounts: the caller's own, and those of all users: for callers who are no admins, their functions raise Forbidden."""
+"""The caller: their account and token, what they prefer and are notified of; and for admins the accounts of all users."""
 
 from collections.abc import Sequence
 
@@ -8,8 +8,8 @@ from app.documents.preferences import AccountOfCaller
 from app.texts import gettext_noop
 from training.errors import Conflict
 from worker.settings import get_settings
-from worker.store import accounts, database
-from worker.store.tables import Account
+from worker.store import accounts, channels, database, outbox
+from worker.store.tables import Account, Notification, NotificationChannel, Preferences
 
 
 def listing() -> Sequence[Account]:
@@ -64,3 +64,32 @@ def rotate_own() -> str:
             message = "has no token: the proxy in front of the server signs you in."
             raise NoOwnToken("account", caller.name, message, "Ask an admin for an account, if you need a token.")
         return accounts.rotate(session=session, name=caller.name)
+
+
+def own_channels() -> list[NotificationChannel]:
+    """The caller's channels; for admins also those of others for the runs of all users."""
+    caller = callers.current()
+    with database.read() as session:
+        found = channels.of_owner(session=session, owner=caller.name)
+        known = {channel.id for channel in found}
+        if caller.administers:
+            found += [one for one in channels.for_everyone(session=session) if one.id not in known]
+    return found
+
+
+def own_messages() -> list[tuple[Notification, NotificationChannel]]:
+    """The latest messages to the caller's channels, the newest first."""
+    with database.read() as session:
+        return outbox.recent(session=session, owner=callers.current().name)
+
+
+def own_preferences() -> Preferences:
+    """The caller's preferences."""
+    with database.read() as session:
+        return accounts.preferences_of(session=session, owner=callers.current().name)
+
+
+def add_tour_step(step: str) -> None:
+    """Stores that the caller has done a step of the tour."""
+    with database.write() as session:
+        accounts.add_tour_step(session=session, owner=callers.current().name, step=step)

@@ -14,7 +14,7 @@ from fastapi.responses import RedirectResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, QueryParams, UploadFile
 
-from app.access import callers, notify
+from app.access import callers, users
 from app.documents import diagnoses
 from app.documents.diagnoses import Recent
 from app.documents.tour import Step
@@ -75,7 +75,7 @@ def answered(form: FormData) -> Context:
     try:
         found, text = with_log(_log(form), typed["model"].strip() or None, _rows(typed["micro_batch"]))
         with suppress(*UNREACHABLE):
-            notify.add_tour_step(Step.DIAGNOSE)
+            users.add_tour_step(Step.DIAGNOSE)
         if not form.get("share"):
             return context | {"diagnosed": found}
         return context | {"shared": shared_diagnoses.share(diagnosis=found, log=text, owner=callers.current().name)}

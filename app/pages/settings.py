@@ -2,7 +2,7 @@
 
 from starlette.datastructures import QueryParams
 
-from app.access import callers, notify, users
+from app.access import callers, users
 from app.documents import preferences as documents
 from app.documents.preferences import Channel
 from app.pages.common.view import Context, View
@@ -40,7 +40,7 @@ def settings(_: QueryParams) -> Context:
     """What the caller may see and change; `users` is None for callers who are no admins."""
     caller, here = callers.current(), get_settings()
     admin = caller.administers
-    notifications = documents.channel_list(notify.listing(), notify.history())
+    notifications = documents.channel_list(users.own_channels(), users.own_messages())
     channels, messages = notifications.channels, notifications.messages
     return {
         "caller": caller,
@@ -50,7 +50,7 @@ def settings(_: QueryParams) -> Context:
         "browser_events": _browser_events(channels, caller.name),
         "tests": {message.channel: message for message in reversed(messages) if message.event == "test"},
         "messages": messages,
-        "preferences": notify.current_preferences(),
+        "preferences": users.own_preferences(),
         "users": users.listing() if admin else None,
         "folders": {
             gettext_noop("Folders"): documents.folders(here, admin=admin),

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 from zlib import crc32
 
-from app.access import callers, notify
+from app.access import callers, users
 from app.format.run_text import short_names
 from app.web.assets import plotly_url
 from app.web.templating import TEMPLATES
@@ -53,7 +53,7 @@ def plotted(runs: Sequence[Run]) -> str:
 
 def plot_options() -> str:
     """What the caller chose for plots, as JSON; empty for the user who runs the server, whose browsers keep it."""
-    return "" if callers.current().is_local else json.dumps(notify.current_preferences().plots or {})
+    return "" if callers.current().is_local else json.dumps(users.own_preferences().plots or {})
 
 
 TEMPLATES.globals |= {"color_of": color_of, "plotly_url": plotly_url, "plot_options": plot_options}

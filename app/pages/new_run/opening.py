@@ -4,7 +4,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from app.access import notify
+from app.access import users
 from app.format.setting_text import label
 from app.pages.common import form
 from app.pages.common.form import Draft
@@ -24,7 +24,7 @@ def kept_or_fresh(stored: Any) -> Draft:
 def fresh() -> Draft:
     """The defaults with the model that the user has chosen on Settings."""
     try:
-        model = notify.current_preferences().model
+        model = users.own_preferences().model
     except UNREACHABLE:
         model = ""
     return Draft(form.defaults() | ({"model": model} if model else {}))

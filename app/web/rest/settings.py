@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Body, Depends, Query
 from pydantic import Field
 
-from app.access import callers, notify, users
+from app.access import callers, users
 from app.access.permissions import check_admin, check_change
 from app.documents import preferences as documents
 from app.documents.preferences import (
@@ -94,7 +94,7 @@ def show_settings() -> SettingsAnswer:
     admin, settings = callers.current().administers, get_settings()
     return SettingsAnswer(
         account=users.own(),
-        preferences=Preferences.model_validate(notify.current_preferences()),
+        preferences=Preferences.model_validate(users.own_preferences()),
         folders=documents.folders(settings, admin=admin),
         services=documents.services(settings, admin=admin),
     )
@@ -119,7 +119,7 @@ def rotate_own_token() -> NewToken:
 @router.get("/notifications")
 def list_channels() -> ChannelList:
     """The caller's channels, and the latest messages to them with their outcome, the newest first."""
-    return documents.channel_list(notify.listing(), notify.history())
+    return documents.channel_list(users.own_channels(), users.own_messages())
 
 
 @router.post("/notifications", status_code=201)
@@ -203,4 +203,4 @@ def test_channel(own: OwnChannel) -> Message:
 @router.put("/tour/{step}", status_code=204)
 def note_step(step: Step) -> None:
     """Notes that the caller has done a step of the tour."""
-    notify.add_tour_step(step)
+    users.add_tour_step(step)
