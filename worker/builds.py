@@ -80,11 +80,7 @@ def _here(run: Run) -> bool:
 
 
 def _check_space(run: Run, form: str, settled: Settled) -> None:
-    """Compares an estimate of what the build writes with the disk and the quota of the run's owner.
-
-    Raises:
-        ConfigError: there is not enough.
-    """
+    """Compares an estimate of what the build writes with the disk and the quota of the run's owner."""
     run_dir = get_settings().runs_dir / run.id
     if (run_dir / results.file_of(form)).is_file():
         return

@@ -80,11 +80,7 @@ def _place(end: tuple[str, int]) -> Place | None:
 
 
 def _owner(near: Place, far: Place) -> int | None:
-    """The user id of the open socket from `near` to `far`; None if there is none.
-
-    Raises:
-        OSError: the kernel does not answer this question.
-    """
+    """The user id of the open socket from `near` to `far`; None if there is none."""
     family = socket.AF_INET if near[0].version == 4 else socket.AF_INET6
     ends = _SOCKET.pack(near[1], far[1], _padded(near[0]), _padded(far[0]), _ANY)
     question = _QUESTION.pack(family, socket.IPPROTO_TCP, 0, 0, 1 << _ESTABLISHED) + ends

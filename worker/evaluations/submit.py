@@ -95,11 +95,7 @@ def _with_defaults(run: Run, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _functions(file: str, code: str) -> list[str]:
-    """The functions in the code of a user.
-
-    Raises:
-        ConfigError: as `functions_in`.
-    """
+    """The functions in the code of a user."""
     try:
         return functions_in("metrics", file, code)
     except UserError as error:

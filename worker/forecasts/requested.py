@@ -86,9 +86,6 @@ def _card(gpu: str | None) -> Card | None:
 
 def _simulated(estimate: Estimate, simulate: bool | None) -> dict[str, Any] | None:
     """A simulated step on the forecast's batch, if it is asked for; if `simulate` is None, where the forecast cannot decide.
-
-    Raises:
-        ConfigError: a step that is needed cannot be simulated: the model cannot be built, or it takes too long.
     """
     forecast = estimate.forecast
     needed = forecast.unknown != "" if simulate is None else simulate

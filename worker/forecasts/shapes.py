@@ -77,9 +77,6 @@ def of_run(settled: Settled, read: Callable[[str, str | None, Task], ModelShape]
 
 def _shape_of_class(config: Path, task: Task, unknown: UnknownLayers) -> ModelShape:
     """The shape of the class that transformers builds from a config.json, stored by file, task and version of transformers.
-
-    Raises:
-        ModelError: transformers has no such class, or cannot be loaded here. `unknown` names the architecture.
     """
     library = ""
     with suppress(PackageNotFoundError):

@@ -58,11 +58,7 @@ def send(to: str, subject: str, text: str, html: str) -> None:
 
 
 def _connected(server: SplitResult) -> smtplib.SMTP:
-    """A connection to the mail server, encrypted and signed in as its URL says.
-
-    Raises:
-        NotSent: the password would be sent unencrypted.
-    """
+    """A connection to the mail server, encrypted and signed in as its URL says."""
     host, context = str(server.hostname), ssl.create_default_context()
     if server.scheme == "smtps":
         client: smtplib.SMTP = smtplib.SMTP_SSL(host, server.port or 465, timeout=SECONDS, context=context)

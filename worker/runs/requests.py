@@ -79,10 +79,6 @@ def can_continue(run: Run) -> bool:
 
 def _sharding_changes(session: Session, run_id: str, strategy: Strategy | None, num_processes: int | None) -> Changes:
     """The settings with which a run resumes on other processes. The accumulation changes so that the global batch size stays.
-
-    Raises:
-        RunNotFound: there is no such run.
-        UserError: settings conflict, the global batch size would change, or the checkpoint cannot be converted.
     """
     if strategy is None and num_processes is None:
         return {}

@@ -171,9 +171,6 @@ class Builder:
 
     def _made(self, name: str, make: Callable[[Path], object]) -> Path:
         """The file or folder `name` in the run's folder. If it is missing, `make` writes it to the path that it is given.
-
-        Raises:
-            NoResult: the run was resumed meanwhile, so what was made is of an earlier result.
         """
         target = get_settings().runs_dir / self.run.id / name
         if target.exists():
@@ -205,11 +202,7 @@ class Builder:
         pack(folder, target, beat)
 
     def _run(self, module: str, *arguments: str) -> None:
-        """Runs a program of `training` that makes a result of the run, and tells its progress and notes.
-
-        Raises:
-            NoResult: it failed; with the last lines that it printed.
-        """
+        """Runs a program of `training` that makes a result of the run, and tells its progress and notes."""
         self.progress("loading", 0, 0)
         try:
             with closing(printed(module, *arguments, mark=self.mark)) as lines:

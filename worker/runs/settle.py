@@ -172,11 +172,7 @@ def settle(
 
 
 def _with_text(config: RunConfig, field: str, allowed: AllowedPaths) -> RunConfig:
-    """The configuration with the content of the DeepSpeed file or chat template in place of its path or name.
-
-    Raises:
-        ConfigError: there is no such file, or it cannot be read or is invalid.
-    """
+    """The configuration with the content of the DeepSpeed file or chat template in place of its path or name."""
     name = getattr(config, field)
     if not name or is_text(config, field):
         return config

@@ -76,11 +76,7 @@ def _stored(submission: Submission) -> str | None:
 
 
 def _find(session: Session, submission: Submission) -> str | None:
-    """The id of the run or sweep that this submission has queued within a day, or None.
-
-    Raises:
-        KeyReused: the key was sent with another body.
-    """
+    """The id of the run or sweep that this submission has queued within a day, or None."""
     found = session.exec(
         select(IdempotencyKey).where(
             IdempotencyKey.owner == submission.owner,

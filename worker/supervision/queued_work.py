@@ -142,11 +142,7 @@ class Supervisor(Generic[Row]):
         self._ended = {"status": Status.FAILED, "error": problem | {"value": str(problem.get("value") or "")}}
 
     def _attend(self, row: Row, run: Run) -> None:
-        """Stores progress until the work has ended.
-
-        Raises:
-            LeaseLost: another process has the work, or could have it.
-        """
+        """Stores progress until the work has ended."""
         worker = threading.Thread(target=self._work, args=(row, run), name="work", daemon=True)
         worker.start()
         self._lease.guard(processes.kill_descendants)

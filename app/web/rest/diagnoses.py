@@ -88,12 +88,7 @@ def with_log(log: BinaryIO, model: str | None = None, micro_batch: int | None = 
 
 
 def _dimensions(model: str | None) -> Dimensions | None:
-    """The dimensions of a model; None without one.
-
-    Raises:
-        ConfigError: the caller may not read it.
-        ModelError: it is not a readable model folder or config.json.
-    """
+    """The dimensions of a model; None without one."""
     if not model:
         return None
     find_model(model, callers.current().allowed)

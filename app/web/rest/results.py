@@ -142,9 +142,6 @@ def slug(name: str) -> str:
 
 def _run(run_id: str, built: str = "") -> Run:
     """The run, whose files are downloaded from the object store if they are only there, and so is the file `built` on request.
-
-    Raises:
-        NotFetched: they cannot be.
     """
     with database.read() as session:
         run = runs.get(session=session, run_id=run_id)
