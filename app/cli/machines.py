@@ -9,22 +9,7 @@ import click
 from app.cli.client import MACHINES, connect, path_of
 from app.cli.options import CommandError
 from app.format import numbers
-from app.format.system_text import (
-    FREEABLE,
-    KINDS,
-    NO_WORKER,
-    STATES,
-    account_cells,
-    celsius,
-    finding_words,
-    limits,
-    losses,
-    retention,
-    step_of,
-    summary,
-    used_of,
-    watts,
-)
+from app.format import system_text as words
 from training.units import NONE, byte_size
 from worker.disk.freeing import Freeable
 from worker.disk.usage import Kind
@@ -53,13 +38,13 @@ def system(*, kinds: tuple[str, ...], yes: bool, as_json: bool) -> None:
 def _confirm(kinds: Sequence[str]) -> None:
     """Asks before anything is deleted; ends the command on no."""
     offers = {offer["kind"]: offer for offer in read()["disk"]["freeable"]}
-    click.echo(losses([offers[kind] for kind in kinds]), err=True)
+    click.echo(words.losses([offers[kind] for kind in kinds]), err=True)
     click.confirm("Delete them?", abort=True, err=True)
 
 
 def page(document: dict[str, Any]) -> str:
     """The installation as text."""
-    parts = [", ".join(summary(document["machines"], document["queue"]))]
+    parts = [", ".join(words.summary(document["machines"], document["queue"]))]
     for heading, body in (
         ("Machines", _machines(document["machines"], document["time"])),
         ("Put aside after failures: lathe machines use NAME", _aside(document["put_aside"])),
@@ -68,9 +53,9 @@ def page(document: dict[str, Any]) -> str:
         ("Disk", _disk(document["disk"])),
         ("Largest runs", _largest(document["disk"]["largest_runs"])),
         ("Can be freed: lathe system --free KIND", _freeable(document["disk"]["freeable"])),
-        ("Retention", numbers.pairs(retention(document["retention"]))),
+        ("Retention", numbers.pairs(words.retention(document["retention"]))),
         ("Services", numbers.pairs(services(document))),
-        ("Limits", numbers.pairs(limits(document["limits"]))),
+        ("Limits", numbers.pairs(words.limits(document["limits"]))),
     ):
         parts += ["", heading, body] if body else []
     return "\n".join(parts)
@@ -78,15 +63,19 @@ def page(document: dict[str, Any]) -> str:
 
 def _machines(machines: list[dict[str, Any]], now: float) -> str:
     if not machines:
-        return f"  {NO_WORKER}"
+        return f"  {words.NO_WORKER}"
     rows = [["  MACHINE", "STATE", "LAST SEEN", "LOAD", "MEMORY", "DISK FREE"]]
     for one in machines:
-        state = f"{STATES[one['state']]} ({one['overload']})" if one["state"] == "overloaded" else STATES[one["state"]]
+        state = (
+            f"{words.STATES[one['state']]} ({one['overload']})"
+            if one["state"] == "overloaded"
+            else words.STATES[one["state"]]
+        )
         seen = f"{numbers.duration(max(now - one['last_seen'], 0))} ago"
         load = f"{one['load']:.1f} on {numbers.plural(one['cores'], 'core', 'cores')}"
-        memory = used_of(one["memory_used_bytes"], one["memory_bytes"])
+        memory = words.used_of(one["memory_used_bytes"], one["memory_bytes"])
         rows.append([f"  {one['name']}", state, seen, load, memory, byte_size(one["disk_free_bytes"])])
-    findings = [f"  {one['name']}: {finding_words(finding)}" for one in machines for finding in one["findings"]]
+    findings = [f"  {one['name']}: {words.finding_words(finding)}" for one in machines for finding in one["findings"]]
     return "\n".join([numbers.table(rows), *findings])
 
 
@@ -101,10 +90,10 @@ def _devices(document: dict[str, Any]) -> str:
     for machine in document["machines"]:
         for device in machine["devices"]:
             measured = [
-                used_of(device.get("memory_used_bytes"), device["memory_bytes"]),
-                celsius(device.get("temperature_celsius")),
+                words.used_of(device.get("memory_used_bytes"), device["memory_bytes"]),
+                words.celsius(device.get("temperature_celsius")),
                 numbers.percent(device.get("utilization"), 0),
-                watts(device.get("power_watts")),
+                words.watts(device.get("power_watts")),
             ]
             held = _lease(device["lease"], document["time"])
             reasons = [("unusable", device.get("problem")), ("busy", device.get("others"))]
@@ -120,7 +109,7 @@ def _devices(document: dict[str, Any]) -> str:
 
 def _accounts(accounts: list[dict[str, Any]]) -> str:
     rows = [["  ACCOUNT", "DEVICES", "WAITING", "DISK"]]
-    rows += [[f"  {one['name']}", *account_cells(one)] for one in accounts]
+    rows += [[f"  {one['name']}", *words.account_cells(one)] for one in accounts]
     return numbers.table(rows) if accounts else ""
 
 
@@ -128,7 +117,7 @@ def _lease(lease: dict[str, Any] | None, now: float) -> list[str]:
     if lease is None:
         return ["idle", "", "", ""]
     renewed = NONE if lease["renewed_at"] is None else f"{numbers.duration(max(now - lease['renewed_at'], 0))} ago"
-    return [f"{numbers.shorten(lease['name'], 30)} ({lease['run_id']})", lease["owner"], step_of(lease), renewed]
+    return [f"{numbers.shorten(lease['name'], 30)} ({lease['run_id']})", lease["owner"], words.step_of(lease), renewed]
 
 
 def _disk(disk: dict[str, Any]) -> str:
@@ -136,7 +125,7 @@ def _disk(disk: dict[str, Any]) -> str:
         return f"  {disk['problem']}"
     rows = [["  KIND", "SIZE", "FILES"]]
     for kind, size in disk["kinds"].items():
-        rows.append([f"  {KINDS[Kind(kind)][0]}", byte_size(size["bytes"]), numbers.count(size["files"])])
+        rows.append([f"  {words.KINDS[Kind(kind)][0]}", byte_size(size["bytes"]), numbers.count(size["files"])])
     return numbers.table(rows, right=frozenset({1, 2}))
 
 
@@ -153,7 +142,7 @@ def _largest(runs: list[dict[str, Any]]) -> str:
 def _freeable(freeable: list[dict[str, Any]]) -> str:
     rows = [["  KIND", "SIZE", "WHAT"]]
     for one in freeable:
-        label, lost = FREEABLE[Freeable(one["kind"])]
+        label, lost = words.FREEABLE[Freeable(one["kind"])]
         rows.append([f"  {one['kind']}", byte_size(one["bytes"]), f"{label}. {lost}"])
     return numbers.table(rows, right=frozenset({1})) if freeable else ""
 

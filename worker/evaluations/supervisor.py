@@ -15,14 +15,7 @@ from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.limited import Limits
 from training.run_folder.paths import CONFIG_FILE
-from training.scoring.request import (
-    OUTPUT_FILE,
-    PROGRESS_FILE,
-    RECORDS_FILE,
-    REQUEST_FILE,
-    SUMMARY_FILE,
-    EvaluationRequest,
-)
+from training.scoring import request as requests
 from worker.evaluations.scoring import add_scores, read_records, summarize
 from worker.evaluations.submit import folder_of
 from worker.machine import devices, processes, programs
@@ -55,9 +48,9 @@ def evaluate(item: Evaluation, run: Run, state: State, mark: str) -> dict[str, A
     run_dir, folder = get_settings().runs_dir / run.id, folder_of(item)
     request = item.asked
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name in (RECORDS_FILE, PROGRESS_FILE, _ERROR_FILE, SUMMARY_FILE):
+    for name in (requests.RECORDS_FILE, requests.PROGRESS_FILE, _ERROR_FILE, requests.SUMMARY_FILE):
         (folder / name).unlink(missing_ok=True)
-    (folder / REQUEST_FILE).write_text(request.model_dump_json(indent=2), encoding="utf-8")
+    (folder / requests.REQUEST_FILE).write_text(request.model_dump_json(indent=2), encoding="utf-8")
     if not (run_dir / CONFIG_FILE).is_file():
         fix = "Start the worker on the machine that trained it, or share the data folder."
         raise EvaluationFailed("run", run_dir.name, "has no folder on this machine.", fix)
@@ -70,7 +63,7 @@ def evaluate(item: Evaluation, run: Run, state: State, mark: str) -> dict[str, A
     return {"summary": {} if state.stopping.is_set() else _scored(run.id, folder, request, state)}
 
 
-def _scored(run_id: str, folder: Path, request: EvaluationRequest, state: State) -> dict[str, Any]:
+def _scored(run_id: str, folder: Path, request: requests.EvaluationRequest, state: State) -> dict[str, Any]:
     """Scores the answers and returns the summary."""
     told = _summary(folder)
     if request.lm_eval:
@@ -97,12 +90,12 @@ def launched(run: Run, item: Evaluation) -> Launch:
 def _summary(folder: Path) -> dict[str, Any]:
     """What the program says besides the answers: the results of lm-eval, or whether vLLM answered."""
     try:
-        return dict(json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8")))
+        return dict(json.loads((folder / requests.SUMMARY_FILE).read_text(encoding="utf-8")))
     except FileNotFoundError:
         return {}
 
 
-def _overlap(config: RunConfig, request: EvaluationRequest) -> dict[str, Any] | None:
+def _overlap(config: RunConfig, request: requests.EvaluationRequest) -> dict[str, Any] | None:
     """The overlap; None with the reason as `problem` if the training data is no longer here."""
     if not request.compares:
         return {"problem": "The training data was deleted, or is not shared with the run's owner."}
@@ -120,7 +113,7 @@ def _overlap(config: RunConfig, request: EvaluationRequest) -> dict[str, Any] | 
         return {"problem": f"The training rows could not be read: {error}."}
 
 
-def _keep_answers(run_id: str, folder: Path, request: EvaluationRequest) -> None:
+def _keep_answers(run_id: str, folder: Path, request: requests.EvaluationRequest) -> None:
     """Stores the answers with their prompt set, unless it was deleted or changed since."""
     answers = [{"text": record["answer"]} for record in read_records(folder)]
     asked = [prompt.user for prompt in request.prompts]
@@ -131,7 +124,7 @@ def _keep_answers(run_id: str, folder: Path, request: EvaluationRequest) -> None
 
 
 def _answer(folder: Path, launch: Launch, env: dict[str, str], state: State) -> None:
-    child = processes.start_child(launch.argv, output=folder / OUTPUT_FILE, cwd=ROOT, env=env)
+    child = processes.start_child(launch.argv, output=folder / requests.OUTPUT_FILE, cwd=ROOT, env=env)
     while child.poll() is None:
         processes.wait_for_end(child, _LOOK_SECONDS)
         _read_progress(folder, state)
@@ -141,7 +134,7 @@ def _answer(folder: Path, launch: Launch, env: dict[str, str], state: State) -> 
 
 def _read_progress(folder: Path, state: State) -> None:
     try:
-        *_, last = (folder / PROGRESS_FILE).read_text(encoding="utf-8").splitlines()
+        *_, last = (folder / requests.PROGRESS_FILE).read_text(encoding="utf-8").splitlines()
         state.progress(**json.loads(last))
     except (OSError, ValueError):  # nothing yet, or a line that is being written
         return
@@ -152,9 +145,11 @@ def _failure(folder: Path, child: "subprocess.Popen[bytes]") -> UserError:
         error = json.loads((folder / _ERROR_FILE).read_text(encoding="utf-8"))
         return EvaluationFailed(error["field"], error["value"], error["message"], error["fix"])
     except (OSError, ValueError, KeyError):
-        lines = (folder / OUTPUT_FILE).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        lines = (folder / requests.OUTPUT_FILE).read_text(encoding="utf-8", errors="replace").strip().splitlines()
     said = " ".join(lines[-_KEPT_LINES:])[-500:] or f"exit code {child.returncode}"
-    fix = f"The file {OUTPUT_FILE} of the evaluation has the whole output. Out of memory: lower max_new_tokens."
+    fix = (
+        f"The file {requests.OUTPUT_FILE} of the evaluation has the whole output. Out of memory: lower max_new_tokens."
+    )
     return EvaluationFailed("evaluation", folder.name, f"The program failed: {said}", fix)
 
 

@@ -7,25 +7,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from training.run_folder import checkpoints
+from training.run_folder import checkpoints, paths
 from training.run_folder.derived import is_outdated, remove_outdated
-from training.run_folder.paths import (
-    CONFIG_FILE,
-    EVENTS_FILE,
-    LINEAGE_FILE,
-    LOG_FILE,
-    MANIFEST_FILE,
-    MERGED_FILE,
-    MERGED_FOLDER,
-    PARITY_FOLDER,
-    checkpoint_step,
-    checkpoints_dir,
-)
 from worker.file_store import object_store
 from worker.file_store.object_store import Journal, ObjectStore, pull_folder, push_file, push_folder
 
 log = logging.getLogger(__name__)
-_FOLDERS = ("initial_adapter", "adapter", "model", MERGED_FOLDER, PARITY_FOLDER)
+_FOLDERS = ("initial_adapter", "adapter", "model", paths.MERGED_FOLDER, paths.PARITY_FOLDER)
 _SECONDS_BETWEEN_LOOKS = 5.0
 _PATIENCE_SECONDS = 600.0
 _CHECKPOINTS = "checkpoints"
@@ -113,7 +101,7 @@ class RunFiles:
                 push_folder(store, path, f"{self._key}/{_CHECKPOINTS}/{name}", journal)
             except FileNotFoundError:  # deleted meanwhile, for a newer one
                 continue
-        for name in (CONFIG_FILE, LINEAGE_FILE, EVENTS_FILE, LOG_FILE):
+        for name in (paths.CONFIG_FILE, paths.LINEAGE_FILE, paths.EVENTS_FILE, paths.LOG_FILE):
             if (self._run_dir / name).is_file():
                 push_file(store, self._run_dir / name, f"{self._key}/{name}", journal)
         for name in self._stored_checkpoints(store) - {path.name for path in checkpoints.sealed(self._run_dir)}:
@@ -124,19 +112,19 @@ class RunFiles:
         return {key.removeprefix(prefix).partition("/")[0] for key in store.keys(prefix.rstrip("/"))}
 
     def _pull(self, store: ObjectStore, offsets: tuple[int, int]) -> None:
-        newest = max((checkpoint_step(path) or 0 for path in checkpoints.sealed(self._run_dir)), default=-1)
+        newest = max((paths.checkpoint_step(path) or 0 for path in checkpoints.sealed(self._run_dir)), default=-1)
         for name in self._stored_checkpoints(store):
-            folder = checkpoints_dir(self._run_dir) / name
-            if (checkpoint_step(folder) or 0) > newest:  # older ones were deleted here
+            folder = paths.checkpoints_dir(self._run_dir) / name
+            if (paths.checkpoint_step(folder) or 0) > newest:  # older ones were deleted here
                 pull_folder(store, f"{self._key}/{_CHECKPOINTS}/{name}", folder)
-        records = self._run_dir / EVENTS_FILE
+        records = self._run_dir / paths.EVENTS_FILE
         trained_elsewhere = (records.stat().st_size if records.exists() else 0) < offsets[0]
         if trained_elsewhere:
             remove_outdated(self._run_dir)
         for name in _FOLDERS:
             if trained_elsewhere or not (self._run_dir / name).exists():
                 _pull_result_folder(store, self._key, self._run_dir, name)
-        for name, stored in zip((EVENTS_FILE, LOG_FILE), offsets, strict=True):
+        for name, stored in zip((paths.EVENTS_FILE, paths.LOG_FILE), offsets, strict=True):
             _pull_lines(store, self._key, self._run_dir / name, stored)
 
 
@@ -154,7 +142,7 @@ def stored(store: ObjectStore, run_dir: Path) -> list[Path]:
         return sizes.get(key(file)) == file.stat().st_size
 
     def has_folder(folder: Path) -> bool:
-        complete = key(folder / MANIFEST_FILE) in sizes
+        complete = key(folder / paths.MANIFEST_FILE) in sizes
         return complete and all(has_file(path) for path in folder.rglob("*") if path.is_file())
 
     folders = [run_dir / name for name in _FOLDERS if (run_dir / name).is_dir()]
@@ -163,7 +151,7 @@ def stored(store: ObjectStore, run_dir: Path) -> list[Path]:
     if set(folders) <= set(found):
         found += [file for file in files if file.suffix == ".zip"]
     found += [file for file in files if has_file(file)]
-    return found if run_dir / EVENTS_FILE in found else []
+    return found if run_dir / paths.EVENTS_FILE in found else []
 
 
 def pull_result(store: ObjectStore, run_dir: Path, events_bytes: int) -> None:
@@ -181,9 +169,9 @@ def pull_result(store: ObjectStore, run_dir: Path, events_bytes: int) -> None:
         _pull_result_folder(store, key, run_dir, name)
     for stored in store.keys(key):
         name = stored.removeprefix(f"{key}/")
-        if "/" not in name and name != EVENTS_FILE:
+        if "/" not in name and name != paths.EVENTS_FILE:
             store.download(stored, run_dir / name)
-    _pull_lines(store, key, run_dir / EVENTS_FILE, events_bytes)  # the last, since it says that all is here
+    _pull_lines(store, key, run_dir / paths.EVENTS_FILE, events_bytes)  # the last, since it says that all is here
 
 
 def pull_checkpoint(store: ObjectStore, run_dir: Path, folder: Path) -> None:
@@ -194,17 +182,17 @@ def pull_checkpoint(store: ObjectStore, run_dir: Path, folder: Path) -> None:
 def push_built(store: ObjectStore, run_dir: Path, built: Path) -> None:
     """Uploads a form of the result that was built: its file, or for a merged model and all that is made from it, the folder."""
     key, journal = f"runs/{run_dir.name}", Journal(run_dir)
-    if (run_dir / MERGED_FOLDER).is_dir():
-        push_folder(store, run_dir / MERGED_FOLDER, f"{key}/{MERGED_FOLDER}", journal)
-    if built.name != MERGED_FILE:
+    if (run_dir / paths.MERGED_FOLDER).is_dir():
+        push_folder(store, run_dir / paths.MERGED_FOLDER, f"{key}/{paths.MERGED_FOLDER}", journal)
+    if built.name != paths.MERGED_FILE:
         push_file(store, built, f"{key}/{built.name}", journal)
 
 
 def pull_built(store: ObjectStore, run_dir: Path, name: str) -> bool:
     """Downloads what `push_built` uploads, by the name of the built file; False if the store does not have it."""
     key = f"runs/{run_dir.name}"
-    if name == MERGED_FILE:
-        return (run_dir / MERGED_FOLDER).is_dir() or _pull_result_folder(store, key, run_dir, MERGED_FOLDER)
+    if name == paths.MERGED_FILE:
+        return (run_dir / paths.MERGED_FOLDER).is_dir() or _pull_result_folder(store, key, run_dir, paths.MERGED_FOLDER)
     there = store.size(f"{key}/{name}") is not None
     if there:
         store.download(f"{key}/{name}", run_dir / name)
@@ -216,7 +204,7 @@ def _pull_result_folder(store: ObjectStore, key: str, run_dir: Path, name: str) 
     part = run_dir / f".{name}.fetched"  # kept if this fails, so that the next try downloads the rest
     there = pull_folder(store, f"{key}/{name}", part)
     if there:
-        (part / MANIFEST_FILE).unlink()
+        (part / paths.MANIFEST_FILE).unlink()
         shutil.rmtree(run_dir / name, ignore_errors=True)
         part.rename(run_dir / name)
     return there

@@ -10,14 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from training.errors import UserError
-from training.run_folder.paths import (
-    EVENTS_FILE,
-    MANIFEST_FILE,
-    MERGED_FILE,
-    MERGED_FOLDER,
-    checkpoint_step,
-    checkpoints_dir,
-)
+from training.run_folder import paths
 from worker.file_store import object_store, run_files
 from worker.file_store.object_store import ObjectStore
 from worker.runs.archive import pack, pack_results
@@ -51,7 +44,7 @@ def is_elsewhere(run: Run) -> bool:
     if not run.status.ended or not get_settings().store_url:
         return False
     try:
-        here = (get_settings().runs_dir / run.id / EVENTS_FILE).stat().st_size
+        here = (get_settings().runs_dir / run.id / paths.EVENTS_FILE).stat().st_size
     except FileNotFoundError:
         here = 0
     return here < run.event_offset  # the bytes of records that the database has read
@@ -99,10 +92,10 @@ def fetch_checkpoint(run: Run, name: str) -> None:
     Raises:
         NotFetched: as `fetch`.
     """
-    if checkpoint_step(Path(name)) is not None:
-        folder = checkpoints_dir(get_settings().runs_dir / run.id) / name
+    if paths.checkpoint_step(Path(name)) is not None:
+        folder = paths.checkpoints_dir(get_settings().runs_dir / run.id) / name
         _fetch_missing(
-            run, folder / MANIFEST_FILE, lambda store, run_dir: run_files.pull_checkpoint(store, run_dir, folder)
+            run, folder / paths.MANIFEST_FILE, lambda store, run_dir: run_files.pull_checkpoint(store, run_dir, folder)
         )
 
 
@@ -123,8 +116,8 @@ def fetch_built(run: Run, name: str) -> None:
     """
 
     def pull(store: ObjectStore, run_dir: Path) -> None:
-        if run_files.pull_built(store, run_dir, name) and name == MERGED_FILE:
-            pack(run_dir / MERGED_FOLDER, run_dir / MERGED_FILE, lambda: None)
+        if run_files.pull_built(store, run_dir, name) and name == paths.MERGED_FILE:
+            pack(run_dir / paths.MERGED_FOLDER, run_dir / paths.MERGED_FILE, lambda: None)
 
     _fetch_missing(run, get_settings().runs_dir / run.id / name, pull)
 

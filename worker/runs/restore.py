@@ -31,20 +31,7 @@ from worker import disk_quota
 from worker.allowed_paths import named_paths
 from worker.disk_quota import DiskQuota
 from worker.machine.sizes import size_of
-from worker.runs import archive
-from worker.runs.run_archive import (
-    ADDED,
-    EVALUATIONS,
-    FILES,
-    LOOSE_FILES,
-    RESULT_ENDINGS,
-    ROW_FILE,
-    RUN_FIELDS,
-    SCHEMA,
-    TABLES,
-    is_answers,
-    restore_evaluations,
-)
+from worker.runs import archive, run_archive
 from worker.settings import get_settings
 from worker.store import database, runs
 from worker.store.tables import LOCAL, Dataset, Run, Status
@@ -112,11 +99,15 @@ def _checked_members(path: Path, source: ZipFile, quota: DiskQuota) -> list[ZipI
     """The files of the run's folder, after checks of all names and sizes."""
     members = source.infolist()
     names = [member.filename for member in members]
-    if ROW_FILE not in names:
-        raise _Refused(f"is not the archive of a run: it has no {ROW_FILE}.")
+    if run_archive.ROW_FILE not in names:
+        raise _Refused(f"is not the archive of a run: it has no {run_archive.ROW_FILE}.")
     if len(members) > _MOST_MEMBERS or len(set(names)) < len(names):
         raise _Refused("has too many files, or one twice.")
-    files = [member for member in members if member.filename not in (ROW_FILE, EVALUATIONS, *TABLES)]
+    files = [
+        member
+        for member in members
+        if member.filename not in (run_archive.ROW_FILE, run_archive.EVALUATIONS, *run_archive.TABLES)
+    ]
     for member in files:
         if not _is_expected(member):
             raise _Refused(f"has a file that no run has: {member.filename[:200]!r}.")
@@ -147,16 +138,20 @@ def _refuse_over(quota: DiskQuota, size: int) -> None:
 
 def _is_expected(member: ZipInfo) -> bool:
     """True for answers, the lineage, and files of the result; never for a path outside the run's folder, or a link."""
-    name = member.filename.removeprefix(FILES)
+    name = member.filename.removeprefix(run_archive.FILES)
     parts = PurePosixPath(name).parts
     if len(parts) > _DEEPEST_FOLDER or any(len(part.encode()) > _LONGEST_NAME for part in parts):
         return False
     if name == member.filename or "\\" in name or ".." in parts or stat.S_ISLNK(member.external_attr >> 16):
         return False
-    if name in LOOSE_FILES or is_answers(name):
+    if name in run_archive.LOOSE_FILES or run_archive.is_answers(name):
         return True
     in_result = len(parts) > 1 and parts[0] in (result_dir(Path(), adapts=adapts).name for adapts in (True, False))
-    return in_result and PurePosixPath(name).as_posix() == name and PurePosixPath(name).suffix in RESULT_ENDINGS
+    return (
+        in_result
+        and PurePosixPath(name).as_posix() == name
+        and PurePosixPath(name).suffix in run_archive.RESULT_ENDINGS
+    )
 
 
 def _adapter_faults(source: ZipFile, members: list[ZipInfo], config: RunConfig) -> Iterator[str]:
@@ -167,7 +162,7 @@ def _adapter_faults(source: ZipFile, members: list[ZipInfo], config: RunConfig) 
     for member in members:
         if not member.filename.endswith(f"/{ADAPTER_CONFIG}"):
             continue
-        if member.filename != f"{FILES}adapter/{ADAPTER_CONFIG}" or not config.method.adapts:
+        if member.filename != f"{run_archive.FILES}adapter/{ADAPTER_CONFIG}" or not config.method.adapts:
             yield f"has an adapter that no run of the method {config.method.value} has: {member.filename!r}."
         elif member.file_size > _MOST_ADAPTER_BYTES:
             yield f"has an {ADAPTER_CONFIG} of {member.file_size:,} bytes."
@@ -187,14 +182,14 @@ def _in_values(values: dict[str, object], method: Method) -> Iterator[str]:
 
 
 def _run(source: ZipFile, owner: str) -> Run:
-    if source.getinfo(ROW_FILE).file_size > _MOST_ROW_BYTES:
-        raise _Refused(f"has a {ROW_FILE} above {byte_size(_MOST_ROW_BYTES)}.")
-    document = json_text.load(source.read(ROW_FILE))
-    if document["schema"] != SCHEMA:
-        message = f"has schema {document['schema']!r}; this Lathe reads schema {SCHEMA}."
+    if source.getinfo(run_archive.ROW_FILE).file_size > _MOST_ROW_BYTES:
+        raise _Refused(f"has a {run_archive.ROW_FILE} above {byte_size(_MOST_ROW_BYTES)}.")
+    document = json_text.load(source.read(run_archive.ROW_FILE))
+    if document["schema"] != run_archive.SCHEMA:
+        message = f"has schema {document['schema']!r}; this Lathe reads schema {run_archive.SCHEMA}."
         raise _Refused(message, "Import it with the version of Lathe that made it, or a newer one.")
     try:
-        values = {name: document["run"][name] for name in RUN_FIELDS}
+        values = {name: document["run"][name] for name in run_archive.RUN_FIELDS}
         parse(values["config"] | values["stepped_down"])
         values["config"] = parse(values["config"]).model_dump(mode="json")
         Run.check(values)
@@ -208,7 +203,7 @@ def _run(source: ZipFile, owner: str) -> Run:
 
 def _extract(source: ZipFile, members: list[ZipInfo], folder: Path) -> None:
     for member in members:
-        target = folder / member.filename.removeprefix(FILES)
+        target = folder / member.filename.removeprefix(run_archive.FILES)
         target.parent.mkdir(parents=True, exist_ok=True)
         with source.open(member) as packed, target.open("wb") as stream:
             shutil.copyfileobj(packed, stream, 4 * 2**20)
@@ -227,13 +222,13 @@ def _store(source: ZipFile, run: Run, part: Path, quota: DiskQuota) -> Run:
         with database.write() as session:
             session.add(run)
             session.flush()
-            for name, table in TABLES.items():
-                if name in ADDED and name not in source.namelist():
+            for name, table in run_archive.TABLES.items():
+                if name in run_archive.ADDED and name not in source.namelist():
                     continue
                 _insert(source, session, name, table, run.id)
-            if EVALUATIONS in source.namelist():
-                found = _read_lines(source, EVALUATIONS)
-                restore_evaluations(session, found, run.id, run.owner, part)
+            if run_archive.EVALUATIONS in source.namelist():
+                found = _read_lines(source, run_archive.EVALUATIONS)
+                run_archive.restore_evaluations(session, found, run.id, run.owner, part)
             _refuse_over(quota.again(session), size_of(part).bytes)
             part.replace(target)
     except BaseException:

@@ -19,16 +19,8 @@ from training.config.choices import Method
 from training.errors import UserError
 from training.files import part_of
 from training.rules.outputs import can_merge
+from training.run_folder import paths
 from training.run_folder.gguf_types import ADAPTER_GGUF_FILE, GgufType
-from training.run_folder.paths import (
-    MERGED_FILE,
-    MERGED_FOLDER,
-    RUN_VARIABLE,
-    SUPERVISOR_VARIABLE,
-    UNFINISHED_FOLDER,
-    checkpoint_step,
-    saved_result,
-)
 from training.units import byte_size
 from worker.machine import programs
 from worker.machine.programs import ProgramError
@@ -41,7 +33,9 @@ from worker.store.tables import Run
 
 MERGED, GGUF_ADAPTER = "merged", "gguf-adapter"
 GGUF_FORMS = {kind.form: kind for kind in GgufType}
-_FILES = {MERGED: MERGED_FILE, GGUF_ADAPTER: ADAPTER_GGUF_FILE} | {form: kind.file for form, kind in GGUF_FORMS.items()}
+_FILES = {MERGED: paths.MERGED_FILE, GGUF_ADAPTER: ADAPTER_GGUF_FILE} | {
+    form: kind.file for form, kind in GGUF_FORMS.items()
+}
 """The forms of a result that are made on request, besides checkpoint-N, and the file that is the download of each."""
 
 _LAST_LINES = 3
@@ -61,7 +55,7 @@ def find(run: Run) -> Path:
     """
     run_dir = get_settings().runs_dir / run.id
     fetching.fetch(run)
-    result = saved_result(run_dir)
+    result = paths.saved_result(run_dir)
     if not run.has_result or result is None:
         raise _missing(run, run_dir)
     return result
@@ -73,7 +67,7 @@ def file_of(form: str) -> str:
     Raises:
         NoResult: there is no such form.
     """
-    if form not in _FILES and checkpoint_step(Path(form)) is None:
+    if form not in _FILES and paths.checkpoint_step(Path(form)) is None:
         raise NoResult("form", form, "is not a form of a result.", f"Give one of {', '.join(_FILES)}, or checkpoint-N.")
     return _FILES.get(form, f"{form}.zip")
 
@@ -85,7 +79,7 @@ def check(run: Run, form: str) -> None:
         NoResult: it cannot.
     """
     file_of(form)
-    if not run.status.ended or not (run.has_result or checkpoint_step(Path(form)) is not None):
+    if not run.status.ended or not (run.has_result or paths.checkpoint_step(Path(form)) is not None):
         raise _missing(run, get_settings().runs_dir / run.id)
     config = run.asked
     method, full = config.method.value, not config.method.adapts
@@ -126,8 +120,8 @@ class Builder:
                 return self.gguf_adapter()
             if form == MERGED:
                 folder = self.merged()
-                return self._made(MERGED_FILE, lambda target: self._pack(folder, target))
-            step = checkpoint_step(Path(form))
+                return self._made(paths.MERGED_FILE, lambda target: self._pack(folder, target))
+            step = paths.checkpoint_step(Path(form))
             return self._made(f"{form}.zip", lambda file: self._pack(self.gather(file.with_suffix(""), step), file))
         except OSError as error:
             raise NoResult("run", self.run.id, f"the result could not be created: {error}.", _FIX) from None
@@ -140,7 +134,7 @@ class Builder:
         """
         run_dir = find(self.run).parent
         check(self.run, MERGED)
-        return self._made(MERGED_FOLDER, lambda target: self._run(programs.MERGING, str(run_dir), str(target)))
+        return self._made(paths.MERGED_FOLDER, lambda target: self._run(programs.MERGING, str(run_dir), str(target)))
 
     def gguf(self, kind: GgufType) -> Path:
         """The model as one GGUF file, with an adapter merged into its base. Raises as `merged`."""
@@ -170,8 +164,7 @@ class Builder:
         return target
 
     def _made(self, name: str, make: Callable[[Path], object]) -> Path:
-        """The file or folder `name` in the run's folder. If it is missing, `make` writes it to the path that it is given.
-        """
+        """The file or folder `name` in the run's folder. If it is missing, `make` writes it to the path that it is given."""
         target = get_settings().runs_dir / self.run.id / name
         if target.exists():
             return target
@@ -228,7 +221,7 @@ def printed(module: str, *arguments: str, mark: str = "") -> Generator[dict[str,
         ProgramError: it failed; with its last lines on standard error.
     """
     command = [sys.executable, "-m", module, *arguments]
-    env = environment() | {SUPERVISOR_VARIABLE: str(os.getpid())} | ({RUN_VARIABLE: mark} if mark else {})
+    env = environment() | {paths.SUPERVISOR_VARIABLE: str(os.getpid())} | ({paths.RUN_VARIABLE: mark} if mark else {})
     with TemporaryFile("w+", errors="replace") as errors, subprocess.Popen(
         command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
     ) as process:  # fmt: skip
@@ -270,7 +263,7 @@ def _folder(run: Run) -> Path:
 @contextmanager
 def _alone(run: Run) -> Iterator[Path]:
     """An empty folder for what is made of the run, which one process at a time has. What a killed one has left is deleted."""
-    unfinished = _folder(run) / UNFINISHED_FOLDER
+    unfinished = _folder(run) / paths.UNFINISHED_FOLDER
     with fetching.locked(unfinished.parent / ".building"):
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir()

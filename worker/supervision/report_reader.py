@@ -7,20 +7,7 @@ from pathlib import Path
 
 from training import redaction
 from training.run_folder import checkpoints
-from training.run_folder.events import (
-    CheckpointSaved,
-    Event,
-    Failed,
-    Finished,
-    Metrics,
-    NodeFault,
-    OutOfMemory,
-    PhaseStarted,
-    Planned,
-    RankStarted,
-    Resumed,
-    decode,
-)
+from training.run_folder import events as records
 from training.run_folder.paths import EVENTS_FILE, LOG_FILE, checkpoint_step, events_file
 from worker.store import database, history
 from worker.store.tables import Run
@@ -88,36 +75,36 @@ class AttemptProgress:
     step: int = 0
     step_seconds: float = 0.0
     saved_step: int | None = None
-    finished: Finished | None = None
-    failures: list[Failed] = field(default_factory=list)
-    node_fault: NodeFault | None = None
-    out_of_memory: OutOfMemory | None = None  # of the first rank to report one
+    finished: records.Finished | None = None
+    failures: list[records.Failed] = field(default_factory=list)
+    node_fault: records.NodeFault | None = None
+    out_of_memory: records.OutOfMemory | None = None  # of the first rank to report one
     log: deque[str] = field(default_factory=lambda: deque(maxlen=_LOG_TAIL_LINES))
     _stepped_at: float | None = None
 
-    def take(self, event: Event) -> None:
+    def take(self, event: records.Event) -> None:
         match event:
-            case RankStarted(machine=0):
+            case records.RankStarted(machine=0):
                 self.ranks[event.rank] = event.pid
-            case PhaseStarted():
+            case records.PhaseStarted():
                 self.phase = event.phase
                 self.phases.add(event.phase)
-            case Planned():
+            case records.Planned():
                 self.start_step = self.step = event.start_step
-            case Metrics():
+            case records.Metrics():
                 self._stepped(event)
-            case CheckpointSaved() | Resumed():
+            case records.CheckpointSaved() | records.Resumed():
                 self.saved_step = event.step
-            case Failed():
+            case records.Failed():
                 self.failures.append(event)
-            case NodeFault():
+            case records.NodeFault():
                 self.node_fault = event
-            case OutOfMemory():
+            case records.OutOfMemory():
                 self.out_of_memory = self.out_of_memory or event
-            case Finished():
+            case records.Finished():
                 self.finished = event
 
-    def _stepped(self, event: Metrics) -> None:
+    def _stepped(self, event: records.Metrics) -> None:
         if event.step <= self.step:
             return
         if self._stepped_at is not None:
@@ -150,7 +137,7 @@ class Reports:
         self._events = [Tail(events_file(run_dir, number), offsets.get(str(number), 0)) for number in range(machines)]
         self._log = Tail(run_dir / LOG_FILE, run.log_offset)
         self._stored = self._reached()
-        self._new_events: list[Event] = []
+        self._new_events: list[records.Event] = []
         self._new_lines: list[str] = []
 
     def store_leftovers(self, beat: Callable[[], None]) -> None:
@@ -179,7 +166,7 @@ class Reports:
         if len(self._new_events) >= _MOST_KEPT:
             return False  # the database is unreachable; the rest stays in the file
         found = [line for tail in self._events for line in tail.read(to_end=to_end)]
-        for event in filter(None, map(decode, found)):
+        for event in filter(None, map(records.decode, found)):
             self.seen.take(event)
             self._new_events.append(event)
         return bool(found)
@@ -239,14 +226,14 @@ class Reports:
         self._new_lines.append(f"... {skipped / 2**20:.0f} MiB skipped; the run's {LOG_FILE} has them ...")
 
 
-def finished_record(run_dir: Path) -> Finished | None:
+def finished_record(run_dir: Path) -> records.Finished | None:
     """The last attempt's `Finished` record; None if it was killed or failed."""
     tail = Tail(run_dir / EVENTS_FILE, 0)
     tail.position = max(0, tail.waiting_bytes() - _END_BYTES)
     seen = AttemptProgress()
     while lines := tail.read(to_end=True):
-        for event in filter(None, map(decode, lines)):
-            if isinstance(event, RankStarted):
+        for event in filter(None, map(records.decode, lines)):
+            if isinstance(event, records.RankStarted):
                 seen = AttemptProgress()
             seen.take(event)
     return None if seen.failures else seen.finished

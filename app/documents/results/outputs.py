@@ -19,18 +19,8 @@ from training.data.to_examples import to_example
 from training.errors import DataError
 from training.model_info.chat_template import ChatTemplate, chat_template_of
 from training.rules.outputs import can_merge
-from training.run_folder import checkpoints
+from training.run_folder import checkpoints, paths
 from training.run_folder.gguf_types import ADAPTER_GGUF_FILE, GgufType
-from training.run_folder.paths import (
-    ANSWERS_FILE,
-    ARCHIVE_FILE,
-    CARD_FILE,
-    LOG_FILE,
-    MERGED_FILE,
-    MERGED_FOLDER,
-    checkpoint_step,
-    saved_result,
-)
 from worker.runs import fetching
 from worker.runs.results import GGUF_ADAPTER, GGUF_FORMS, MERGED, file_of
 from worker.settings import get_settings
@@ -101,7 +91,7 @@ def outputs(run: Run, requested: Sequence[Build] = ()) -> list[Output]:
     """
     latest = {item.form: item for item in requested}
     kept = {path.name for path in checkpoints.sealed(get_settings().runs_dir / run.id)} if run.status.ended else set()
-    steps = {step for form in kept | latest.keys() if (step := checkpoint_step(Path(form))) is not None}
+    steps = {step for form in kept | latest.keys() if (step := paths.checkpoint_step(Path(form))) is not None}
     return [_with_build(run, output, latest.get(output.form)) for output in _forms(run, sorted(steps, reverse=True))]
 
 
@@ -119,18 +109,18 @@ def _address(run: Run, form: str) -> str:
     name, base = file_of(form), f"/api/runs/{run.id}"
     if (kind := GGUF_FORMS.get(form)) and kind is not GgufType.TRAINED:
         return f"{base}/{GgufType.TRAINED.file}?type={kind.value}"
-    step = checkpoint_step(Path(form))
+    step = paths.checkpoint_step(Path(form))
     return f"{base}/{name}" if step is None else f"{base}/checkpoint.zip?step={step}"
 
 
 def _forms(run: Run, steps: Sequence[int]) -> list[Output]:
     run_dir, base = get_settings().runs_dir / run.id, f"/api/runs/{run.id}"
     found = [] if "config" in run.damaged else [*_configured(run, run_dir, base, steps)]
-    log_bytes = _size(run_dir / LOG_FILE)
+    log_bytes = _size(run_dir / paths.LOG_FILE)
     found.append(
         Output(_("Log"), _("What the training process printed, without secrets."), f"{base}/log.txt", log_bytes)
     )
-    if answers := _size(run_dir / ANSWERS_FILE):
+    if answers := _size(run_dir / paths.ANSWERS_FILE):
         found.append(
             Output(_("Answers"), _("Held-out rows answered before and after."), f"{base}/answers.jsonl", answers)
         )
@@ -150,10 +140,10 @@ def _configured(run: Run, run_dir: Path, base: str, steps: Sequence[int]) -> Ite
 def used_by_snippets(session: Session, run: Run) -> Used | None:
     """What snippets need to know of a finished run; None if its result is not on this machine, or its configuration damaged."""
     run_dir = get_settings().runs_dir / run.id
-    folder = saved_result(run_dir)
+    folder = paths.saved_result(run_dir)
     if not run.has_result or folder is None or "config" in run.damaged:
         return None
-    config, merged = run.asked, run_dir / MERGED_FOLDER
+    config, merged = run.asked, run_dir / paths.MERGED_FOLDER
     template = chat_template_of(folder)
     return Used(
         run_id=run.id,
@@ -173,7 +163,7 @@ def used_by_snippets(session: Session, run: Run) -> Used | None:
 def _results(run: Run, run_dir: Path, base: str) -> list[Output]:
     noun, config = result_noun(run.config), run.asked
     fetch = fetching.start(run)
-    if fetch or saved_result(run_dir) is None:
+    if fetch or paths.saved_result(run_dir) is None:
         note = _("Its files are on the machine that trained it.")
         if fetch:
             note = fetch.problem or _("Being downloaded from the object store.")
@@ -183,7 +173,7 @@ def _results(run: Run, run_dir: Path, base: str) -> list[Output]:
         "model": _("All weights, tokenizer and card as a zip; transformers loads it."),
     }
     packed = f"lathe export {run.id} -o {noun}.zip"
-    found = [_file(capitalized(_(noun)), purposes[noun], f"{base}/{noun}.zip", run_dir / ARCHIVE_FILE, packed)]
+    found = [_file(capitalized(_(noun)), purposes[noun], f"{base}/{noun}.zip", run_dir / paths.ARCHIVE_FILE, packed)]
     if noun == "adapter":
         found.append(_merged(run, run_dir, base, config))
     if config.task.generates and (noun == "model" or can_merge(config.method)):
@@ -193,7 +183,7 @@ def _results(run: Run, run_dir: Path, base: str) -> list[Output]:
         address, path = f"{base}/{ADAPTER_GGUF_FILE}", run_dir / ADAPTER_GGUF_FILE
         purpose = _("For llama.cpp beside the base model's GGUF: --lora FILE.")
         found.append(replace(_file(_("GGUF adapter"), purpose, address, path, command), form=GGUF_ADAPTER))
-    card = (saved_result(run_dir) or run_dir) / CARD_FILE
+    card = (paths.saved_result(run_dir) or run_dir) / paths.CARD_FILE
     found.append(_file(_("Model card"), _("Results, data and settings, as hubs show them."), f"{base}/card.md", card))
     return found
 
@@ -217,7 +207,7 @@ def _merged(run: Run, run_dir: Path, base: str, config: RunConfig) -> Output:
             note=_("Adapters of {method} cannot be merged.").format(method=config.method.value),
         )
     command = f"lathe export {run.id} --merged -o merged.zip"
-    merged = _file(_("Merged model"), purpose, f"{base}/{MERGED_FILE}", run_dir / MERGED_FILE, command)
+    merged = _file(_("Merged model"), purpose, f"{base}/{paths.MERGED_FILE}", run_dir / paths.MERGED_FILE, command)
     return replace(merged, form=MERGED)
 
 

@@ -11,16 +11,6 @@ from app.access.dataset_imports import Intake, intakes
 from app.access.permissions import own_dataset
 from app.documents import dataset as documents
 from app.documents import rows as rows_document
-from app.documents.dataset import (
-    Added,
-    Check,
-    DatasetAnswer,
-    DatasetList,
-    Files,
-    ImportAnswer,
-    ImportList,
-    ImportProblem,
-)
 from app.documents.rows import Rows
 from app.web.rest.received import Received, in_process, received
 from app.web.rest.routing import BodyForm, JsonRouter, Limit, Offset, Reading
@@ -88,20 +78,20 @@ def list_datasets(
     search: Annotated[str, Query(description="Only data sets with these words in name, format or id.")] = "",
     limit: Limit = 200,
     offset: Offset = 0,
-) -> DatasetList:
+) -> documents.DatasetList:
     """The data sets, newest first, and how many match in all."""
     return documents.listing(session, search, limit, offset)
 
 
 @router.post("", status_code=201, openapi_extra=_BODY)
-async def import_dataset(request: Request, name: Name = None, columns: Columns = None) -> DatasetAnswer:
+async def import_dataset(request: Request, name: Name = None, columns: Columns = None) -> documents.DatasetAnswer:
     """Imports a file as a data set; several files become one. The same content is stored once."""
     async with received(request, name, callers.current().name) as files:
         return await run_in_threadpool(_import, files, name, columns)
 
 
 @router.post("/check", openapi_extra=_BODY)
-async def check_dataset(request: Request, name: Name = None, columns: Columns = None) -> Check:
+async def check_dataset(request: Request, name: Name = None, columns: Columns = None) -> documents.Check:
     """Checks a file: its format, rows and problems. Stores nothing."""
     async with received(request, name) as files:
         inspection = await run_in_threadpool(check_file, files.paths[0], name or files.names[0], columns)
@@ -109,13 +99,13 @@ async def check_dataset(request: Request, name: Name = None, columns: Columns = 
 
 
 @router.get("/files")
-def list_files() -> Files:
+def list_files() -> documents.Files:
     """The files in the server's data folders (LATHE_DATA_FOLDERS), which can be imported without sending them."""
-    return Files(files=dataset_imports.folder_choices(), reason=dataset_imports.folder_reason())
+    return documents.Files(files=dataset_imports.folder_choices(), reason=dataset_imports.folder_reason())
 
 
 @router.post("/imports", status_code=202)
-def start_import(wanted: Annotated[NewImport, Body()]) -> ImportAnswer:
+def start_import(wanted: Annotated[NewImport, Body()]) -> documents.ImportAnswer:
     """Starts to import a data set from the hub, a folder of the server or the sample; `/api/datasets/imports/ID` has its state."""
     if (wanted.hub is not None) + (wanted.file is not None) + wanted.sample != 1:
         fix = 'Send {"hub": {"name": "owner/name"}}, {"file": "folder/rows.jsonl"} or {"sample": true}.'
@@ -124,13 +114,13 @@ def start_import(wanted: Annotated[NewImport, Body()]) -> ImportAnswer:
 
 
 @router.get("/imports")
-def list_imports() -> ImportList:
+def list_imports() -> documents.ImportList:
     """The imports in the background, those that pages started too, oldest first."""
-    return ImportList(imports=[_import_answer(intake) for intake in intakes.all()])
+    return documents.ImportList(imports=[_import_answer(intake) for intake in intakes.all()])
 
 
 @router.get("/imports/{import_id}")
-def show_import(import_id: int) -> ImportAnswer:
+def show_import(import_id: int) -> documents.ImportAnswer:
     """The state of an import: its data sets once it is done, or its problems."""
     return _import_answer(intakes.get(import_id))
 
@@ -143,7 +133,7 @@ def dismiss_import(import_id: int) -> None:
 
 
 @router.get("/{dataset_id}")
-def show_dataset(dataset_id: str, session: Reading) -> DatasetAnswer:
+def show_dataset(dataset_id: str, session: Reading) -> documents.DatasetAnswer:
     """One data set with its warnings, its first rows and the runs that use it."""
     return documents.document(session, dataset_id)
 
@@ -173,7 +163,7 @@ def stop_search(dataset_id: str, search: Annotated[Search, Body()]) -> None:
 
 
 @router.patch("/{dataset_id}")
-def map_dataset(dataset_id: str, mapping: Annotated[Mapping, Body()]) -> DatasetAnswer:
+def map_dataset(dataset_id: str, mapping: Annotated[Mapping, Body()]) -> documents.DatasetAnswer:
     """Saves the column mapping of a data set."""
     own = own_dataset(dataset_id)
     datasets.save_mapping(own, mapping.columns)
@@ -192,7 +182,7 @@ def delete_dataset(dataset_id: str) -> None:
         datasets.remove(session=session, dataset_id=item.id, user=user)
 
 
-def _import(files: Received, name: str | None, columns: str | None) -> DatasetAnswer:
+def _import(files: Received, name: str | None, columns: str | None) -> documents.DatasetAnswer:
     owner = callers.current().name
     if len(files.paths) > 1:
         item = datasets.add_many(paths=files.paths, names=files.names, owner=owner)
@@ -204,7 +194,7 @@ def _import(files: Received, name: str | None, columns: str | None) -> DatasetAn
     return _document(item.id)
 
 
-def _document(dataset_id: str) -> DatasetAnswer:
+def _document(dataset_id: str) -> documents.DatasetAnswer:
     with database.read() as session:
         return documents.document(session, dataset_id)
 
@@ -221,7 +211,9 @@ def _begun(wanted: NewImport) -> int:
     return dataset_imports.from_hub(hub.name.strip(), hub.split.strip(), hub.config.strip(), hub.revision.strip())
 
 
-def _import_answer(intake: Intake) -> ImportAnswer:
+def _import_answer(intake: Intake) -> documents.ImportAnswer:
     values = {name: getattr(intake, name) for name in ("id", "name", "owner", "state", "bytes", "since")}
-    problems = [ImportProblem(**problem) for problem in intake.problems]
-    return ImportAnswer(**values, problems=problems, datasets=[Added(id=one, name=name) for one, name in intake.added])
+    problems = [documents.ImportProblem(**problem) for problem in intake.problems]
+    return documents.ImportAnswer(
+        **values, problems=problems, datasets=[documents.Added(id=one, name=name) for one, name in intake.added]
+    )

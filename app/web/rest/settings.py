@@ -8,16 +8,6 @@ from pydantic import Field
 from app.access import callers, users
 from app.access.permissions import check_admin, check_change
 from app.documents import preferences as documents
-from app.documents.preferences import (
-    BrowserEvents,
-    BrowserMessage,
-    BrowserMessages,
-    Channel,
-    ChannelList,
-    Message,
-    Preferences,
-    SettingsAnswer,
-)
 from app.documents.tour import Step
 from app.documents.users import NewToken
 from app.web.rest.routing import BodyForm, JsonRouter
@@ -89,19 +79,19 @@ OwnChannel = Annotated[NotificationChannel, Depends(_own_channel)]
 
 
 @router.get("/settings")
-def show_settings() -> SettingsAnswer:
+def show_settings() -> documents.SettingsAnswer:
     """The caller's account and preferences, and the folders and services of the installation with their variables."""
     admin, settings = callers.current().administers, get_settings()
-    return SettingsAnswer(
+    return documents.SettingsAnswer(
         account=users.own(),
-        preferences=Preferences.model_validate(users.own_preferences()),
+        preferences=documents.Preferences.model_validate(users.own_preferences()),
         folders=documents.folders(settings, admin=admin),
         services=documents.services(settings, admin=admin),
     )
 
 
 @router.put("/settings")
-def change_settings(wanted: Annotated[NewPreferences, Body()]) -> SettingsAnswer:
+def change_settings(wanted: Annotated[NewPreferences, Body()]) -> documents.SettingsAnswer:
     """Changes the caller's preferences."""
     values = wanted.model_dump(exclude_none=True)
     prices.parse(values.get("price_gpu_hour", ""), values.get("price_kwh", ""))
@@ -117,13 +107,13 @@ def rotate_own_token() -> NewToken:
 
 
 @router.get("/notifications")
-def list_channels() -> ChannelList:
+def list_channels() -> documents.ChannelList:
     """The caller's channels, and the latest messages to them with their outcome, the newest first."""
     return documents.channel_list(users.own_channels(), users.own_messages())
 
 
 @router.post("/notifications", status_code=201)
-def add_channel(wanted: Annotated[NewChannel, Body()]) -> Channel:
+def add_channel(wanted: Annotated[NewChannel, Body()]) -> documents.Channel:
     """Adds a webhook or an e-mail address. `everyone`, for admins: tells about the runs of all users."""
     if wanted.everyone:
         check_admin("everyone", None, "tells about the runs of all users.")
@@ -134,7 +124,7 @@ def add_channel(wanted: Annotated[NewChannel, Body()]) -> Channel:
             session=session, owner=callers.current().name, kind=kind, address=address, events=wanted.events,
             format=form if kind is ChannelKind.WEBHOOK else WebhookFormat.JSON, everyone=wanted.everyone,
         )  # fmt: skip
-    return Channel.of(channel)
+    return documents.Channel.of(channel)
 
 
 def _checked(address: str) -> tuple[ChannelKind, str]:
@@ -151,15 +141,17 @@ def _checked(address: str) -> tuple[ChannelKind, str]:
 
 
 @router.get("/notifications/browser")
-def show_in_browser(after: Annotated[int | None, Query(ge=0)] = None) -> BrowserMessages:
+def show_in_browser(after: Annotated[int | None, Query(ge=0)] = None) -> documents.BrowserMessages:
     """What an open page of the caller shows after the message `after`; without it only `next`, the id to continue after."""
     with database.read() as session:
         messages, following = outbox.for_browser(session=session, owner=callers.current().name, after=after)
-    return BrowserMessages(messages=[BrowserMessage.of(message) for message in messages], next=following)
+    return documents.BrowserMessages(
+        messages=[documents.BrowserMessage.of(message) for message in messages], next=following
+    )
 
 
 @router.put("/notifications/browser")
-def set_browser_events(wanted: Annotated[Events, Body()]) -> BrowserEvents:
+def set_browser_events(wanted: Annotated[Events, Body()]) -> documents.BrowserEvents:
     """Sets the events that the caller's open pages show; an empty list turns them off."""
     owner, events = callers.current().name, wanted.events
     with database.write() as session:
@@ -172,14 +164,14 @@ def set_browser_events(wanted: Annotated[Events, Body()]) -> BrowserEvents:
         elif events:
             kind, address = ChannelKind.BROWSER, "this browser"
             channels.add(session=session, owner=owner, kind=kind, address=address, events=events)
-    return BrowserEvents(events=wanted.events)
+    return documents.BrowserEvents(events=wanted.events)
 
 
 @router.put("/notifications/{channel_id}")
-def change_channel(own: OwnChannel, wanted: Annotated[Events, Body()]) -> Channel:
+def change_channel(own: OwnChannel, wanted: Annotated[Events, Body()]) -> documents.Channel:
     """Replaces the events of a channel."""
     with database.write() as session:
-        return Channel.of(channels.set_events(session=session, channel_id=own.id, events=wanted.events))
+        return documents.Channel.of(channels.set_events(session=session, channel_id=own.id, events=wanted.events))
 
 
 @router.delete("/notifications/{channel_id}", status_code=204)
@@ -190,14 +182,14 @@ def remove_channel(own: OwnChannel) -> None:
 
 
 @router.post("/notifications/{channel_id}/test")
-def test_channel(own: OwnChannel) -> Message:
+def test_channel(own: OwnChannel) -> documents.Message:
     """Sends a test message now; the answer holds its outcome: `state` is delivered or given up, with the `reason`."""
     with database.read() as session:
         now, latest = database.now(session=session), outbox.latest_test(session=session, channel_id=own.id)
     if latest is not None and now - latest < TEST_SECONDS and not callers.current().administers:
         fix = f"Wait {TEST_SECONDS:.0f} s and test it again."
         raise TooSoon("channel", own.id, "was tested a moment ago.", fix)
-    return Message.of(delivery.send_test(own.id))
+    return documents.Message.of(delivery.send_test(own.id))
 
 
 @router.put("/tour/{step}", status_code=204)
