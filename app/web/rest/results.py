@@ -141,17 +141,13 @@ def slug(name: str) -> str:
 
 
 def _run(run_id: str, built: str = "") -> Run:
-    """The run, whose files are downloaded from the object store if they are only there, and so is the file `built` on request.
-    """
+    """The run, whose files are downloaded from the object store if they are only there, and so is the file `built` on request."""
     with database.read() as session:
         run = runs.get(session=session, run_id=run_id)
     fetching.fetch(run)
     if built:
         fetching.fetch_built(run, built)
     return run
-
-
-router = JsonRouter()
 
 
 @router.get("/api/runs/{run_id}/builds")
