@@ -1,6 +1,7 @@
 """What commands share: groups, options and types, the boundary of errors, and what they write to a terminal."""
 
 import json
+import sys
 from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
@@ -11,6 +12,7 @@ import click
 
 from app.cli.client import check_here
 from app.errors import storage_problem
+from app.format import numbers
 from training.errors import DataError, Problem, UserError
 from training.redaction import ChangedStream, change_output, printable
 
@@ -43,6 +45,26 @@ def unchanged(stream: TextIO) -> TextIO:
 def clear_line(stream: TextIO) -> None:
     """Clears the terminal's current line."""
     unchanged(stream).write(CLEAR)
+
+
+class Progress:
+    """A line on a terminal's stderr with the share that is done; elsewhere only the end is printed."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._live = name, sys.stderr.isatty()
+
+    def show(self, share: float, text: str) -> None:
+        if self._live:
+            clear_line(sys.stderr)
+            sys.stderr.write(f"{self._name}: {numbers.bar(share, 24)} {text}")
+            sys.stderr.flush()
+
+    def close(self, text: str) -> None:
+        if self._live:
+            clear_line(sys.stderr)
+        else:
+            sys.stderr.write(f"{self._name}: {text}\n")
+        sys.stderr.flush()
 
 
 class CommandError(UserError):

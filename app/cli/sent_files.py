@@ -1,6 +1,5 @@
 """Files of this machine that a server needs: they are sent first, and their data sets named in their place."""
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -8,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from app.cli.client import Client
-from app.cli.options import clear_line
-from app.format import numbers
+from app.cli.options import Progress
 from training.config.data_sets import FIELDS, Source, canonical, sources, written
 from training.config.run_config import RunConfig
 from training.units import byte_size
@@ -90,16 +88,9 @@ def _file(value: Any) -> Path | None:
 
 
 def _parts(stream: Any, name: str, size: int) -> Iterator[bytes]:
-    live, done = sys.stderr.isatty(), 0
+    line, done = Progress(name), 0
     while chunk := stream.read(_CHUNK):
         yield chunk
         done += len(chunk)
-        if live:
-            share = f"{numbers.bar(done / size, 24)} {byte_size(done)} of {byte_size(size)}"
-            clear_line(sys.stderr)
-            sys.stderr.write(f"{name}: {share}")
-    if live:
-        clear_line(sys.stderr)
-    else:
-        sys.stderr.write(f"{name}: {byte_size(size)} sent.\n")
-    sys.stderr.flush()
+        line.show(done / size, f"{byte_size(done)} of {byte_size(size)}")
+    line.close(f"{byte_size(size)} sent.")

@@ -2,11 +2,10 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from app.cli.options import clear_line
+from app.cli.options import Progress
 from app.format import numbers
 from training.errors import DataError
 from training.tokens.duplicates import shared_rows
@@ -31,22 +30,24 @@ def tokenized(file: Path, folder: Path, model: str, columns: str | None, rows: i
         env=token_stores.TOKENIZER_VARIABLES,
         stdout=subprocess.DEVNULL,
     ) as child:
-        stderr = _monitored(child, folder, _Line(file.name, rows))
+        stderr = _monitored(child, folder, file.name, rows)
     if child.returncode:
         raise _failure(folder, file.name, stderr)
     return open_store(folder)
 
 
-def _monitored(child: "subprocess.Popen[bytes]", folder: Path, line: "_Line") -> str:
+def _monitored(child: "subprocess.Popen[bytes]", folder: Path, name: str, rows: int) -> str:
     """Shows the progress of the process until it ends; returns its stderr."""
+    line, all_rows = Progress(name), numbers.plural(rows, "row", "rows")
     try:
         while True:
             try:
                 return child.communicate(timeout=_POLL_SECONDS)[1].decode(errors="replace")
             except subprocess.TimeoutExpired:
-                line.show(read_progress(folder)[0])
+                done = read_progress(folder)[0]
+                line.show(done / rows if rows else 0.0, f"{done:,} of {all_rows}")
     finally:
-        line.close()
+        line.close(f"{all_rows} read.")
 
 
 def _failure(folder: Path, name: str, stderr: str) -> DataError:
@@ -68,26 +69,3 @@ def leaked(train: TokenStore, held_out: TokenStore) -> dict[str, Any]:
 def _model_folder(model: str) -> str:
     """The model's folder, relative to the current folder or to Lathe's own (static/starter); else the hub id."""
     return next((str(base / model) for base in (Path.cwd(), ROOT) if (base / model).is_dir()), model)
-
-
-class _Line:
-    """A progress line on a terminal; elsewhere only the end is printed."""
-
-    def __init__(self, name: str, rows: int) -> None:
-        self._name, self._rows, self._live = name, rows, sys.stderr.isatty()
-
-    def show(self, done: int) -> None:
-        if self._live:
-            share = done / self._rows if self._rows else 0.0
-            clear_line(sys.stderr)
-            sys.stderr.write(
-                f"{self._name}: {numbers.bar(share, 24)} {done:,} of {numbers.plural(self._rows, 'row', 'rows')}"
-            )
-            sys.stderr.flush()
-
-    def close(self) -> None:
-        if self._live:
-            clear_line(sys.stderr)
-        else:
-            sys.stderr.write(f"{self._name}: {numbers.plural(self._rows, 'row', 'rows')} read.\n")
-        sys.stderr.flush()
