@@ -6,6 +6,7 @@ import click
 
 from app.cli.client import connect, path_of
 from app.cli.options import Group, json_option
+from app.format import numbers
 
 _PATH = "/api/notifications"
 
@@ -26,8 +27,6 @@ def notify() -> None:
 @json_option
 def listing(as_json: bool) -> None:
     """List your channels, and the latest messages with their outcome."""
-    from app.format import numbers
-
     found = connect().get(_PATH)
     if as_json:
         click.echo(json.dumps(found))

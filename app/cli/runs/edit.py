@@ -8,7 +8,9 @@ import click
 
 from app.cli.client import connect, path_of
 from app.cli.options import Command, CommandError, json_option
+from app.format.numbers import plural
 from training.errors import UserError
+from training.units import byte_size
 
 runs_argument = click.argument("run_ids", metavar="RUN...", nargs=-1, required=True)
 
@@ -64,8 +66,6 @@ def delete(ctx: click.Context, /, run_ids: tuple[str, ...], yes: bool, as_json: 
 
 
 def _ask(run_ids: tuple[str, ...]) -> None:
-    from training.units import byte_size
-
     client = connect()
     runs = [client.get(path_of("runs", run_id)) for run_id in run_ids]
     named = ", ".join(f"{run['name']} ({run['id']})" for run in runs)
@@ -77,8 +77,6 @@ def _ask(run_ids: tuple[str, ...]) -> None:
 
 def _each(run_ids: tuple[str, ...], change: Callable[[str], object], done: str, *, as_json: bool) -> int:
     """Changes the runs and prints the outcome; the exit code is 1 if one of them was refused."""
-    from app.format.numbers import plural
-
     outcome = _outcome(run_ids, change)
     if as_json:
         click.echo(json.dumps(outcome.document()))

@@ -8,6 +8,7 @@ import click
 
 from app.cli.client import connect, path_of
 from app.cli.options import ReportingGroup, json_option, run_argument
+from app.format import numbers
 
 _PATH = "/api/queue"
 
@@ -86,7 +87,6 @@ def _change(run_ids: Sequence[str], values: dict[str, Any], *, as_json: bool) ->
 
 def _show(values: dict[str, Any], *, as_json: bool) -> None:
     """Prints the queue."""
-    from app.format import numbers
     from app.format import run_text as words
 
     if as_json:

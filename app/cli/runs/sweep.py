@@ -9,6 +9,7 @@ import click
 
 from app.cli.client import Client, connect, path_of
 from app.cli.options import ReportingGroup, config_type, count_type, json_option
+from app.format import numbers
 
 if TYPE_CHECKING:
     from worker.store.tables.sweep_values import SweepSpec
@@ -61,7 +62,6 @@ def start(file: Path, dry_run: bool, as_json: bool) -> None:
 @json_option
 def list_(limit: int, as_json: bool) -> None:
     """List the sweeps, newest first."""
-    from app.format import numbers
     from app.format import sweep_text as words
 
     found = connect().listed("/api/sweeps", "sweeps", limit)
@@ -124,14 +124,11 @@ def delete(sweep_id: str, yes: bool, as_json: bool) -> None:
 
 
 def _commands(sweep_id: str) -> str:
-    from app.format import numbers
-
     facts = [("Show", f"lathe sweep show {sweep_id}"), ("Runs", f"lathe runs --search sweep:{sweep_id}")]
     return numbers.pairs([*facts, ("Stop", f"lathe sweep stop {sweep_id}")])
 
 
 def _plan(plan: dict[str, Any]) -> str:
-    from app.format import numbers
     from app.format import sweep_text as words
 
     rows = [["TRIAL", "VALUES", "MEMORY", "STEPS", "STARTS", "REASON"]]
@@ -145,7 +142,6 @@ def _plan(plan: dict[str, Any]) -> str:
 
 
 def _page(values: dict[str, Any]) -> str:
-    from app.format import numbers
     from app.format import sweep_text as words
 
     facts = [
