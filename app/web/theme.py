@@ -6,7 +6,9 @@ The server writes the frame into its HTML, so that the browser paints it before 
 import inspect
 import json
 import re
+import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 
 import gradio as gr
 from markupsafe import Markup, escape
@@ -18,75 +20,7 @@ from app.web import assets, gradio_texts
 from app.web.addresses import PAGES
 from app.web.templating import TEMPLATES
 
-# Gradio's variables by the value that they get.
-_BOTH_SCHEMES = {
-    "var(--page)": "body_background_fill",
-    "var(--text)": (
-        "body_text_color block_title_text_color table_text_color checkbox_label_text_color "
-        "button_secondary_text_color button_secondary_text_color_hover"
-    ),
-    "var(--muted)": "body_text_color_subdued block_info_text_color block_label_text_color accordion_text_color",
-    "var(--surface)": (
-        "background_fill_primary block_background_fill button_secondary_background_fill button_cancel_background_fill"
-    ),
-    "var(--sunken)": "background_fill_secondary code_background_fill stat_background_fill",
-    "var(--accent)": (
-        "border_color_accent link_text_color link_text_color_active link_text_color_visited "
-        "checkbox_background_color_selected checkbox_border_color_focus checkbox_border_color_hover "
-        "checkbox_border_color_selected checkbox_label_border_color_selected input_border_color_focus "
-        "loader_color slider_color"
-    ),
-    "var(--line)": (
-        "border_color_accent_subdued border_color_primary block_border_color panel_border_color "
-        "checkbox_label_border_color table_border_color"
-    ),
-    "var(--accent-soft)": "color_accent_soft checkbox_label_background_fill_selected",
-    "var(--accent-strong)": "link_text_color_hover checkbox_label_text_color_selected",
-    "0px": "block_border_width block_label_border_width block_title_border_width panel_border_width",
-    "transparent": (
-        "block_label_background_fill block_label_border_color block_title_background_fill "
-        "panel_background_fill checkbox_label_background_fill table_even_background_fill "
-        "table_odd_background_fill button_primary_border_color button_primary_border_color_hover"
-    ),
-    "none": "block_shadow input_shadow button_primary_shadow button_secondary_shadow button_cancel_shadow",
-    "var(--field)": (
-        "checkbox_background_color checkbox_background_color_focus checkbox_background_color_hover "
-        "input_background_fill input_background_fill_focus input_background_fill_hover"
-    ),
-    "var(--line-strong)": (
-        "checkbox_border_color checkbox_label_border_color_hover input_border_color input_border_color_hover "
-        "button_secondary_border_color button_secondary_border_color_hover"
-    ),
-    "var(--hover)": "checkbox_label_background_fill_hover table_row_focus button_secondary_background_fill_hover",
-    "var(--red-soft)": "error_background_fill button_cancel_background_fill_hover",
-    "var(--red)": (
-        "error_border_color error_text_color error_icon_color button_cancel_border_color "
-        "button_cancel_border_color_hover button_cancel_text_color button_cancel_text_color_hover"
-    ),
-    "var(--faint)": "input_placeholder_color",
-    "0 0 0 3px var(--accent-soft)": "input_shadow_focus",
-    "var(--accent-fill)": "button_primary_background_fill",
-    "var(--accent-fill-hover)": "button_primary_background_fill_hover",
-    "var(--on-accent)": "button_primary_text_color button_primary_text_color_hover",
-}
-_SHAPE = {
-    "var(--accent)": "color_accent",
-    "0px": "block_padding block_radius form_gap_width",
-    "13px": "block_title_text_size checkbox_label_text_size input_text_size button_medium_text_size",
-    "550": "block_title_text_weight button_large_text_weight button_medium_text_weight button_small_text_weight",
-    "12px": "block_info_text_size block_label_text_size button_small_text_size",
-    "4px 10px": "checkbox_label_padding",
-    "none": "checkbox_shadow",
-    "8px": "container_radius",
-    "6px 9px": "input_padding",
-    "6px": "input_radius button_large_radius button_medium_radius",
-    "14px": "layout_gap button_large_text_size",
-    "8px 16px": "button_large_padding",
-    "6px 12px": "button_medium_padding",
-    "3px 9px": "button_small_padding",
-    "5px": "button_small_radius",
-    "background-color 0.1s, border-color 0.1s": "button_transition",
-}
+_VARIABLES = tomllib.loads(Path(__file__).with_name("theme.toml").read_text(encoding="utf-8"))
 
 
 def theme() -> gr.themes.Base:
@@ -95,9 +29,9 @@ def theme() -> gr.themes.Base:
     base = gr.themes.Base(
         font=[local("system-ui"), local("sans-serif")], font_mono=[local("ui-monospace"), local("monospace")]
     )
-    known, colors = inspect.signature(base.set).parameters, _by_variable(_BOTH_SCHEMES)
+    known, colors = inspect.signature(base.set).parameters, _by_variable(_VARIABLES["colors"])
     dark = {f"{name}_dark": value for name, value in colors.items() if f"{name}_dark" in known}
-    base.set(**colors, **dark, **_by_variable(_SHAPE))
+    base.set(**colors, **dark, **_by_variable(_VARIABLES["shape"]))
     return base
 
 

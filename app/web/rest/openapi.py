@@ -1,8 +1,10 @@
 """The description of the REST API as an OpenAPI document, made from the routes and their docstrings; the form of all errors."""
 
 import re
+import tomllib
 from collections.abc import Iterator
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
@@ -16,63 +18,9 @@ DOCUMENT_PATH = "/api/openapi.json"
 SETTINGS = "#/components/schemas/RunConfig"
 _MODELS = "#/components/schemas/{model}"
 
-TAGS = {
-    "Runs": ("/api/runs", "/api/archives"),
-    "Sweeps": ("/api/sweeps",),
-    "Sharing": ("/api/{listed}/",),
-    "Queue": ("/api/queue",),
-    "Evaluations": ("/api/evaluations", "/api/runs/{run_id}/evaluations", "/api/rewards"),
-    "Compare": ("/api/compare",),
-    "Data sets": ("/api/datasets",),
-    "Before a run": ("/api/checks", "/api/forecasts", "/api/renderings", "/api/targets", "/api/imports"),
-    "Diagnosis": ("/api/diagnoses",),
-    "Playground": ("/api/served", "/api/prompt-sets"),
-    "System": ("/api/system", "/healthz"),
-    "Users": ("/api/users",),
-    "Settings": ("/api/settings", "/api/notifications", "/api/tour"),
-}
+_TEXTS = tomllib.loads(Path(__file__).with_name("openapi.toml").read_text(encoding="utf-8"))
+TAGS: dict[str, list[str]] = _TEXTS["tags"]
 """The subjects in their order, and the paths of each."""
-
-_PARAMETERS = {
-    "run_id": "The run's id, or its first four or more characters.",
-    "sweep_id": "The sweep's id, or its first four or more characters.",
-    "dataset_id": "The data set's id, or its first four or more characters.",
-    "listed": "What is shared: runs, sweeps or datasets.",
-    "object_id": "Its id, or its first four or more characters.",
-    "diagnosis_id": "The id of a shared diagnosis.",
-    "import_id": "The id of an import.",
-    "channel_id": "The channel's id, as `GET /api/notifications` lists it.",
-    "evaluation_id": "The evaluation's id, or its first four or more characters.",
-    "order": "row: as in the file; lowest, highest: by the metric; worse, better: by its difference.",
-    "served_id": "The id of served models.",
-    "set_id": "The id of a prompt set.",
-    "step": "diagnose or take_away.",
-    "name": "The name of the account or machine.",
-    "form": "csv, json or markdown.",
-    "status": "Only runs with this status.",
-    "search": "A filter: words, or conditions such as method:lora loss<1.5 tag:paper.",
-    "limit": "Maximum number of entries in the answer.",
-    "offset": "Number of entries to skip; `total` in the answer is the number of all.",
-    "after": "Only entries after this one: `next` of the previous answer. 0: from the start.",
-    "names": "Names of metrics, separated by commas. Default: all.",
-    "points": "About this many points for each metric.",
-    "width": "Steps of a point, as an earlier answer had them.",
-    "result_form": "`merged`, `gguf`, `gguf-TYPE`, `gguf-adapter`, `checkpoint-N`, or `checkpoint` for the newest one.",
-    "first_step": "First optimizer step. Default: the start.",
-    "last_step": "Last optimizer step. Default: the end.",
-    "step_down": "Use the settings proposed after an out-of-memory error.",
-    "gpu": "GPU name such as h100, or its memory in GiB. Default: the server's GPU.",
-    "gpus": "Number of GPUs, one process each.",
-    "host_memory": "Memory of the host in GiB. Default: the server's.",
-    "model": "Folder or config.json of the model on the server, to name the tensor that did not fit.",
-    "micro_batch": "Rows per forward pass, if the log does not contain it.",
-    "ids": "Ids of runs, separated by commas. Default: the runs that match.",
-    "all_settings": "Also the settings that do not differ.",
-    "axis": "What the metrics are plotted over.",
-    "start": "First value on the axis. Default: the start.",
-    "end": "Last value on the axis. Default: the end.",
-}
-
 
 RUN_BODY = {
     "requestBody": {
@@ -153,10 +101,10 @@ def _describe(path: str, operation: dict[str, Any]) -> None:
     text = operation.get("description", "").strip()
     summary = re.split(r"(?<=[.:;])\s", text, maxsplit=1)[0]
     operation["summary"], operation["description"] = summary.rstrip(".:;"), text
-    operation["tags"] = [name for name, places in TAGS.items() if path.startswith(places)]
+    operation["tags"] = [name for name, places in TAGS.items() if path.startswith(tuple(places))]
     for parameter in operation.get("parameters", ()):
         if not parameter.get("description"):
-            parameter["description"] = _PARAMETERS.get(parameter["name"]) or _of_setting(parameter["name"])
+            parameter["description"] = _TEXTS["parameters"].get(parameter["name"]) or _of_setting(parameter["name"])
 
 
 def _of_setting(name: str) -> str:
