@@ -8,7 +8,6 @@ from pydantic import Field
 from sqlmodel import Session, col, select
 
 from app.documents import Document, Stored, columns
-from training.data.inspection import Inspection
 from training.data.survey import Issue
 from worker.datasets import datasets
 from worker.datasets.datasets import DatasetNotFound
@@ -156,11 +155,6 @@ def document(session: Session, dataset_id: str) -> DatasetAnswer:
         unused_columns=datasets.unused(item),
         runs=[User.model_validate(user) for user in users],
     )
-
-
-def inspected(inspection: Inspection) -> Check:
-    """What the check of a file has found."""
-    return Check.model_validate(inspection)
 
 
 def stored(dataset_id: str) -> Dataset:

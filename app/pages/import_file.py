@@ -10,11 +10,11 @@ from markupsafe import Markup
 
 from app.format.setting_text import in_words, listed
 from app.pages.common import form
-from app.pages.common.html import UNQUEUED, html, title, user_error_html
+from app.pages.common.html import UNQUEUED, html, title
 from app.pages.common.upload_box import deleted_afterwards, uploads_only
 from app.texts import _, gettext_noop
 from app.web.gradio_texts import made
-from app.web.templating import Macros, filled
+from app.web.templating import PARTS, Macros, filled
 from training.config.fields import settings
 from training.config.yaml_file import to_yaml
 from training.errors import UserError
@@ -91,7 +91,7 @@ def _answer(texts: Sequence[tuple[str, str]]) -> Markup:
         # Without a folder: a pasted text must not make the server read its own files.
         return _imported(together([import_text(_checked(name, text), None, name) for name, text in texts]))
     except UserError as error:
-        return user_error_html(error)
+        return PARTS.refusals(error.problems)
 
 
 def _checked(name: str, text: str) -> str:

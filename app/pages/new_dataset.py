@@ -8,7 +8,8 @@ import gradio as gr
 from app.access import dataset_imports
 from app.access.dataset_imports import ONE_SET, WAYS
 from app.pages.common import upload_box
-from app.pages.common.html import UNQUEUED, html, note_html, title
+from app.pages.common.html import UNQUEUED, html, title
+from app.web.templating import PARTS
 
 _SHOW_IMPORTS = "(begun) => { if (begun) window.location.assign('/datasets') }"
 
@@ -63,7 +64,7 @@ def _upload_tab() -> tuple[Any, Any]:
 def _folder_tab() -> tuple[Any, Any]:
     with gr.Tab("From this server"):
         reason = dataset_imports.folder_reason()
-        html(note_html(reason), visible=bool(reason))
+        html(PARTS.note(reason), visible=bool(reason))
         with gr.Row(visible=not reason):
             folder = gr.Dropdown(
                 [], multiselect=True, label="Files in the server's data folders", elem_id="folder", scale=4
@@ -75,7 +76,7 @@ def _folder_tab() -> tuple[Any, Any]:
 def _hub_tab() -> list[Any]:
     with gr.Tab("From the hub"):
         reason = dataset_imports.hub_reason()
-        html(note_html(reason), visible=bool(reason))
+        html(PARTS.note(reason), visible=bool(reason))
         with gr.Row(visible=not reason):
             name = gr.Textbox(label="Data set", placeholder="owner/name", elem_id="hub-name", scale=3)
             split = gr.Textbox("train", label="Split", scale=1)

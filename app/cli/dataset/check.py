@@ -106,7 +106,7 @@ def _document(options: Options, inspection: Inspection) -> dict[str, Any]:
     unknown: dict[str, Any] = dict.fromkeys(COUNTED) | {"tokens": dict.fromkeys(("median", "p95", "max", "total"))}
     return {
         "file": options.file.name,
-        **dataset.inspected(inspection).model_dump(mode="json"),
+        **dataset.Check.model_validate(inspection).model_dump(mode="json"),
         **unknown,
         "longest_rows": None,
         "longest_lengths": None,

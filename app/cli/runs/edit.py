@@ -1,8 +1,7 @@
 """`lathe edit` and `lathe delete`: what users say about runs, and their removal."""
 
 import json
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 import click
 
@@ -76,37 +75,19 @@ def _ask(run_ids: tuple[str, ...]) -> None:
 
 
 def _each(run_ids: tuple[str, ...], change: Callable[[str], object], done: str, *, as_json: bool) -> int:
-    """Changes the runs and prints the outcome; the exit code is 1 if one of them was refused."""
-    outcome = _outcome(run_ids, change)
-    if as_json:
-        click.echo(json.dumps(outcome.document()))
-    else:
-        click.echo(f"{plural(len(outcome.done), 'run', 'runs')} {done}.")
-        for run_id, reason in outcome.refused.items():
-            click.echo(f"{run_id}: {reason}", err=True)
-    return 1 if outcome.refused else 0
-
-
-@dataclass
-class Outcome:
-    """The runs that were changed, and the refusals by run."""
-
-    done: list[str] = field(default_factory=list)
-    refused: dict[str, str] = field(default_factory=dict)
-
-    def document(self) -> dict[str, object]:
-        """The outcome as `--json` prints it."""
-        return {"done": self.done, "refused": self.refused}
-
-
-def _outcome(run_ids: Iterable[str], change: Callable[[str], object]) -> Outcome:
-    """Makes the change to each run; a refusal does not keep the others from being changed."""
-    outcome = Outcome()
+    """Changes each run and prints the outcome; a refusal keeps no other run from being changed. Returns the exit code."""
+    changed: list[str] = []
+    refused: dict[str, str] = {}
     for run_id in dict.fromkeys(run_ids):
         try:
             change(run_id)
+            changed.append(run_id)
         except UserError as error:
-            outcome.refused[run_id] = f"{error.message} {error.fix}".strip()
-        else:
-            outcome.done.append(run_id)
-    return outcome
+            refused[run_id] = f"{error.message} {error.fix}".strip()
+    if as_json:
+        click.echo(json.dumps({"done": changed, "refused": refused}))
+    else:
+        click.echo(f"{plural(len(changed), 'run', 'runs')} {done}.")
+        for run_id, reason in refused.items():
+            click.echo(f"{run_id}: {reason}", err=True)
+    return int(bool(refused))

@@ -1,7 +1,7 @@
 """Building blocks of the pages that are filled in. Text from people and files is escaped, by templates and by Markup.format."""
 
 from datetime import UTC, datetime
-from typing import Any, Literal, TypedDict
+from typing import Literal, TypedDict
 
 import gradio as gr
 from markupsafe import Markup, escape
@@ -49,11 +49,6 @@ def card_title(name: str) -> HTML:
     return html(Markup("<header><h2>{}</h2></header>").format(name))
 
 
-def user_error_html(error: UserError) -> Markup:
-    """Every problem of an error, with its field, value and fix."""
-    return PARTS.refusals(error.problems)
-
-
 def ago(epoch: float | None) -> Markup:
     """A time as "3 min ago", which the browser updates; the tooltip is the full date."""
     if epoch is None:
@@ -66,22 +61,7 @@ def ago(epoch: float | None) -> Markup:
 
 def problem_html(error: Exception) -> Markup:
     """A user error, or that the database is unreachable."""
-    return user_error_html(error) if isinstance(error, UserError) else database_unreachable()
-
-
-def note_html(text: Any) -> Markup:
-    """A sentence below or above what it is about."""
-    return PARTS.note(text)
-
-
-def looking_html(text: Any) -> Markup:
-    """What is done at the moment, until its result takes its place."""
-    return PARTS.note(text, "looking")
-
-
-def alert_html(heading: str, text: str, fix: str = "") -> Markup:
-    """A problem, with its cure."""
-    return PARTS.alert(heading, text, fix)
+    return PARTS.refusals(error.problems) if isinstance(error, UserError) else database_unreachable()
 
 
 def banner_html(sentence: str, run: Run) -> Markup:
@@ -92,4 +72,4 @@ def banner_html(sentence: str, run: Run) -> Markup:
 
 def database_unreachable() -> Markup:
     """The alert in the place of what cannot be read; a page with a timer retries."""
-    return alert_html(_("The database is unreachable."), _("No data is lost. Try again in a moment."))
+    return PARTS.alert(_("The database is unreachable."), _("No data is lost. Try again in a moment."))

@@ -11,7 +11,6 @@ from app.access import callers
 from app.access.dataset_imports import samples
 from app.format import numbers
 from app.format.dataset_text import problems_of
-from app.pages.common.html import alert_html, note_html
 from app.pages.new_run import data_cost, data_mix
 from app.texts import _
 from app.web.templating import PARTS, filled
@@ -89,7 +88,7 @@ def describe(
         is_sample = value in map(str, samples())
         source = _("Sample data that comes with Lathe.") if is_sample else _("File on the server.")
         checked = _("Lathe checks it here up to 20 MiB, and a larger one when you press Start.")
-        return note_html(f"{source} {checked}"), False
+        return PARTS.note(f"{source} {checked}"), False
     named = [(str(entry.get("path")), str(entry.get("columns") or columns)) for entry in found or [{"path": value}]]
     items = [(stored[path], mapping) for path, mapping in named if path in stored]
     costs = [data_cost.cost(item, model, max_length, mapping, task, prompts=bool(prompts)) for item, mapping in items]
@@ -118,7 +117,7 @@ def error_html(error: DataError, name: str) -> Markup:
     named = ((_("row"), error.line), (_("field"), error.field))
     place = ", ".join(f"{noun} {value}" for noun, value in named if value)
     message = f"({place}) {error.message}" if place else error.message
-    return alert_html(name, message, error.fix) + PARTS.issues(problems_of(error)[1:])
+    return PARTS.alert(name, message, error.fix) + PARTS.issues(problems_of(error)[1:])
 
 
 def _stored() -> dict[str, Dataset]:

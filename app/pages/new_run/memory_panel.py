@@ -11,11 +11,12 @@ from markupsafe import Markup
 from app.access import callers
 from app.pages.common import form
 from app.pages.common.cache import TimedCache
-from app.pages.common.html import HTML, UNQUEUED, alert_html, card_title, html, looking_html, note_html
+from app.pages.common.html import HTML, UNQUEUED, card_title, html
 from app.pages.new_run import review
 from app.pages.new_run.memory_html import CARD, forecast_html, most_html, simulation_html
 from app.texts import _
 from app.web.gradio_texts import made
+from app.web.templating import PARTS
 from training.config.applies import Values
 from training.config.choices import Task
 from training.config.run_config import RunConfig, on_gpus
@@ -126,7 +127,7 @@ def _settle(event: Any, panel: MemoryPanel, inputs: list[Any]) -> None:
 
 
 def _simulating() -> Markup:
-    return looking_html(_("Simulating a step. A large model takes up to a minute."))
+    return PARTS.note(_("Simulating a step. A large model takes up to a minute."), "looking")
 
 
 _by_name = partial(form.by_name, before=2)  # GPU and number of GPUs, as in `_fields`
@@ -196,10 +197,10 @@ class Question:
 def _question(values: Values, card: str, count: str) -> Question | Markup:
     """The run to forecast, or what the form still needs."""
     if not values.get("model"):
-        return note_html(_("Choose a model to see the memory forecast."))
+        return PARTS.note(_("Choose a model to see the memory forecast."))
     typed = form.check_without_data(values)
     if isinstance(typed, list):
-        return note_html(_("Fix the problems above to see the memory forecast."))
+        return PARTS.note(_("Fix the problems above to see the memory forecast."))
     settled = callers.settled(on_gpus(typed, int(count or 0)))
     gpu = of_machine(review.machine()) if card == HERE else CARDS[card]
     host_bytes = forecasting.host_memory() if card == HERE else None
@@ -243,7 +244,11 @@ def _unknown_shape(error: ModelError, revision: str | None) -> Markup:
 def _asked(event: gr.EventData) -> list[Any]:
     """The model whose config.json a button asks for, and a note while it is fetched."""
     asked = event._data if isinstance(event._data, dict) else {}
-    return [looking_html(_("Fetching config.json from the hub.")), asked] if asked.get("fetch") else [gr.skip(), {}]
+    return (
+        [PARTS.note(_("Fetching config.json from the hub."), "looking"), asked]
+        if asked.get("fetch")
+        else [gr.skip(), {}]
+    )
 
 
 def _fetch(asked: dict[str, Any]) -> Markup | None:
@@ -251,7 +256,7 @@ def _fetch(asked: dict[str, Any]) -> Markup | None:
     try:
         shapes.fetch(str(asked["fetch"]), str(asked.get("revision") or "") or None)
     except ModelError as error:
-        return alert_html(str(error.problem.value), error.message, error.fix)
+        return PARTS.alert(str(error.problem.value), error.message, error.fix)
     _shapes.clear()
     return None
 

@@ -12,10 +12,10 @@ from app.format.setting_text import label, value_in_words
 from app.pages.common import form
 from app.pages.common.cache import TimedCache
 from app.pages.common.form import local_model
-from app.pages.common.html import HTML, UNQUEUED, alert_html, html
+from app.pages.common.html import HTML, UNQUEUED, html
 from app.texts import _, gettext_noop
 from app.web.gradio_texts import made
-from app.web.templating import Macros
+from app.web.templating import PARTS, Macros
 from training.config.applies import Values
 from training.config.choices import Group
 from training.config.fields import ConfigError, settings
@@ -89,4 +89,4 @@ def _key(config: RunConfig) -> str:
 
 
 def _problem(problem: Problem) -> Markup:
-    return alert_html(label(problem.field), problem.message, problem.fix)
+    return PARTS.alert(label(problem.field), problem.message, problem.fix)

@@ -8,9 +8,9 @@ from app.access import users
 from app.format.setting_text import label
 from app.pages.common import form
 from app.pages.common.form import Draft
-from app.pages.common.html import alert_html, banner_html, database_unreachable
+from app.pages.common.html import banner_html, database_unreachable
 from app.texts import _
-from app.web.templating import filled
+from app.web.templating import PARTS, filled
 from worker.store import database, runs
 from worker.store.database import UNREACHABLE
 from worker.store.runs import RunNotFound
@@ -40,7 +40,7 @@ def draft_or_clone(draft: Draft, clone: str) -> tuple[Draft, Markup | str]:
     except UNREACHABLE:
         return draft, database_unreachable()
     except RunNotFound as error:
-        return draft, alert_html(_("Could not clone the run."), str(error))
+        return draft, PARTS.alert(_("Could not clone the run."), str(error))
     banner = banner_html(_("Cloned from {run}. Edit any setting, then press Start."), run)
     return (draft if draft.parent == run.id else Draft(form.from_config(run.config), run.id)), banner
 

@@ -10,9 +10,9 @@ from app.access import callers
 from app.documents.results import evaluations as documents
 from app.format import reward_text as words
 from app.pages.common import form
-from app.pages.common.html import HTML, UNQUEUED, html, looking_html, note_html, problem_html
+from app.pages.common.html import HTML, UNQUEUED, html, problem_html
 from app.texts import _
-from app.web.templating import filled
+from app.web.templating import PARTS, filled
 from training.config.applies import Values
 from training.errors import UserError
 from worker.evaluations.reward_trial import try_run
@@ -41,7 +41,7 @@ def build() -> RewardsPanel:
 def wire(panel: RewardsPanel, inputs: list[Any]) -> None:
     """Scores rows when the button is pressed."""
     scoring = panel.ask.click(
-        lambda: looking_html(_("Scoring the expected answers of the first rows. A reward may take up to 60 s.")),
+        lambda: PARTS.note(_("Scoring the expected answers of the first rows. A reward may take up to 60 s."), "looking"),
         None, panel.answer, **UNQUEUED,
     )  # fmt: skip
     scoring.then(form.by_name(rewards_html), inputs, panel.answer, **UNQUEUED)
@@ -50,10 +50,10 @@ def wire(panel: RewardsPanel, inputs: list[Any]) -> None:
 def rewards_html(values: Values) -> Markup:
     """What the rewards of the form's run give for the first rows, or why they cannot be tried."""
     if not values.get("data"):
-        return note_html(_("Choose a data set to try the rewards on its rows."))
+        return PARTS.note(_("Choose a data set to try the rewards on its rows."))
     config = form.check({**values, "model": values.get("model") or "none"})
     if isinstance(config, list):
-        return note_html(_("Fix the problems above to try the rewards."))
+        return PARTS.note(_("Fix the problems above to try the rewards."))
     try:
         trial = documents.trial(try_run(config, ROWS, callers.current().allowed)).model_dump()
     except (UserError, *UNREACHABLE) as error:

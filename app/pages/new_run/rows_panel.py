@@ -10,9 +10,9 @@ from app.access import callers
 from app.format.rows import heading
 from app.format.setting_text import label
 from app.pages.common import form
-from app.pages.common.html import HTML, UNQUEUED, card_title, html, looking_html, note_html
+from app.pages.common.html import HTML, UNQUEUED, card_title, html
 from app.texts import _
-from app.web.templating import filled
+from app.web.templating import PARTS, filled
 from training.config.applies import Values
 from training.config.fields import ConfigError
 from worker.runs.rows_check import check_rows
@@ -34,29 +34,32 @@ def build() -> RowsPanel:
     with gr.Column(elem_classes="card rows-card"):
         card_title("Rendered rows")
         show = gr.Button("Show rendered rows", size="sm", elem_id="render-rows")
-        rows = html(note_html(_ABOUT), script="lathe.sendClicks(element, trigger)", classes="rendered")
+        rows = html(PARTS.note(_ABOUT), script="lathe.sendClicks(element, trigger)", classes="rendered")
     return RowsPanel(show, rows)
 
 
 def wire(panel: RowsPanel, inputs: list[Any]) -> None:
     """Renders the rows of the form's run when the button is pressed."""
     panel.show.click(
-        lambda: looking_html(_("Rendering the first rows. This takes a few seconds.")), None, panel.rows, **UNQUEUED
+        lambda: PARTS.note(_("Rendering the first rows. This takes a few seconds."), "looking"),
+        None,
+        panel.rows,
+        **UNQUEUED,
     ).then(form.by_name(rows_html), inputs, panel.rows, **UNQUEUED)
 
 
 def rows_html(values: Values) -> Markup:
     """The rendered rows and faults of the form's run, or what it still needs."""
     if not values.get("model") or not values.get("data"):
-        return note_html(_("Choose a model and a data set to see rendered rows."))
+        return PARTS.note(_("Choose a model and a data set to see rendered rows."))
     config = form.check(values)
     if isinstance(config, list):
-        return note_html(_("Fix the problems above to see rendered rows."))
+        return PARTS.note(_("Fix the problems above to see rendered rows."))
     checked, problems = [], []
     try:
         checked = check_rows(config, callers.current().allowed)
     except ConfigError as error:
         problems = error.problems
     except UNREACHABLE:
-        return note_html(_("The database is unreachable. Try again."))
+        return PARTS.note(_("The database is unreachable. Try again."))
     return filled("new_run/rows.html", sets=checked, problems=problems, heading=heading, label=label)

@@ -95,7 +95,7 @@ async def check_dataset(request: Request, name: Name = None, columns: Columns = 
     """Checks a file: its format, rows and problems. Stores nothing."""
     async with received(request, name) as files:
         inspection = await run_in_threadpool(check_file, files.paths[0], name or files.names[0], columns)
-    return documents.inspected(inspection)
+    return documents.Check.model_validate(inspection)
 
 
 @router.get("/files")
