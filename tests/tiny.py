@@ -1,6 +1,7 @@
 """Makes a causal language model that trains in seconds."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 TEMPLATE = (
@@ -40,6 +41,19 @@ def make_model(folder: Path, *, template: bool = True, hidden_size: int = 64, la
     )
     LlamaForCausalLM(config).save_pretrained(folder)
     fast.save_pretrained(folder)
+    return folder
+
+
+def make_reward_model(folder: Path, labels: int = 1, *, make: Callable[[Path], object] = make_model) -> Path:
+    """A random model of so many scores, with the tokenizer of the one that `make` makes."""
+    import torch
+    from transformers import AutoModelForSequenceClassification
+
+    make(folder)
+    torch.manual_seed(1)
+    model = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=labels)
+    model.score.weight.data.normal_(std=0.1)
+    model.save_pretrained(folder)
     return folder
 
 

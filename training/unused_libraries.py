@@ -11,6 +11,8 @@ from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.model_info.config_json import read_config
 from training.model_info.folder import adapter_base
+from training.scoring.reward_model import RewardModel
+from training.scoring.rewards import reward_models
 
 LIBRARIES = ("bitsandbytes", "torchao")
 
@@ -26,13 +28,18 @@ def leave_out(*configs: RunConfig) -> None:
 
 def may_quantize(config: RunConfig) -> bool:
     """True if the run quantizes weights or optimizer states, or the model may be quantized already."""
-    formats = {config.quantized, config.teacher_quantization}
+    formats = {config.quantized, config.teacher_quantization, *(model.quantization for model in _scored_by(config))}
     if formats != {Quantization.NONE} or config.lora_init is LoraInit.LOFTQ:
         return True
     if not config.optimizer.is_built_in:
         return True
-    models = [config.model, *([adapter_base(Path(config.teacher)) or config.teacher] if config.teacher else [])]
+    others = [*([config.teacher] if config.teacher else []), *(model.name for model in _scored_by(config))]
+    models = [config.model, *(adapter_base(Path(name)) or name for name in others)]
     try:
         return any("quantization_config" in read_config(model) for model in models)
     except UserError:  # on the hub
         return True
+
+
+def _scored_by(config: RunConfig) -> list[RewardModel]:
+    return reward_models(config.rewards) if config.task.rewards_samples else []

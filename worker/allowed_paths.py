@@ -11,6 +11,7 @@ from typing import Any
 from training.config.run_config import RunConfig
 from training.config.sharding import own_deepspeed
 from training.errors import Problem
+from training.scoring.rewards import reward_models
 from worker.settings import ROOT, get_settings
 
 HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
@@ -54,10 +55,12 @@ class AllowedPaths:
         model, pushed = self.model(config.model), config.push_to_hub
         adapter = self._adapter(config.init_adapter) if config.init_adapter else None
         teacher = self.model(config.teacher, "teacher") if config.teacher else None
+        scored_by = reward_models(config.rewards) if config.task.rewards_samples else []
         written = [] if self.models is None else list(_written(config))
         push = [Problem("push_to_hub", pushed, _WHO, _OWN_FIX)] if pushed and not self.pushes else []
         code = [] if self.data is None or not config.reward_code else [Problem("reward_code", None, _CODE, _CODE_FIX)]
-        return [*(problem for problem in (model, adapter, teacher) if problem), *written, *push, *code]
+        models = (model, adapter, teacher, *(self.model(one.name, "rewards") for one in scored_by))
+        return [*(problem for problem in models if problem), *written, *push, *code]
 
     def _adapter(self, value: str) -> Problem | None:
         path = find_path(value)

@@ -46,7 +46,7 @@ def lines(group: dict[str, Any], rewards: list[str]) -> list[str]:
     head = [*rewards, *(("TOTAL", "ADVANTAGE") if compared else ()), "TOKENS", "SAMPLE"]
     return [
         f"Step {group['step']:,}, row {group['row']:,}{file}: {_short(group['prompt'])}",
-        f"Expected: {_short(group['expected'])}",
+        *([f"Expected: {_short(group['expected'])}"] if group["expected"] else []),
         numbers.table([head, *rows], right=frozenset(range(len(head) - 1))),
     ]
 

@@ -158,7 +158,9 @@ def _first_rows(run: Run, item: Dataset) -> Iterator[Suggestion]:
         except (DataError, KeyError):
             continue
         last = next((n for n, one in enumerate(example.messages or []) if one["role"] == "assistant"), None)
-        if example.messages is None:
+        if example.messages and not example.answered and not example.tools:
+            yield _suggestion(example.messages, "", "", f"row {number}")
+        elif example.messages is None:
             if example.prompt:
                 yield _suggestion(None, example.prompt, example.answer, f"row {number}")
         elif last and not example.tools:

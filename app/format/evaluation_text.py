@@ -10,7 +10,8 @@ from training.units import NONE
 LABELS = {
     "exact_match": gettext_noop("Exact match"), "accuracy": gettext_noop("Accuracy"), "f1": gettext_noop("Token F1"),
     "rouge1": "ROUGE-1", "rouge2": "ROUGE-2",
-    "rougeL": "ROUGE-L", "judge": gettext_noop("Judge"), "contains": gettext_noop("Contains the expected text"),
+    "rougeL": "ROUGE-L", "judge": gettext_noop("Judge"), "model": gettext_noop("Reward model"),
+    "contains": gettext_noop("Contains the expected text"),
     "number_equal": gettext_noop("Last number equal"), "json_valid": gettext_noop("Valid JSON"),
     "json_fields": gettext_noop("JSON fields equal"), "regex": gettext_noop("Pattern matches"),
     "length": gettext_noop("Length"), "boxed": gettext_noop("Boxed answer equal"),

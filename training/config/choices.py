@@ -32,7 +32,7 @@ class Task(StrEnum):
 
     @property
     def has_reference(self) -> bool:
-        """True if its loss compares the model with a reference model: with an adapter, the model without it."""
+        """True if its loss always compares the model with a reference model (see RunConfig.has_reference)."""
         return self in (Task.DPO, Task.KTO)
 
     @property

@@ -250,7 +250,7 @@ class RunConfig(BaseModel):
     scale_rewards: ScaleRewards = setting(ScaleRewards.GROUP, "grpo: divide the deviation of a reward from its group's mean by the standard deviation of the group, or of the batch, or not at all.", Group.OPTIMIZATION, advanced=True)
     clip_low: float = setting(0.2, "grpo: how far below 1 the ratio of new to old probability of a token may push the loss.", Group.OPTIMIZATION, advanced=True, ge=0, lt=1)
     clip_high: float = setting(0.28, "grpo: how far above 1. cispo: the largest ratio itself, such as 5.", Group.OPTIMIZATION, advanced=True, ge=0, le=100)
-    kl_coefficient: float = setting(0.0, "grpo: weight of the KL divergence from the model before training. 0: none, and no reference model in memory.", Group.OPTIMIZATION, label="KL coefficient", advanced=True, ge=0, le=10)
+    kl_coefficient: float = setting(0.0, "grpo: weight of the KL divergence from the model before training. 0: none. With method full a frozen copy of that model is in memory.", Group.OPTIMIZATION, label="KL coefficient", advanced=True, ge=0, le=10)
     jsd_coefficient: float = setting(1.0, "distill: the loss, a divergence of teacher and model. 1: reverse KL, the model avoids what the teacher finds improbable. 0: forward KL, it covers all that the teacher finds probable. Between: generalized Jensen-Shannon divergence.", Group.OPTIMIZATION, label="JSD coefficient", advanced=True, ge=0, le=1)
 
     logging_steps: Amount = setting(1, "Interval between logged metrics: steps, or a share of the run below 1.", Group.REPORTING, gt=0)
@@ -293,6 +293,16 @@ class RunConfig(BaseModel):
     def samples_per_prompt(self) -> int:
         """Answers that the model samples to each prompt, in tasks that train on them."""
         return self.num_generations if self.task.rewards_samples else 1
+
+    @property
+    def has_reference(self) -> bool:
+        """True if its loss compares the model with a reference: with an adapter, the model without it."""
+        return self.task.has_reference or (self.task.rewards_samples and self.kl_coefficient > 0)
+
+    @property
+    def loads_reference(self) -> bool:
+        """True if this reference is a second model in memory: the one before training."""
+        return self.has_reference and not self.method.adapts
 
     @property
     def iterations(self) -> int:

@@ -33,7 +33,8 @@ class Example:
 
     `tools` are the tools of the conversation. `rejected` is the rejected answer of a preference pair, as text or as messages
     after the common prompt; the last `answer_turns` messages are then the chosen answer. `label` is True for a good unpaired
-    answer, False for a bad one. `weight` is the loss weight of the row.
+    answer, False for a bad one. `weight` is the loss weight of the row. `answered` is False for a prompt alone: its messages end
+    with a question.
     """
 
     messages: list[Message] | None = None
@@ -44,6 +45,14 @@ class Example:
     answer_turns: int = 1
     label: bool | None = None
     weight: float = 1.0
+    answered: bool = True
+
+
+def asked(example: Example) -> list[Message]:
+    """The messages before the answer of a chat: before the last message of the assistant, or all of a prompt alone."""
+    messages = example.messages or []
+    answers = (place for place, turn in enumerate(messages) if turn["role"] == "assistant" and example.answered)
+    return messages[: max(answers, default=len(messages))]
 
 
 class EmptyRow(DataError):  # noqa: N818

@@ -130,11 +130,12 @@ def _parts(example: Example) -> list[tuple[str, str, bool]]:
     """The parts of an example in order, as (label, text, has loss)."""
     if example.messages is not None:
         listed = [
-            (str(message["role"]), _content(message), message["role"] == "assistant") for message in example.messages
+            (str(message["role"]), _content(message), example.answered and message["role"] == "assistant")
+            for message in example.messages
         ]
     else:
         listed = [("prompt", example.prompt, False)] if example.prompt else []
-        listed += [("answer" if example.prompt else "text", example.answer, True)]
+        listed += [("answer" if example.prompt else "text", example.answer, True)] if example.answered else []
     listed += [("tools", json.dumps(example.tools, ensure_ascii=False), False)] if example.tools else []
     if example.rejected is not None:
         rejected = example.rejected

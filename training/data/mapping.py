@@ -22,6 +22,8 @@ _PLANS = {  # required roles: (optional roles, row format)
     ("source", "target"): ((), "source/target"),
     ("text", "label"): ((), "text/label"),
     ("text",): ((), "text"),
+    ("prompt",): (("system", "tools"), "prompt"),
+    ("instruction",): (("input", "system", "history"), "prompt"),
 }
 _ENTRY = re.compile(r'\s*([^=,]*?)\s*=\s*("[^"]*"|[^,]*?)\s*(?:,|$)')
 _FIX = "Write role=column pairs separated by commas, such as prompt=question, completion=answers.0.text."

@@ -5,19 +5,21 @@ from typing import Any
 
 from training.data.conversations import CONVERSATION_COLUMNS, from_json, is_exchange, root_of
 from training.data.example import Row, kind_of, refuse_media_columns
-from training.data.suggested_mapping import pair_beside_text
+from training.data.suggested_mapping import may_pair, pair_beside_text
 from training.data.to_examples import is_answer_pair
 from training.data.usual_columns import usual_columns
 from training.errors import DataError
 
-UNKNOWN = "unknown"
+UNKNOWN, PROMPTS = "unknown", "prompt"
 _WRAPPERS = ("data", "rows", "train", "examples", "items")
 _NAMED = 8
 MAPPED = "mapped"
 UNKNOWN_FIX = (
     "Name the columns after a known format (instruction and output, messages, prompt and completion, chosen and rejected, "
-    "source and target, or text), or set a column mapping."
+    "source and target, prompt, or text), or set a column mapping."
 )
+NO_EXPECTED = "compares with the expected answer, and the rows are prompts without one."
+ANSWERS_FIX = "Or say which column has the answers: columns prompt=prompt, completion=COLUMN."
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ def find_format(row: Row) -> DetectedFormat:
         DataError: it is not a row but contains the list of rows.
     """
     detected = _preference(row) or _conversation(row) or (_TREE if root_of(row) else _columns(row)) or _usual(row)
+    detected = detected or (_ALONE if _is_prompt_alone(row) else None)
     if detected is None:
         raise _unknown(row)
     if detected is _TEXT:
@@ -101,6 +104,7 @@ _INSTRUCTION = DetectedFormat(_PAIR, _every("instruction, chosen and rejected"))
 _TWO_OUTPUTS = DetectedFormat(_PAIR, _every("instruction and output", ", the chosen and the rejected answer"))
 _LABELED = DetectedFormat("unpaired preference", _every("prompt, completion and label", " (true or false)"))
 _TEXT = DetectedFormat("text", "every row has the column text")
+_ALONE = DetectedFormat(PROMPTS, "every row has the column prompt, and no answer")
 _TREE = DetectedFormat("message tree", _every("role, text and replies", ", a tree of messages"))
 _FLAT = (
     (frozenset({"prompt", "completion"}), DetectedFormat("prompt/completion", _every("prompt and completion"))),
@@ -168,6 +172,16 @@ def _usual(row: Row) -> DetectedFormat | None:
         return None
     roles = listed([f"{path} as {role}" for role, path in found[1].items()])
     return DetectedFormat(found[0], f"every row has the columns {roles}")
+
+
+def _is_prompt_alone(row: Row) -> bool:
+    """True for a prompt without a column that may be its answer: with one, a person says which is."""
+    turns = from_json(row.get("prompt"))
+    if isinstance(turns, list):
+        is_prompt = bool(turns) and all(isinstance(turn, dict) and "role" in turn for turn in turns)
+    else:
+        is_prompt = isinstance(row.get("prompt"), str)
+    return is_prompt and not {"chosen", "rejected"} & row.keys() and not may_pair(frozenset(row))
 
 
 def _is_flat(value: Any, names: frozenset[str]) -> bool:

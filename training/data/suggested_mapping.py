@@ -46,14 +46,14 @@ def suggest(rows: Sequence[Row]) -> str | None:
 
 def pair_beside_text(row: Row) -> str | None:
     """The mapping of a row with a column `text` in which other columns, or it and another one, form a pair; None if none do."""
-    if len(row) == 1 or not _may_pair(frozenset(row)):
+    if len(row) == 1 or not may_pair(frozenset(row)):
         return None
     mapping = suggest([row])
     return mapping if mapping and not mapping.startswith(("text=", "messages=")) else None
 
 
 @lru_cache(maxsize=1024)
-def _may_pair(names: frozenset[str]) -> bool:
+def may_pair(names: frozenset[str]) -> bool:
     """True if the columns include the names of a common pair."""
     lowered = {name.lower() for name in names}
     pairs = [(asked, answered.partition(".")[0]) for asked in _ASKED for answered in _ANSWERED]

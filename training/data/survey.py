@@ -9,7 +9,7 @@ from typing import Any
 from training.data.conversations import best_path, root_of
 from training.data.example import ONE_CLASS, ONE_CLASS_FIX, EmptyRow, Row, kind_of
 from training.data.mapping import format_of, in_file, parse_mapping, through, write_mapping
-from training.data.row_formats import MAPPED, UNKNOWN, UnknownFormat, find_format, listed, named
+from training.data.row_formats import MAPPED, PROMPTS, UNKNOWN, UnknownFormat, find_format, listed, named
 from training.data.suggested_mapping import suggest
 from training.data.to_examples import to_example
 from training.data.usual_columns import unused_columns, vanished_texts
@@ -136,6 +136,10 @@ class Survey:
         except UnknownFormat:
             self._check_unknown(row)
             raise
+        if self.counts and (detected.format == PROMPTS) != (self.format == PROMPTS):
+            to_example(row, self.format)  # names the column that the row lacks
+            message = "has an answer, and the rows before are prompts without one."
+            raise DataError(message, "Give every row an answer, or no row.", field="prompt")
         self._reasons.setdefault(detected.format, detected.reason)
         return detected.format
 

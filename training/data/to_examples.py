@@ -70,6 +70,23 @@ def _prompt_completion(row: Row) -> Example:
     return Example(prompt=prompt_text, answer=answer_text)
 
 
+def _prompt(row: Row) -> Example:
+    """A prompt without an answer: a text, or messages that end with a question; or an instruction."""
+    if "prompt" not in row and "instruction" in row:
+        return Example(messages=_asked(row), answered=False)
+    if not isinstance(from_json(row.get("prompt")), list):
+        asked = filled(row, "prompt")
+        if not row.get("system"):
+            return Example(prompt=asked, answered=False)
+        messages = _turn("user", asked)
+    elif (messages := turns(row, "prompt")) and messages[-1]["role"] not in ("user", "tool"):
+        fix = "Let it end with a message of the user, and put the answer into the column completion."
+        raise DataError(f"ends with a message of the role {messages[-1]['role']}.", fix, field="prompt")
+    if not messages:
+        raise EmptyRow("is empty: nothing to answer.", "Fill it in, or delete the row.", field="prompt")
+    return Example(messages=_system(row, messages) + messages, tools=tools(row), answered=False)
+
+
 def _alpaca(row: Row) -> Example:
     return Example(messages=[*_asked(row), *_turn("assistant", filled(row, "output"))])
 
@@ -255,6 +272,7 @@ _READERS: dict[str, Callable[[Row], Example]] = {
     "sharegpt": _messages,
     "messages": _messages,
     "prompt/completion": _prompt_completion,
+    "prompt": _prompt,
     "preference": _preference,
     "unpaired preference": _unpaired,
     "message tree": _tree,

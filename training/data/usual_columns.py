@@ -39,6 +39,7 @@ _READ: dict[str, tuple[str, ...]] = {
     "sharegpt": _CHAT,
     "messages": _CHAT,
     "prompt/completion": _PAIR,
+    "prompt": ("prompt", "instruction", "input", "history", "system", *_TOOLS),
     "preference": ("chosen", "rejected", "prompt", *CONVERSATION_COLUMNS, *_ALPACA, *_TOOLS),
     "unpaired preference": ("label", *_CHAT, *_PAIR),
     "message tree": ("prompt", "text", "role", "replies"),

@@ -239,8 +239,7 @@ def _loading(config: RunConfig, shape: ModelShape, loaded: int) -> float:
     ranks, whole = config.processes_per_machine, float(loaded * shape.parameters)
     reads_tensors = config.quantized is not Quantization.NONE or config.strategy is Strategy.ZERO3
     copies = 0 if reads_tensors or loads_on_devices(config) else 1 if loads_on_one_rank(config) else ranks
-    compares = config.task.has_reference and not config.method.adapts and not reads_tensors
-    return whole * (copies + (ranks if compares else 0))
+    return whole * (copies + (ranks if config.loads_reference and not reads_tensors else 0))
 
 
 def _saving(config: RunConfig, shape: ModelShape, sizes: Sizes) -> float:

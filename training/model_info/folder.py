@@ -163,6 +163,15 @@ def has_tokenizer(folder: Path) -> bool:
     return any((folder / name).is_file() for name in _TOKENIZER_FILES)
 
 
+def tensor_shapes(folder: Path) -> dict[str, list[int]]:
+    """The shapes of the tensors in the safetensors files of a folder, by name.
+
+    Raises:
+        OSError, ValueError, KeyError, struct.error: as `count_parameters`.
+    """
+    return {name: entry["shape"] for file in folder.glob("*.safetensors") for name, entry in _header(file).items()}
+
+
 def count_parameters(file: Path) -> int:
     """The number of elements in a safetensors file, from its header (8 bytes of length, then JSON).
 

@@ -90,7 +90,8 @@ class ModelShape:
 
     `dropout` is the largest rate; without `attends_with_dropout`, attention has none.
 
-    `teacher` is that of the model from which it learns, if there is one and it is known.
+    `teacher` is that of the model from which it learns, `reward_models` are those that score its samples, each with the format
+    of its weights, as far as there are any and they are known.
 
     `counted_by` is "formula" or "class". `unknown` names what the formulas do not know of the layers; empty if they know all.
     """
@@ -118,6 +119,7 @@ class ModelShape:
     counted_by: str = "formula"
     unknown: str = ""
     teacher: "ModelShape | None" = None
+    reward_models: "tuple[tuple[ModelShape, str], ...]" = ()
 
     @property
     def stacks(self) -> tuple[Stack, ...]:

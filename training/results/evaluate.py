@@ -7,7 +7,7 @@ each row with its built-in scores. With tasks of lm-eval it writes their results
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from training.data.example import Example
 from training.data.rows import DataFile, read_files
 from training.errors import DataError, UserError
 from training.models.loading import DTYPES, check_files_finite, check_finite, load_model, load_tokenizer, model_class
+from training.models.reward_model import load_scorers, scores_of
 from training.ranks.distributed import compute_device, local_machine
 from training.ranks.stopping import die_with_parent
 from training.redaction import redact_output
@@ -52,6 +53,7 @@ from training.vllm.server import command
 ERROR_FILE = "error.json"
 PACKAGE = "lm_eval"
 _ALL_ROWS = 2**31
+_SCORED_ROWS = 16  # at once, by a reward model
 _OTHER_BASE = (LoraInit.PISSA, LoraInit.OLORA, LoraInit.LOFTQ)
 _NO_WEIGHTS = "Evaluate the result, or a checkpoint of a run on one device or with DDP."
 
@@ -79,7 +81,7 @@ def evaluate(run_dir: Path, folder: Path) -> None:
         model = load()
         progress("running lm-eval", 0, 0)
         results = run_tasks(model, tokenizer, request.lm_eval, request.rows)
-        (folder / SUMMARY_FILE).write_text(json.dumps({"lm_eval": results}), encoding="utf-8")
+        _summarize(folder, {"lm_eval": results})
         return
     prompts = prompted(config, request, tokenizer) if request.prompts else ask(config, request, tokenizer)
     if config.task is Task.CLASSIFICATION:
@@ -90,11 +92,12 @@ def evaluate(run_dir: Path, folder: Path) -> None:
             _answered_by_vllm(config, weights, prompts, tokenizer, longest, folder, progress) if command() else None
         )
         answers = by_vllm or answer_all(load(), prompts, tokenizer, longest, _counting(progress, len(prompts)))
+    scores = _scored_by_models(config, request, prompts, answers, device, folder, progress)
     with (folder / RECORDS_FILE).open("w", encoding="utf-8") as stream:
-        for question, answer in zip(prompts, answers, strict=True):
-            stream.write(
-                json.dumps(_record(question, answer, request.built_in), ensure_ascii=False, default=str) + "\n"
-            )
+        for index, (question, answer) in enumerate(zip(prompts, answers, strict=True)):
+            record = _record(question, answer, request.built_in)
+            record["scores"] |= {name: values[index] for name, values in scores.items()}
+            stream.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
 
 
 def check_installed(tasks: Sequence[str]) -> None:
@@ -196,12 +199,15 @@ def ask(config: RunConfig, request: EvaluationRequest, tokenizer: PreTrainedToke
     """
     files = [DataFile(Path(request.path), request.columns, request.name)]
     columns: dict[int, dict[str, Any]] = {}
+    scored: dict[int, Example] = {}
 
     def examples() -> Iterator[tuple[int, Example]]:
         for number, _, _, row, example in read_files(files):
             if example:
                 if request.own:
                     columns[number] = row
+                if request.reward_models:
+                    scored[number] = example
                 yield number, example
 
     # A class is predicted from the whole prompt, as an encoder-decoder reads it.
@@ -215,7 +221,12 @@ def ask(config: RunConfig, request: EvaluationRequest, tokenizer: PreTrainedToke
         fix = "Choose rows with a prompt and an answer, or give --columns."
         raise UserError("data", request.name, "has no rows with a prompt.", fix)
     return [
-        replace(question, expected=question.expected.strip(), columns=columns.get(question.row, {}))
+        replace(
+            question,
+            expected=question.expected.strip(),
+            columns=columns.get(question.row, {}),
+            example=scored.get(question.row),
+        )
         for question in found
     ]
 
@@ -259,9 +270,48 @@ def _answered_by_vllm(
         (found,) = vllm_answers(models, [name], prompts, tokenizer, longest, _counting(progress, len(prompts)))
     except NotLoaded as error:
         reason = str(error)
-    engine = {"name": "transformers" if reason else "vllm", "reason": reason}
-    (folder / SUMMARY_FILE).write_text(json.dumps({"engine": engine}), encoding="utf-8")
+    _summarize(folder, {"engine": {"name": "transformers" if reason else "vllm", "reason": reason}})
     return found
+
+
+def _scored_by_models(
+    config: RunConfig,
+    request: EvaluationRequest,
+    asked: Sequence[Question],
+    answers: Sequence[str],
+    device: torch.device,
+    folder: Path,
+    progress: Callable[[str, int, int], None],
+) -> dict[str, list[float | None]]:
+    """The scores of the answers by the reward models among the metrics. The summary says what went wrong with some of them.
+
+    Raises:
+        UserError: a model cannot be loaded, or scores no answer.
+    """
+    rewards = request.reward_models
+    examples = [question.example for question in asked if question.example]
+    if not rewards or not examples:
+        return {}
+    progress("scoring", 0, len(asked))
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # of the model that has answered
+    scorers = load_scorers(rewards, config, local_machine().precision_of(config.precision), device, _SCORED_ROWS)
+    found = scores_of(scorers, examples, answers)
+    troubles = {name: trouble for name, (_, trouble) in found.items() if trouble}
+    if name := next((name for name, trouble in troubles.items() if trouble.failed == len(answers)), None):
+        raise UserError(
+            "metrics", name, f"scores no answer: {troubles[name].sentence}.", "Choose another reward model."
+        )
+    if troubles:
+        _summarize(folder, {"troubles": {name: asdict(trouble) for name, trouble in troubles.items()}})
+    return {name: values for name, (values, _) in found.items()}
+
+
+def _summarize(folder: Path, values: dict[str, Any]) -> None:
+    """Adds to what the program says besides the answers."""
+    file = folder / SUMMARY_FILE
+    before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    file.write_text(json.dumps(before | values), encoding="utf-8")
 
 
 def _counting(progress: Callable[[str, int, int], None], total: int) -> Callable[[int], None]:

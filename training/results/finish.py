@@ -93,20 +93,21 @@ def answer_held_out(
     summary: dict[str, Any],
 ) -> None:
     """Answers `answer_rows` held-out rows and adds the scores to `summary`. Only rank 0 calls it."""
-    answered = 0
+    shown = 0
 
     def progress(done: int, total: int) -> None:
-        nonlocal answered
+        nonlocal shown
         if stop.requested:
             raise StopRequested
-        if done > answered:  # none are while vLLM loads
-            answered = done
+        if done > shown:  # none are while vLLM loads
+            shown = done
             report.progress(done, total)
 
     def warn(message: str) -> None:
         report.warn(message)
 
-    selected = questions(data.held_out_examples(), config, tokenizer, config.answer_rows) if config.answer_rows else []
+    answered = ((number, example) for number, example in data.held_out_examples() if example.answered)
+    selected = questions(answered, config, tokenizer, config.answer_rows) if config.answer_rows else []
     if selected:
         report.enter("answering")
         item = Compared(selected, config, result, tokenizer, DTYPES[precision])

@@ -199,7 +199,7 @@ def a_pattern_of_target_modules_must_be_valid(config: RunConfig, machine: Machin
 
 @rule
 def a_reference_model_needs_the_original_weights(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.task.has_reference and config.method.is_lora and config.lora_init.changes_weights:
+    if config.has_reference and config.method.is_lora and config.lora_init.changes_weights:
         yield Conflict(
             ("lora_init", "task"),
             f"{config.task} uses the model without its adapter as reference, and {config.lora_init} changes that model's weights.",

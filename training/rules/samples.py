@@ -71,33 +71,6 @@ def samples_need_whole_sequences(config: RunConfig, machine: Machine) -> Iterato
 
 
 @rule
-def the_kl_divergence_needs_an_adapter(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.task.rewards_samples and config.kl_coefficient and not config.method.adapts:
-        yield Conflict(
-            ("kl_coefficient", "method"),
-            "The KL divergence is from the model without its adapter, and method full has none.",
-            "Set kl_coefficient to 0, or method to lora.",
-            {"kl_coefficient": 0.0},
-        )
-
-
-@rule
-def the_kl_divergence_needs_the_original_weights(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if (
-        config.task.rewards_samples
-        and config.kl_coefficient
-        and config.method.is_lora
-        and config.lora_init.changes_weights
-    ):
-        yield Conflict(
-            ("lora_init", "kl_coefficient"),
-            f"The KL divergence is from the model without its adapter, and {config.lora_init} changes that model's weights.",
-            "Set lora_init to default, or kl_coefficient to 0.",
-            {"lora_init": "default"},
-        )
-
-
-@rule
 def the_clip_of_cispo_is_a_ratio(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
     if config.task.rewards_samples and config.policy_loss is PolicyLoss.CISPO and config.clip_high < 1:
         yield Conflict(

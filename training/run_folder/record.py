@@ -15,6 +15,7 @@ from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.files import sha256, write_whole
 from training.run_folder.paths import LINEAGE_FILE, RECORD_FILE, is_result
+from training.scoring.rewards import with_reward_models
 
 VERSION = 1
 _MOST_BYTES = 4 * 2**30  # of weights that are hashed whole; larger files count by size and header
@@ -158,7 +159,8 @@ def template_hash(folder: Path) -> str:
 
 
 def shared(config: RunConfig) -> RunConfig:
-    """The configuration with absolute paths shortened to their last part; a teacher that is the result of a run to its id."""
+    """The configuration with absolute paths shortened to their last part; a teacher or reward model that is the result of a run to
+    its id."""
     local = {
         name: written([replace(source, path=_last(source.path)) for source in found])
         for name in FIELDS
@@ -166,13 +168,20 @@ def shared(config: RunConfig) -> RunConfig:
     }
     if config.teacher:
         local["teacher"] = teacher_name(config.teacher)
+    local["rewards"] = with_reward_models(
+        config.rewards, lambda name: {"run" if _is_of_run(Path(name)) else "model": teacher_name(name)}
+    )
     return config.model_copy(update={"model": _last(config.model), **local})
 
 
 def teacher_name(teacher: str) -> str:
     """The name of a teacher without its folder's path; of the result of a run the run's id."""
     path = Path(teacher)
-    return path.parent.name if path.is_absolute() and is_result(path) else _last(teacher)
+    return path.parent.name if _is_of_run(path) else _last(teacher)
+
+
+def _is_of_run(path: Path) -> bool:
+    return path.is_absolute() and is_result(path)
 
 
 def _last(path: str) -> str:

@@ -12,8 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from training.scoring.rewards import Sample
 
-JUDGE = "judge"
-"""A reward that is not here but in judge.py."""
+JUDGE, MODEL = "judge", "model"
+"""Rewards that are not here but in judge.py and reward_model.py."""
+COMPARING = frozenset({"exact_match", "contains", "number_equal", "json_fields", "boxed", "tool_call"})
+"""Rewards that compare with the expected answer."""
+WITHOUT_EXPECTED = (
+    "json_valid, regex, length, language, a judge without {expected} in its prompt, a reward model or own functions"
+)
+"""Those that do not, in words."""
 PACKAGES = {"regex": ("re2", "google-re2"), "language": ("py3langid", "py3langid>=0.4")}
 """Module and package that a reward cannot do without."""
 

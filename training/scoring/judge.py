@@ -58,6 +58,11 @@ class Judge(BaseModel):
             raise ValueError(f"has no {{answer}}; its placeholders are {', '.join(_PLACEHOLDERS)}")
         return value
 
+    @property
+    def compares(self) -> bool:
+        """True if its prompt shows the expected answer."""
+        return "{expected}" in self.prompt
+
     def filled(self, prompt: str, answer: str, expected: str) -> str:
         """The prompt for an answer. Text in braces in the answer is not replaced."""
         values = {"{prompt}": prompt, "{answer}": answer, "{expected}": expected}

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from training.config.name_lists import METRICS
 from training.errors import UserError
-from training.scoring.built_in import JUDGE, REWARDS
+from training.scoring.built_in import JUDGE, MODEL, REWARDS
 from training.scoring.judge import Judge
 from training.scoring.rewards import Reward, reward_of
 
@@ -99,9 +99,14 @@ class EvaluationRequest(BaseModel):
 
     @property
     def rewards(self) -> tuple[Reward, ...]:
-        """The metrics that the reward process computes (training/scoring/reward_process.py)."""
+        """The metrics that the reward process (training/scoring/reward_process.py) or a reward model computes."""
         others = [metric for metric in self.metrics if metric not in (*self.built_in, JUDGE)]
         return tuple(_reward(self.options.get(metric, {"reward": metric})) for metric in others)
+
+    @property
+    def reward_models(self) -> tuple[Reward, ...]:
+        """Those that a reward model computes, in the program that answers the rows."""
+        return tuple(reward for reward in self.rewards if reward.kind == MODEL)
 
     @property
     def built_in(self) -> list[str]:
@@ -116,7 +121,7 @@ def _reward(given: str | dict[str, Any]) -> Reward:
     except UserError as error:
         name = error.problem.value
         if error.problem.message.startswith("is unknown"):
-            known = ", ".join(dict.fromkeys((*BUILT_IN, *REWARDS, ACCURACY, JUDGE)))
+            known = ", ".join(dict.fromkeys((*BUILT_IN, *REWARDS, ACCURACY, JUDGE, MODEL)))
             raise ValueError(f"metric {name!r} is unknown; metrics are {known}, and FILE.py:FUNCTION") from None
         raise ValueError(f"metric: {error.problem}") from None
 

@@ -3,13 +3,16 @@
 import inspect
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from training.errors import UserError
 from training.scoring import built_in
 from training.scoring.judge import Judge
+from training.scoring.reward_model import RewardModel
+
+Described = TypeVar("Described", bound=BaseModel)
 
 _NAMES = {
     str: "text",
@@ -19,6 +22,12 @@ _NAMES = {
     list[str]: "a list of texts",
 }
 
+_SHAPES = {
+    built_in.JUDGE: 'Give {"reward": "judge", "url": "http://HOST:PORT/v1", "model": "NAME"}, and prompt and scale if you like.',
+    built_in.MODEL: 'Give {"reward": "model", "run": "ID"}, or a folder or hub id as "model"; also quantization and max_length.',
+}
+"""How rewards that are not functions are written."""
+
 
 def check(kind: str, options: dict[str, Any]) -> None:
     """Checks the options of a built-in reward.
@@ -26,8 +35,8 @@ def check(kind: str, options: dict[str, Any]) -> None:
     Raises:
         UserError: there is no such option, a value is wrong, or a package is missing.
     """
-    if kind == built_in.JUDGE:
-        judge_of(options)
+    if kind in _SHAPES:
+        judge_of(options) if kind == built_in.JUDGE else reward_model_of(options)
         return
     known = declared(built_in.REWARDS[kind])
     for name, value in options.items():
@@ -51,16 +60,27 @@ def judge_of(options: dict[str, Any]) -> Judge:
     Raises:
         UserError: an option is missing or wrong.
     """
+    return _described(Judge, built_in.JUDGE, options)
+
+
+def reward_model_of(options: dict[str, Any]) -> RewardModel:
+    """The reward model that the options of a reward describe.
+
+    Raises:
+        UserError: an option is missing or wrong.
+    """
+    return _described(RewardModel, built_in.MODEL, options)
+
+
+def _described(shape: type[Described], kind: str, options: dict[str, Any]) -> Described:
     try:
-        return Judge.model_validate(options)
+        return shape.model_validate(options)
     except ValidationError as error:
         first = error.errors()[0]
-        name = ".".join(map(str, first["loc"])) or "judge"
-        message = f"is wrong: judge, option {name}: {first['msg'].removeprefix('Value error, ')}."
-        fix = (
-            'Give {"reward": "judge", "url": "http://HOST:PORT/v1", "model": "NAME"}, and prompt and scale if you like.'
-        )
-        raise UserError("rewards", options.get(name), message, fix) from None
+        name = ".".join(map(str, first["loc"]))
+        place = f"{kind}, option {name}" if name else kind
+        message = f"is wrong: {place}: {first['msg'].removeprefix('Value error, ')}."
+        raise UserError("rewards", options.get(name, kind), message, _SHAPES[kind]) from None
 
 
 def declared(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from training.scoring.built_in import JUDGE
+from training.scoring.built_in import JUDGE, MODEL
 from training.scoring.judge import Judge, JudgeError, judged
 from training.scoring.reward_child import Died, RewardChild
 from training.scoring.reward_options import judge_of
@@ -29,7 +29,7 @@ class Trouble:
     """What went wrong with a reward in a batch: the samples without a score for it, the first message, and its kind.
 
     Kinds: exception, not a number, refused (network, files, processes), memory, time, ended (the process), given up, file (the
-    code cannot be used), judge, none (it applies to no sample), printed.
+    code cannot be used), judge, reward model, none (it applies to no sample), printed.
     """
 
     failed: int
@@ -95,7 +95,8 @@ def together(first: Mapping[str, Trouble], second: Mapping[str, Trouble]) -> dic
 
 
 class RewardProcess:
-    """A process that scores samples; it is started again after it was ended. Use it as a context manager.
+    """A process that scores samples; it is started again after it was ended. Use it as a context manager. Reward models are not its
+    part, but of a process with torch (training/models/reward_model.py).
 
     `code` has the files of the rewards' functions, which are written to `folder`; no other process uses it. Judges are asked by the
     process that uses this object, with the key that `judge_key` has for an address.
@@ -112,7 +113,8 @@ class RewardProcess:
         judge_key: Callable[[str], str | None] = lambda _: None,
         judge_seconds: float = _JUDGE_SECONDS,
     ) -> None:
-        self._rewards, self._code, self._folder = tuple(rewards), dict(code), folder.absolute()
+        self._rewards = tuple(reward for reward in rewards if reward.kind != MODEL)
+        self._code, self._folder = dict(code), folder.absolute()
         self._seconds, self._memory, self._judge_key = seconds_per_batch, memory_bytes, judge_key
         self._judge_seconds = judge_seconds
         self._judges = {one.name: judge_of(one.options) for one in rewards if one.kind == JUDGE}

@@ -4,15 +4,16 @@ import ast
 import json
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from training.errors import UserError
-from training.scoring.built_in import JUDGE, REWARDS
+from training.scoring.built_in import COMPARING, JUDGE, MODEL, REWARDS
 
 if TYPE_CHECKING:  # the reward process reads no configuration
     from training.config.run_config import RunConfig
+    from training.scoring.reward_model import RewardModel
 
 OWN = re.compile(r"(?P<file>[\w.-]+\.py):(?P<function>[A-Za-z_]\w*)")
 _WEIGHTED = re.compile(r"(?P<name>[^*]+?)\s*(?:\*\s*(?P<weight>[^*]+))?")
@@ -62,6 +63,15 @@ class Reward:
         found = OWN.fullmatch(self.kind)
         return (found["file"], found["function"]) if found else None
 
+    @property
+    def compares(self) -> bool:
+        """True if it applies only to rows with an expected answer."""
+        if self.kind == JUDGE:
+            from training.scoring.reward_options import judge_of
+
+            return judge_of(self.options).compares
+        return self.kind in COMPARING and not (self.kind == "contains" and self.options.get("text"))
+
     def document(self) -> dict[str, Any]:
         """The entry of a JSON list that `parse_rewards` reads."""
         named = {"name": self.name} if self.source else {}
@@ -88,13 +98,46 @@ def rewards_of(config: "RunConfig") -> tuple[Reward, ...]:
 
 
 def judge_urls(text: str) -> list[str]:
-    """The addresses of the judges among the rewards in a text; a judge has options, so that the text is a JSON list."""
+    """The addresses of the judges among the rewards in a text."""
+    return [judge["url"] for judge in _of_kind(text, JUDGE) if isinstance(judge.get("url"), str)]
+
+
+def reward_models(text: str) -> list["RewardModel"]:
+    """The reward models among the rewards in a text, as far as their options are right."""
+    return [model for entry in _of_kind(text, MODEL) if (model := _model_in(entry))]
+
+
+def with_reward_models(text: str, change: Callable[[str], dict[str, str] | None]) -> str:
+    """The rewards in a text, where `change` says how each reward model is named instead: by `run` or `model`; None: as it is."""
+    if not reward_models(text):
+        return text
+    entries = [
+        {option: value for option, value in entry.items() if option not in ("run", "model")} | other
+        if (model := _model_in(entry)) and (other := change(model.name))
+        else entry
+        for entry in _entries(text)
+    ]
+    return text if entries == _entries(text) else json.dumps(entries, ensure_ascii=False)
+
+
+def _model_in(entry: Any) -> "RewardModel | None":
+    from training.scoring.reward_options import reward_model_of
+
+    if not isinstance(entry, dict) or entry.get("reward") != MODEL:
+        return None
+    try:
+        return reward_model_of({option: value for option, value in entry.items() if option not in _RESERVED})
+    except UserError:
+        return None
+
+
+def _of_kind(text: str, kind: str) -> list[dict[str, Any]]:
+    """The entries of a kind that has options, so that the text is a JSON list; empty if it is none."""
     try:
         entries = _entries(text) if text.lstrip().startswith(("[", "{")) else []
     except UserError:
         return []
-    judges = [entry for entry in entries if isinstance(entry, dict) and entry.get("reward") == JUDGE]
-    return [judge["url"] for judge in judges if isinstance(judge.get("url"), str)]
+    return [entry for entry in entries if isinstance(entry, dict) and entry.get("reward") == kind]
 
 
 def parse_rewards(text: str, own: Collection[str] = ()) -> tuple[Reward, ...]:
@@ -140,10 +183,9 @@ def reward_of(entry: Any, own: Collection[str] = ()) -> Reward:
     kind, weight, name = entry["reward"], entry.get("weight", 1.0), entry.get("name", entry["reward"])
     if kind in own:
         kind = f"{CODE_FILE}:{kind}"
-    if kind not in (*REWARDS, JUDGE) and not OWN.fullmatch(kind):
-        raise UserError(
-            "rewards", kind[:200], "is unknown.", f"Rewards are {', '.join(REWARDS)}, judge, and FILE.py:FUNCTION."
-        )
+    if kind not in (*REWARDS, JUDGE, MODEL) and not OWN.fullmatch(kind):
+        fix = f"Rewards are {', '.join(REWARDS)}, judge, model, and FILE.py:FUNCTION."
+        raise UserError("rewards", kind[:200], "is unknown.", fix)
     if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight):
         raise UserError("rewards", weight, f"is not the weight of {kind}.", "Give a finite number.")
     if not isinstance(name, str) or not 0 < len(name) <= 80:

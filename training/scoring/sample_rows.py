@@ -1,7 +1,7 @@
 """`python -m training.scoring.sample_rows`: prints rows of a data file as the samples that rewards score, without their answers.
 
 Standard input has {"path", "columns", "first": N, "rows": [numbers] or null}. Each row is {"number" from 0, "prompt", "expected",
-"row"}; of a conversation, the prompt is the text of the turns before the last answer. Rows without an answer are left out.
+"row"}; of a conversation, the prompt is the text of the turns before the last answer. Empty rows are left out.
 """
 
 import json
@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from training.data.example import Example
+from training.data.example import Example, asked
 from training.data.rows import read_numbered
 from training.errors import DataError, UserError, answer_json
 
@@ -41,9 +41,8 @@ def texts(example: Example) -> tuple[str, str]:
     """The prompt and the expected answer of an example, without a chat template."""
     if example.messages is None:
         return example.prompt, example.answer
-    last = max((place for place, turn in enumerate(example.messages) if turn["role"] == "assistant"), default=None)
-    before = example.messages if last is None else example.messages[:last]
-    expected = "" if last is None else str(example.messages[last]["content"])
+    before = asked(example)
+    expected = str(example.messages[len(before)]["content"]) if len(before) < len(example.messages) else ""
     return "\n\n".join(str(turn["content"]) for turn in before), expected
 
 

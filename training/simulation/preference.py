@@ -17,11 +17,6 @@ from training.trainer.make_trainer import objective
 Loss = Callable[[dict[str, Any]], torch.Tensor]
 
 
-def needs_reference(config: RunConfig) -> bool:
-    """True if the loss compares the model with a second one; with an adapter, the reference is the model without it."""
-    return config.task.has_reference and not config.method.adapts
-
-
 def prepare_preference(config: RunConfig, *models: Any) -> None:
     """Disables dropout and adds the fused head, which computes log-probabilities in tiles, as trl's constructors do."""
     from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model

@@ -29,7 +29,6 @@ from training.simulation.fake_model import (
     meta_reference,
     meta_trainable,
 )
-from training.simulation.preference import needs_reference
 from training.simulation.steps import kernels, ranks_differ, recompute, run_steps
 from training.simulation.strategies import shards
 from training.simulation.timeline import Point, Timeline
@@ -74,14 +73,14 @@ def simulate(request: Request) -> Simulation:
 def recorded_steps(request: Request, *, last: bool = False) -> Timeline:
     """Returns the live memory of one device, of the `last` rank or of the fullest, after each operation of the steps."""
     config = request.config
-    if needs_reference(config) and shards(config):
+    if config.loads_reference and shards(config):
         fix = "Use the forecast, which is computed from config.json."
         raise UserError("task", config.task.value, "cannot be simulated with a sharded reference model.", fix)
     if config.task.samples and shards(config):
         fix = "Use the forecast, which is computed from config.json."
         raise UserError("task", config.task.value, "cannot be simulated with sharded weights.", fix)
     model = meta_trainable(config, request.precision, request.tokenizer_size, [str(n) for n in range(request.classes)])
-    reference = meta_reference(config, request.precision, request.tokenizer_size) if needs_reference(config) else None
+    reference = meta_reference(config, request.precision, request.tokenizer_size) if config.loads_reference else None
     if request.device == "cuda" and (not request.flash or request.precision is Precision.FP32):
         for one in (model, reference):
             if one is not None:

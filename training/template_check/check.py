@@ -71,9 +71,9 @@ def check(config: RunConfig, file: Path, columns: str | None, tokenizer: "PreTra
     every = render_every_row(config, file, columns, tokenizer)
     findings += gap_findings(every.gaps.by_gap, {finding.fault for finding in findings})
     findings += [_unreadable(number, error) for number, error in every.unreadable]
-    findings += [_unused(every)] if every.unused else []
+    findings += [_unused(every)] if every.unused and not config.task.rewards_samples else []  # rewards get them
     findings += model_findings(rows, tokenizer, subject, side)
-    if rows and not any(any(row.weights[: config.max_length]) for row in rows):
+    if rows and not config.task.samples and not any(any(row.weights[: config.max_length]) for row in rows):
         findings.append(_no_loss(rows, config))
     shown = tuple(_shown(row, subject, config.max_length) for row in rows[:SHOWN_ROWS])
     return Report(grouped(findings), len(rows), shown, every.rendered, every.complete)

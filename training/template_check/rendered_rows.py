@@ -93,13 +93,13 @@ class Sampler:
             weights[first:end] = [weight] * (end - first)
         ids = [int(token) for token in encoded.tokens]
         answers = self._answers(example, encoding, rendered)
-        prompt, generation = self._prompts(example) if rendered.templated else (None, None)
+        prompt, generation = self._prompts(example) if rendered.templated and example.answered else (None, None)
         return SampleRow(
             number, example, rendered.text, encoding, ids, weights, answers, rendered.templated, prompt, generation
         )
 
     def _answers(self, example: Example, encoding: Encoding, rendered: Rendered) -> list[Answer]:
-        if example.messages is None:
+        if example.messages is None or not example.answered:
             return []
         messages = [message for message in example.messages if message["role"] == "assistant"]
         weights = answer_weights(example.messages, self._settings, example.weight)

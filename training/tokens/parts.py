@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from training.chat.rendering_settings import DEFAULT, ChatSettings
 from training.config.choices import Task
 from training.data.example import Example
+from training.data.row_formats import PROMPTS
 from training.errors import DataError
 from training.tokens.coverage import Missing, missing
 from training.tokens.rendering import Rendered, Renderer
@@ -52,14 +53,14 @@ _NEEDED = {
     Task.KTO: (("unpaired preference",), "answers with a label, true or false"),
     Task.SEQ2SEQ: (_ANSWERED, "prompts with answers"),
     Task.CLASSIFICATION: (_ANSWERED, "texts with their class (text and label)"),
-    Task.GRPO: (_ANSWERED, "prompts, with the expected answers where rewards compare with them"),
-    Task.DISTILL: (_ANSWERED, "prompts with answers, which it does not learn from"),
+    Task.GRPO: ((*_ANSWERED, PROMPTS), "prompts, with the expected answers where rewards compare with them"),
+    Task.DISTILL: ((*_ANSWERED, PROMPTS), "prompts"),
 }
 
 
 def misfit(task: Task, row_format: str) -> str | None:
     """The reason why a row format (training/data/row_formats.py) does not fit a task; None if it fits."""
-    formats, wanted = _NEEDED.get(task, ((row_format,), ""))
+    formats, wanted = _NEEDED.get(task, (() if row_format == PROMPTS else (row_format,), "prompts with answers"))
     return None if row_format in formats else f"has the format {row_format}, and task {task.value} needs {wanted}."
 
 

@@ -90,6 +90,8 @@ class Renderer:
         Raises:
             DataError: the chat template cannot render it.
         """
+        if not example.answered:
+            return self._prompt_alone(example)
         if example.messages is None:
             start, end = len(example.prompt), len(example.prompt) + len(example.answer)
             return _weighted(example.prompt + example.answer, [(start, end)], [example.weight], templated=False)
@@ -98,6 +100,16 @@ class Renderer:
         row = _weighted(text, answers, weights, templated=self.templates)
         unended = sum(not self._is_ended(text, end) for _, end in row.spans) if self.templates else 0
         return replace(row, answers=tuple(answers), unended=unended)
+
+    def _prompt_alone(self, example: Example) -> Rendered:
+        """A row without an answer: its prompt as at inference, with an empty span where the answer begins."""
+        text, messages = example.prompt, example.messages
+        if messages is not None:
+            blank = {"role": "assistant", "content": ""}
+            rendered = self.generation_prompt(messages, example.tools) if self.templates else ""
+            text = rendered or self.turns([*messages, blank], example.tools)[0]
+        span = len(text), len(text)
+        return Rendered(text, [span], templated=messages is not None and self.templates, ends=False)
 
     def turns(self, messages: list[Message], tools: list[Row] | None) -> tuple[str, list[Span | None]]:
         """The text of a chat, and the span of each answer; None for one that the template omits or rewrites."""
@@ -120,6 +132,8 @@ class Renderer:
         if example.messages is None:
             return example.prompt, example.answer
         rendered = self.last_turn(example)
+        if not example.answered:
+            return rendered.text, ""
         answer = next(turn["content"] for turn in reversed(example.messages) if turn["role"] == "assistant")
         return rendered.text[: rendered.spans[-1][0]], str(answer)
 
@@ -129,7 +143,7 @@ class Renderer:
         Raises:
             DataError: the chat template omits the answer or cannot render it.
         """
-        if not example.messages:
+        if not example.messages or not example.answered:
             return self.render(replace(example, weight=1.0))
         last = max(index for index, message in enumerate(example.messages) if message["role"] == "assistant")
         text, spans = self.turns(example.messages[: last + 1], example.tools)

@@ -131,9 +131,7 @@ class Alarms:
     @property
     def _lower_rate(self) -> str:
         rate = self._config.learning_rate
-        keeps = (
-            ", or set kl_coefficient to 0.05" if self._config.method.adapts and not self._config.kl_coefficient else ""
-        )
+        keeps = "" if self._config.kl_coefficient else ", or set kl_coefficient to 0.05"
         return f"Lower learning_rate ({rate:g}), for example to {rate / 10:g}{keeps}."
 
     def _new(self, alarms: Mapping[str, str | None]) -> list[Note]:

@@ -33,19 +33,22 @@ SCORES = ("f1", *_ROUGE)
 
 @dataclass(frozen=True)
 class Question:
-    """A held-out row: its index in the file, the prompt as text and tokens, the expected answer, and columns that rewards need."""
+    """A held-out row: its index in the file, the prompt as text and tokens, the expected answer, and the columns and the example
+    that rewards need."""
 
     row: int
     prompt: str
     tokens: list[int]
     expected: str
     columns: dict[str, Any] = field(default_factory=dict)
+    example: Example | None = None
 
 
 def questions(
     examples: Iterator[tuple[int, Example]], config: RunConfig, tokenizer: PreTrainedTokenizerBase, most: int
 ) -> list[Question]:
-    """Returns the first `most` rows that have a prompt, with the same prompt tokens as in training."""
+    """Returns the first `most` rows that have a prompt, with the same prompt tokens as in training. Those of prompts alone expect
+    an empty answer."""
     result: list[Question] = []
     chat = ChatSettings.of(config)
     renderer, encoder = Renderer(tokenizer, chat), Encoder(tokenizer)

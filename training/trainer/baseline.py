@@ -25,10 +25,12 @@ _ANYWAY = "Set baseline_prompts to 0 to train anyway."
 
 
 class Compared(NamedTuple):
-    """The rewards that the expected answers of the same prompts get, and wrong ones, as far as one applies."""
+    """The rewards that the expected answers of the same prompts get, and wrong ones, as far as one applies; `answered`: there are
+    expected answers."""
 
     expected: Sequence[float]
     wrong: Sequence[float]
+    answered: bool = True
 
 
 @dataclass(frozen=True)
@@ -77,9 +79,14 @@ class Baseline:
             fix = "Train it on the expected answers first (task sft), or choose easier prompts."
             return _hopeless(f"{message}the prompts are too hard for this model.", fix)
         if reward > 0 or _any_above([-value for value in (*expected, *compared.wrong)], -reward):
-            lower = "" if reward > 0 else " The expected answers get no more, and other answers less."
+            expectation = "The expected answers get no more, and other" if compared.answered else "Empty"
+            lower = "" if reward > 0 else f" {expectation} answers less."
             return _hopeless(
                 f"{alike} is left to learn.{lower}", "Choose harder prompts, or rewards that ask for more."
+            )
+        if not compared.answered:
+            return _hopeless(
+                f"{alike} can be learned: the prompts are too hard for this model, or a reward is wrong.", _TRY
             )
         told = "get the same" if expected else "have no reward"
         return _hopeless(f"{alike} can be learned. The expected answers {told}: probably a reward is wrong.", _TRY)
@@ -155,7 +162,9 @@ def take_baseline(trainer: "GRPORun") -> Baseline:
         context.report.for_run(Metrics(step=0, values=dict(drawn.metrics())))
         trainer.samples.write(0, drawn.samples, drawn.values)
         scorer = trainer.scorer
-        baseline.check(lambda: Compared(scorer.of_expected(rows), scorer.of_wrong(rows)), scorer.causes)
+        baseline.check(
+            lambda: Compared(scorer.of_expected(rows), scorer.of_wrong(rows), scorer.have_answers(rows)), scorer.causes
+        )
     context.report.note(baseline.note(trainer.state.max_steps))
     for warning in baseline.warnings():
         context.report.warn(warning)

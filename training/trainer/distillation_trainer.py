@@ -178,7 +178,7 @@ class DistillationRun(SamplingTrainer, HeldOutSamples):
         return [
             Scored(
                 numbers[index], len(answer), answer[-1] in self.ends, {_SCORE: scores[index]}, scores[index],
-                question=self._questions.train[rows[index]]._replace(columns={}), text=texts[index],
+                question=self._questions.train[rows[index]].alone, text=texts[index],
             )
             for index, answer in enumerate(part.answers[:counted])
         ]  # fmt: skip

@@ -120,7 +120,7 @@ def _policy(config: RunConfig) -> Objective:
         "epsilon": config.clip_low,
         "epsilon_high": config.clip_high,
         "use_bias_correction_kl": True,  # times the ratio, so that the gradient is that of the reverse KL divergence
-        "beta": 0.0,  # else trl loads a reference model; the trainer compares with the model without its adapter
+        "beta": 0.0,  # else trl loads a reference model itself
     }
     return Objective(GRPORun, PromptCollator, GRPOConfig, options)
 
@@ -186,9 +186,9 @@ def _beside_the_model(
     run_dir: Path,
     report: Report,
 ) -> dict[str, Any]:
-    """What the trainer of the task takes besides the model: a reference model, the scorer of samples, or a teacher."""
+    """What the trainer of the task takes besides the model: a reference, the scorer of samples and its models, or a teacher."""
     beside: dict[str, Any] = {}
-    if config.task.has_reference and not config.method.adapts:
+    if config.loads_reference:
         # With an adapter, the reference is the model with the adapter disabled. Autocast would keep 16-bit copies of weights
         # that require gradients until the end of the reference's forward pass.
         loaded = load_model(config, weights_dtype(config, precision), len(tokenizer))
@@ -201,9 +201,12 @@ def _beside_the_model(
 
     questions = Questions(config, data, tokenizer)
     if config.task.rewards_samples:
+        from training.models.reward_model import load_scorers
+        from training.scoring.rewards import rewards_of
         from training.trainer.scorer import Scorer
 
-        beside["scorer"] = Scorer(config, questions, run_dir, report)
+        models = load_scorers(rewards_of(config), config, precision, device, config.micro_batch_size)
+        beside["scorer"] = Scorer(config, questions, run_dir, report, models)
     else:
         from training.models.teacher import load_teacher
 

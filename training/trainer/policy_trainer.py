@@ -16,7 +16,9 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from transformers import Trainer
+from trl.models.utils import prepare_deepspeed, prepare_fsdp
 from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.utils import add_fused_lm_head
 
 from training.batches.layout import evaluating
 from training.config.choices import PolicyLoss
@@ -57,9 +59,10 @@ class GRPORun(SamplingTrainer, PreferenceTrainer, HeldOutSamples, _Policy):  # t
     _rewarded = 0  # rows of the last held-out batch to which a reward applies
     _unscored = 0  # batches of samples in a row to which none applies
 
-    def __init__(self, *, scorer: Scorer, **arguments: Any) -> None:
+    def __init__(self, *, scorer: Scorer, ref_model: Any = None, **arguments: Any) -> None:
         super().__init__(reward_funcs=[_no_reward], **arguments)
         config = self.context.config
+        self.ref_model = self._prepared_reference(ref_model) if ref_model is not None else None
         self.beta, self.scorer = config.kl_coefficient, scorer
         self._held_out_rewards = list[float]()
         self._kept = KeptSamples()
@@ -154,14 +157,28 @@ class GRPORun(SamplingTrainer, PreferenceTrainer, HeldOutSamples, _Policy):  # t
             batch |= {"ref_per_token_logps": self._reference_logps(batch)}
         return batch
 
+    def _prepared_reference(self, reference: Any) -> Any:
+        """The reference model of full weights as trl's trainers prepare it: divided among the ranks as the model is."""
+        add_fused_lm_head(reference, temperature=self.temperature)
+        if self.is_deepspeed_enabled:
+            return prepare_deepspeed(reference, self.accelerator)
+        if self.is_fsdp_enabled:
+            return prepare_fsdp(reference, self.accelerator)
+        return self.accelerator.prepare_model(reference, evaluation_mode=True)
+
     def _reference_logps(self, batch: dict[str, Any]) -> torch.Tensor:
-        """The log probabilities of the samples' tokens without the adapter, of (rows, length)."""
+        """The log probabilities of the samples' tokens, of (rows, length), before training: without the adapter, or with full
+        weights by the reference."""
         inputs = self._prepare_inputs(batch)
         tokens = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
         kept = inputs["completion_ids"].shape[1]
+        of = self._get_per_token_logps_and_entropies
+        if self.ref_model is not None:
+            with torch.no_grad():
+                return of(self.ref_model, tokens, mask, kept)[0]  # type: ignore[no-any-return]
         with evaluating(self.model), self.accelerator.unwrap_model(self.model).disable_adapter():
-            logps: torch.Tensor = self._get_per_token_logps_and_entropies(self.model, tokens, mask, kept)[0]
+            logps: torch.Tensor = of(self.model, tokens, mask, kept)[0]
         self.forget_order()
         return logps
 

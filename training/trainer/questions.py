@@ -7,21 +7,27 @@ from transformers import PreTrainedTokenizerBase
 
 from training.chat.rendering_settings import ChatSettings
 from training.config.run_config import RunConfig
-from training.data.example import Row
+from training.data.example import Example, Row
 from training.data.rows import DataRows, read_files
 from training.tokens.rendering import Renderer
 from training.trainer.prepare import Data
 
 
 class Question(NamedTuple):
-    """A row of the data: prompt, expected answer, all columns, its number in its file from 0, and the name of this file if
-    there are several."""
+    """A row of the data: prompt, expected answer, all columns, its number in its file from 0, the name of this file if there are
+    several, and the example made from it."""
 
     prompt: str
     expected: str
     columns: Row
     row: int
     file: str
+    example: Example = Example()
+
+    @property
+    def alone(self) -> "Question":
+        """Without what a record of a sample does not need."""
+        return self._replace(columns={}, example=Example())
 
 
 class Questions:
@@ -43,5 +49,5 @@ def _questions(view: Any, files: DataRows, renderer: Renderer) -> dict[int, Ques
     for number, file, place, row, example in read_files(files.files):
         if number in rows and example:
             name = file.name if len(files.files) > 1 else ""
-            questions[number] = Question(*renderer.question(example), row, place, name)
+            questions[number] = Question(*renderer.question(example), row, place, name, example)
     return questions

@@ -1,10 +1,11 @@
 """Scores the samples of a rank in a process of its own, and exchanges the scores with the other ranks."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from training.config.run_config import RunConfig
+from training.models.reward_model import RewardScorer, scores_of
 from training.ranks.distributed import gathered
 from training.reports.report import Report
 from training.run_folder.paths import rewards_dir
@@ -20,7 +21,10 @@ _JUDGE_SECONDS = 120.0  # for the samples of a step, for which all ranks wait
 class Scorer:
     """The rewards of a run on one rank: a context in which their process runs."""
 
-    def __init__(self, config: RunConfig, questions: Questions, run_dir: Path, report: Report) -> None:
+    def __init__(
+        self, config: RunConfig, questions: Questions, run_dir: Path, report: Report, models: Mapping[str, RewardScorer]
+    ) -> None:
+        """`models` are the reward models among the rewards, by the name of the reward."""
         self.rewards: tuple[Reward, ...] = rewards_of(config)
         code = {CODE_FILE: config.reward_code} if config.reward_code else {}
         self._process = RewardProcess(
@@ -30,7 +34,7 @@ class Scorer:
             judge_key=key_of_rank,
             judge_seconds=_JUDGE_SECONDS,
         )
-        self._questions, self._report = questions, report
+        self._questions, self._report, self._models = questions, report, models
         self._troubles: dict[tuple[str, bool], str] = {}  # the first of each reward, and that it is given up
 
     def __enter__(self) -> Self:
@@ -48,7 +52,12 @@ class Scorer:
 
     def of_expected(self, rows: Sequence[int]) -> list[float]:
         """The rewards of the expected answers to training rows, without those to which none applies."""
-        return self._of_texts(rows, [self._questions.train[row].expected.strip() for row in rows])
+        answered = [row for row in rows if self._questions.train[row].example.answered]
+        return self._of_texts(answered, [self._questions.train[row].expected.strip() for row in answered])
+
+    def have_answers(self, rows: Sequence[int]) -> bool:
+        """True if some of these training rows have expected answers."""
+        return any(self._questions.train[row].example.answered for row in rows)
 
     def of_wrong(self, rows: Sequence[int]) -> list[float]:
         """The same of wrong answers: the expected ones to other rows, and empty ones."""
@@ -66,11 +75,13 @@ class Scorer:
             for question, text in zip(questions, texts, strict=True)
         ]
         scores = self._process.score(samples)
-        for name, trouble in scores.troubles.items():
+        by_models = scores_of(self._models, [question.example for question in questions], texts)
+        failed = {name: trouble for name, (_, trouble) in by_models.items() if trouble}
+        for name, trouble in (scores.troubles | failed).items():
             if (key := (name, trouble.kind == GIVEN_UP)) not in self._troubles:
                 self._troubles[key] = f"Reward {name}: {trouble.sentence}."
                 self._report.warn(self._troubles[key])
-        return scores.values
+        return scores.values | {name: values for name, (values, _) in by_models.items()}
 
     @property
     def causes(self) -> str:
@@ -96,7 +107,7 @@ class Scorer:
             Scored(
                 sample, len(answers[index]), bool(answers[index]) and answers[index][-1] in ends,
                 {name: of_rows[index] for name, of_rows in values.items()}, sums[index], index >= counted,
-                *((questions[index]._replace(columns={}), texts[index]) if with_texts else ()),
+                *((questions[index].alone, texts[index]) if with_texts else ()),
             )
             for index, sample in enumerate(samples)
         ]  # fmt: skip

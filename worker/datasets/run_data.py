@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -16,10 +16,12 @@ from training.config.run_config import Changes, RunConfig
 from training.data.example import ONE_CLASS, ONE_CLASS_FIX, check_classes
 from training.data.inspection import Inspection
 from training.data.mapping import format_of, parse_mapping
-from training.data.row_formats import UNKNOWN, UNKNOWN_FIX
+from training.data.row_formats import ANSWERS_FIX, NO_EXPECTED, PROMPTS, UNKNOWN, UNKNOWN_FIX
 from training.data.rows import reader
 from training.data.suggested_mapping import suggest
-from training.errors import DataError, Problem
+from training.errors import DataError, Problem, UserError
+from training.scoring.built_in import WITHOUT_EXPECTED
+from training.scoring.rewards import rewards_of
 from training.tokens.parts import misfit, tasks_of
 from training.tokens.selection import held_out_count, sliced_rows
 from worker.datasets import datasets
@@ -130,7 +132,13 @@ def imported_data(
             columns = source.columns or config.columns or dataset.columns_map or common
             stored.append(RunSet(field, source, dataset, columns))
         data = RunData(tuple(stored), common)
-        if problems := [*_misfits(data, config.task), *_twice(data), *_nothing_left(config, data)]:
+        formats = (row_format_of(member.dataset, member.columns) for member in data.sets)
+        if problems := [
+            *_misfits(data, config.task),
+            *_twice(data),
+            *_nothing_left(config, data),
+            *_comparing(config, formats),
+        ]:
             raise ConfigError(problems)
         yield data
     except Repeated:  # the run that was queued first uses the data too
@@ -160,6 +168,7 @@ def add(field: str, path: Path, columns: str | None, quota: DiskQuota) -> datase
 
 def problems(named: Sequence[NamedData], config: RunConfig) -> Iterator[Problem]:
     """What is wrong with the data of a run, as far as it can be said without reading large files. Stores nothing."""
+    formats: set[str] = set()
     for item in named:
         if isinstance(item.data, Problem):
             yield item.data
@@ -167,16 +176,19 @@ def problems(named: Sequence[NamedData], config: RunConfig) -> Iterator[Problem]
             fix = "Change its permissions (chmod o+r)."
             yield Problem(item.field, item.source.path, "cannot be read: permission denied.", fix)
         else:
-            yield from _unfit(item.field, item.data, item.source.columns or config.columns, config.task)
+            yield from _unfit(item.field, item.data, item.source.columns or config.columns, config.task, formats)
+    yield from _comparing(config, formats)
 
 
-def _unfit(field: str, source: Dataset | Path, columns: str | None, task: Task) -> Iterator[Problem]:
-    """The problem of a data set, or of a file that is small enough to be read now, if it cannot train the task."""
+def _unfit(field: str, source: Dataset | Path, columns: str | None, task: Task, formats: set[str]) -> Iterator[Problem]:
+    """The problem of a data set, or of a file that is small enough to be read now, if it cannot train the task; else the format of
+    its rows is added to `formats`."""
     item: Dataset | None = None
     try:
         item = as_dataset(source, columns) if isinstance(source, Path) else source
         if item is not None:
             _check_format(item, columns or item.columns_map, task)
+            formats.add(row_format_of(item, columns or item.columns_map))
     except DataError as error:
         yield _problem(field, item or source, error)
 
@@ -189,6 +201,31 @@ def _misfits(data: RunData, task: Task) -> Iterator[Problem]:
             _check_format(member.dataset, member.columns, task)
         except DataError as error:
             yield _problem(member.field, member.dataset, error)
+
+
+def row_format_of(item: Dataset, columns: str | None) -> str:
+    """The format of a data set's rows under a mapping of its columns."""
+    return format_of(parse_mapping(columns)) if columns else item.row_format
+
+
+def _comparing(config: RunConfig, formats: Iterable[str]) -> Iterator[Problem]:
+    """What compares answers with expected ones, if rows are prompts alone."""
+    if PROMPTS not in set(formats):
+        return
+    try:
+        rewards = (
+            [reward.name for reward in rewards_of(config) if reward.compares] if config.task.rewards_samples else []
+        )
+    except UserError:  # a rule tells it
+        rewards = []
+    if rewards:
+        yield Problem(
+            "rewards", ", ".join(rewards), NO_EXPECTED, f"Use rewards that need none: {WITHOUT_EXPECTED}. {ANSWERS_FIX}"
+        )
+    if config.eval_answers:
+        yield Problem(
+            "eval_answers", config.eval_answers, NO_EXPECTED, f"Set it to 0. {ANSWERS_FIX}", {"eval_answers": 0}
+        )
 
 
 def _twice(data: RunData) -> Iterator[Problem]:
@@ -224,7 +261,7 @@ def _nothing_left(config: RunConfig, data: RunData) -> Iterator[Problem]:
 def _check_format(item: Dataset, columns: str | None, task: Task) -> None:
     if not columns and item.row_format == UNKNOWN:
         raise DataError(f"has columns of no known format: {', '.join(item.columns)}.", UNKNOWN_FIX)
-    row_format = format_of(parse_mapping(columns)) if columns else item.row_format
+    row_format = row_format_of(item, columns)
     if message := misfit(task, row_format):
         fitting = ", ".join(fit.value for fit in tasks_of(row_format))
         raise DataError(message, f"Choose another data set, or a task that it fits: {fitting}.")

@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,8 @@ from training.config.data_sets import sources
 from training.config.fields import ConfigError
 from training.config.run_config import RunConfig
 from training.errors import Problem
+from training.limited import Limits
+from training.scoring.built_in import MODEL
 from training.scoring.reward_process import RewardProcess, Trouble, together
 from training.scoring.rewards import CODE_FILE, Reward, Sample, parse_rewards, rewards_of, total
 from worker import allowed_rewards
@@ -18,10 +21,17 @@ from worker.allowed_paths import AllowedPaths
 from worker.datasets import checking, datasets
 from worker.machine import programs
 from worker.machine.programs import ProgramError
+from worker.runs import reward_models
 from worker.runs.settle import find_data, settle
 
 MOST_ROWS = 1000
 _BATCH = 256
+_MODEL_LIMITS = Limits(
+    16 * 2**30, seconds=600, file_bytes=64 * 2**20
+)  # the files are what a hub sends besides the weights
+
+Values = dict[str, list[float | None]]
+Troubles = dict[str, Trouble]
 
 
 @dataclass(frozen=True)
@@ -30,9 +40,9 @@ class Trial:
 
     rewards: tuple[Reward, ...]
     samples: list[Sample]
-    values: dict[str, list[float | None]]
+    values: Values
     totals: list[float | None]
-    troubles: dict[str, Trouble]
+    troubles: Troubles
     seconds: float
 
 
@@ -69,11 +79,15 @@ def try_rewards(
     parsed = parse_rewards(rewards) if isinstance(rewards, str) else rewards
     if missing := next((reward for reward in parsed if reward.own and reward.own[0] not in own), None):
         raise ConfigError([Problem("rewards", missing.kind, "has no code.", "Send the code of its file in `own`.")])
-    if problems := allowed_rewards.problems(parsed, allowed, "rewards"):
+    models = [reward for reward in parsed if reward.kind == MODEL]
+    problems = allowed_rewards.problems(parsed, allowed, "rewards")
+    problems += reward_models.problems(map(reward_models.of, models), allowed, "rewards") if not problems else []
+    if problems:
         raise ConfigError(problems)
-    samples = _samples(data, columns, rows, answers, allowed)
-    values: dict[str, list[float | None]] = {reward.name: [] for reward in parsed}
-    troubles: dict[str, Trouble] = {}
+    source = _source(data, columns, allowed)
+    samples = _samples(source, rows, answers)
+    values: Values = {reward.name: [] for reward in parsed if reward.kind != MODEL}
+    troubles: Troubles = {}
     seconds = 0.0
     key = allowed_rewards.judge_key
     with tempfile.TemporaryDirectory() as folder, RewardProcess(parsed, own, Path(folder), judge_key=key) as process:
@@ -82,32 +96,68 @@ def try_rewards(
             troubles, seconds = together(troubles, scores.troubles), seconds + scores.seconds
             for name, part in scores.values.items():
                 values[name] += part
+    if models:
+        began = time.monotonic()
+        by_models, failed = _by_models(models, source, samples)
+        values, troubles, seconds = values | by_models, troubles | failed, seconds + time.monotonic() - began
     return Trial(parsed, samples, values, total(parsed, values), troubles, seconds)
 
 
-def _samples(
-    data: str, columns: str | None, rows: int, answers: Mapping[int, str] | None, allowed: AllowedPaths
-) -> list[Sample]:
+def _by_models(
+    models: Sequence[Reward], source: Mapping[str, Any], samples: Sequence[Sample]
+) -> tuple[Values, Troubles]:
+    """The scores of reward models, which a program computes on the CPUs of this machine, and what went wrong with them."""
+    answers = {str(sample.number): sample.answer for sample in samples}
+    asked = {
+        **source,
+        "answers": answers,
+        "rewards": [reward_models.with_folder(reward).document() for reward in models],
+    }
+    try:
+        found = programs.run_for_json(
+            programs.REWARD_SCORES, [], _MODEL_LIMITS, text=json.dumps(asked), variables=programs.HUB
+        )
+    except ProgramError as error:
+        sentence = f"cannot be computed here ({error}); `lathe reward --model` scores samples where runs train"
+        trouble = Trouble(len(samples), sentence, "reward model")
+        return {reward.name: [None] * len(samples) for reward in models}, {reward.name: trouble for reward in models}
+    if "problem" in found:
+        raise ConfigError([Problem(**found["problem"])])
+    return found["scores"], {name: Trouble(*values) for name, values in found["troubles"].items()}
+
+
+def _source(data: str, columns: str | None, allowed: AllowedPaths) -> dict[str, Any]:
+    """The file of a data set: its path, its name for users and its column mapping.
+
+    Raises:
+        ConfigError: it is not there, or not allowed.
+    """
     found = find_data("data", data, allowed)
     if isinstance(found, Problem):
         raise ConfigError([found])
     path = found if isinstance(found, Path) else datasets.path_of(found)
     mapping = columns or (None if isinstance(found, Path) else found.columns_map)
     name = path.name if isinstance(found, Path) else found.name
+    return {"path": str(path.absolute()), "name": name, "columns": mapping}
+
+
+def _samples(source: dict[str, Any], rows: int, answers: Mapping[int, str] | None) -> list[Sample]:
     if answers is not None and len(answers) > MOST_ROWS:
         fix = f"Send at most {MOST_ROWS:,}; an evaluation scores any number of rows."
         raise ConfigError([Problem("answers", None, f"are {len(answers):,}.", fix)])
-    numbers = None if answers is None else list(answers)
-    asked = {"path": str(path.absolute()), "name": name, "columns": mapping, "first": rows, "rows": numbers}
-    read = _read(asked, path)
+    read = _read(source | {"first": rows, "rows": None if answers is None else list(answers)})
     if not read:
         message = "has no rows with a prompt and an answer" + (" among those." if answers is not None else ".")
-        raise ConfigError([Problem("data", name, message, "Choose other rows, or give the columns.")])
+        raise ConfigError([Problem("data", source["name"], message, "Choose other rows, or give the columns.")])
+    if answers is None and not any(row["expected"] for row in read):
+        fix = "Give answers (lathe reward --answers FILE), or have a model draw samples (lathe reward --model MODEL)."
+        raise ConfigError([Problem("data", source["name"], "has prompts without expected answers to score.", fix)])
     samples = (Sample(row["prompt"], row["expected"], row["expected"], row["row"], row["number"]) for row in read)
     return [replace(one, answer=answers[one.number or 0]) if answers is not None else one for one in samples]
 
 
-def _read(asked: Mapping[str, Any], path: Path) -> Sequence[dict[str, Any]]:
+def _read(asked: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
+    path = Path(asked["path"])
     try:
         found = programs.run_for_json(programs.SAMPLE_ROWS, [], checking.limits_for(path), text=json.dumps(asked))
     except ProgramError as error:

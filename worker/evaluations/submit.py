@@ -10,16 +10,16 @@ from pydantic import ValidationError
 
 from training.config.choices import Task
 from training.config.fields import ConfigError
-from training.data.row_formats import UNKNOWN, UNKNOWN_FIX
+from training.data.row_formats import ANSWERS_FIX, NO_EXPECTED, PROMPTS, UNKNOWN, UNKNOWN_FIX
 from training.errors import Problem, UserError
 from training.run_folder.paths import saved_result
-from training.scoring.built_in import JUDGE
+from training.scoring.built_in import JUDGE, WITHOUT_EXPECTED
 from training.scoring.request import ACCURACY, DEFAULT_METRICS, RESULT, EvaluationRequest, evaluation_dir
 from training.scoring.rewards import functions_in
 from worker import allowed_rewards, celery_app, disk_quota
 from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.datasets import datasets, run_data
-from worker.runs import fetching
+from worker.runs import fetching, reward_models
 from worker.runs.requests import admitted, as_both_see
 from worker.runs.settle import find_data
 from worker.settings import get_settings
@@ -137,6 +137,9 @@ def _metric_problems(run: Run, request: EvaluationRequest, allowed: AllowedPaths
         fix = "Use exact_match, which is the share of answers that are exactly right."
         problems.append(Problem("metrics", ACCURACY, "is for runs of the task classification.", fix))
     problems += allowed_rewards.problems(request.rewards, allowed, "metrics")
+    problems += (
+        reward_models.problems(map(reward_models.of, request.reward_models), allowed, "metrics") if not problems else []
+    )
     if JUDGE in request.metrics and request.judge:
         refused = allowed_rewards.judge_problem(request.judge.url, trusted=allowed.data is None)
         problems += [refused] if refused else []
@@ -165,6 +168,11 @@ def _with_data(request: EvaluationRequest, run: Run, data: str, allowed: Allowed
     if not columns and dataset.row_format == UNKNOWN:
         columns = run.config.get("columns")
     _check_format(dataset, columns)
+    comparing = [*request.built_in, *(reward.name for reward in request.rewards if reward.compares)]
+    comparing += [JUDGE] if JUDGE in request.metrics and request.judge and request.judge.compares else []
+    if comparing and run_data.row_format_of(dataset, columns) == PROMPTS:
+        fix = f"Use metrics that need none: {WITHOUT_EXPECTED}. {ANSWERS_FIX}"
+        raise ConfigError([Problem("metrics", ", ".join(comparing), NO_EXPECTED, fix)])
     path = str(datasets.path_of(dataset).absolute())
     return request.model_copy(update={"path": path, "name": dataset.name, "sha256": dataset.sha256, "columns": columns})
 

@@ -16,10 +16,12 @@ from training.errors import UserError
 from training.limited import Limits
 from training.run_folder.paths import CONFIG_FILE
 from training.scoring import request as requests
+from worker.allowed_paths import EVERYTHING
 from worker.evaluations.scoring import add_scores, read_records, summarize
 from worker.evaluations.submit import folder_of
 from worker.machine import devices, processes, programs
 from worker.machine.programs import ProgramError
+from worker.runs import reward_models
 from worker.runs.settle import resolve
 from worker.settings import ROOT, get_settings
 from worker.store import database, prompt_sets
@@ -50,7 +52,7 @@ def evaluate(item: Evaluation, run: Run, state: State, mark: str) -> dict[str, A
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in (requests.RECORDS_FILE, requests.PROGRESS_FILE, _ERROR_FILE, requests.SUMMARY_FILE):
         (folder / name).unlink(missing_ok=True)
-    (folder / requests.REQUEST_FILE).write_text(request.model_dump_json(indent=2), encoding="utf-8")
+    (folder / requests.REQUEST_FILE).write_text(_resolved(request).model_dump_json(indent=2), encoding="utf-8")
     if not (run_dir / CONFIG_FILE).is_file():
         fix = "Start the worker on the machine that trained it, or share the data folder."
         raise EvaluationFailed("run", run_dir.name, "has no folder on this machine.", fix)
@@ -63,6 +65,18 @@ def evaluate(item: Evaluation, run: Run, state: State, mark: str) -> dict[str, A
     return {"summary": {} if state.stopping.is_set() else _scored(run.id, folder, request, state)}
 
 
+def _resolved(request: requests.EvaluationRequest) -> requests.EvaluationRequest:
+    """The request with the folders of its reward models.
+
+    Raises:
+        EvaluationFailed: one was deleted since, or is not on this machine.
+    """
+    found = [reward_models.with_folder(reward) for reward in request.reward_models]
+    for problem in reward_models.problems(map(reward_models.of, found), EVERYTHING, "metrics"):
+        raise EvaluationFailed(problem.field, problem.value, problem.message, problem.fix)
+    return request.model_copy(update={"options": request.options | {one.name: one.document() for one in found}})
+
+
 def _scored(run_id: str, folder: Path, request: requests.EvaluationRequest, state: State) -> dict[str, Any]:
     """Scores the answers and returns the summary."""
     told = _summary(folder)
@@ -71,8 +85,8 @@ def _scored(run_id: str, folder: Path, request: requests.EvaluationRequest, stat
     if request.prompt_set:
         _keep_answers(run_id, folder, request)
     troubles = add_scores(folder, request, state.progress, state.stopping.is_set)
-    found = summarize(read_records(folder), request.metrics) | told
-    return found | ({"troubles": {name: asdict(one) for name, one in troubles.items()}} if troubles else {})
+    failed = told.pop("troubles", {}) | {name: asdict(one) for name, one in troubles.items()}
+    return summarize(read_records(folder), request.metrics) | told | ({"troubles": failed} if failed else {})
 
 
 def launched(run: Run, item: Evaluation) -> Launch:

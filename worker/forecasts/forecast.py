@@ -13,6 +13,7 @@ from training.forecast.gpus import Card
 from training.forecast.solve import LONGEST
 from training.forecast.step_down import PART_OF, first_step
 from training.model_info.shape import ModelShape
+from training.scoring.rewards import reward_models
 from training.tokens.lengths import lost_tokens, truncated
 from worker.forecasts import shapes
 from worker.forecasts.calibration import Calibration, calibrate
@@ -129,6 +130,8 @@ def _notes(setup: Setup, forecast: Forecast, worst: Worst | None) -> Iterator[st
         yield "Experts stored as one tensor get no adapter."
     if config.task is Task.DISTILL and shape.teacher is None:
         yield "The teacher is not counted: its config.json is not on this machine."
+    if config.task.rewards_samples and len(reward_models(config.rewards)) > len(shape.reward_models):
+        yield "A reward model is not counted: its config.json is not on this machine."
     if shape.counted_by == "class":
         yield f"Parameters and layers of {shape.model_type} are read from its class."
     if setup.calibration.note:

@@ -85,8 +85,7 @@ def _card(gpu: str | None) -> Card | None:
 
 
 def _simulated(estimate: Estimate, simulate: bool | None) -> dict[str, Any] | None:
-    """A simulated step on the forecast's batch, if it is asked for; if `simulate` is None, where the forecast cannot decide.
-    """
+    """A simulated step on the forecast's batch, if it is asked for; if `simulate` is None, where the forecast cannot decide."""
     forecast = estimate.forecast
     needed = forecast.unknown != "" if simulate is None else simulate
     if not needed and (simulate is False or not forecast.close):

@@ -18,16 +18,18 @@ from typing import Any
 
 from training.config.choices import Task
 from training.config.fields import ConfigError
+from training.config.run_config import RunConfig
 from training.errors import Problem
 from training.limited import Limits
 from training.model_info.config_json import ModelError, read_config
 from training.model_info.families import UnknownLayers, shape_of, with_limits
 from training.model_info.folder import adapter_base
 from training.model_info.shape import ModelShape, from_document
+from training.scoring.rewards import reward_models
 from worker.allowed_paths import HUB_ID
 from worker.machine import programs
 from worker.machine.programs import ProgramError
-from worker.runs.settle import Settled
+from worker.runs.settle import Settled, find_result
 from worker.settings import get_settings
 
 _MOST_BYTES = 2**20
@@ -36,6 +38,7 @@ _FIX = "Download its config.json (the weights are not needed) and give the folde
 # Importing the libraries takes most of the time. The files are what a hub sends of a model besides its weights.
 _LIMITS = Limits(8 * 2**30, seconds=120, file_bytes=64 * 2**20)
 
+Read = Callable[[str, str | None, Task], ModelShape]
 Targets = dict[str, Any]
 """The `Targets` of training/models/target_modules.py as JSON."""
 
@@ -55,9 +58,9 @@ def shape_at(model: str, revision: str | None = None, task: Task = Task.SFT) -> 
         return with_limits(_shape_of_class(file, task, unknown), values)
 
 
-def of_run(settled: Settled, read: Callable[[str, str | None, Task], ModelShape] = shape_at) -> ModelShape:
-    """The shape of the model of a run, with that of its teacher as far as that is on this machine. `read` is `shape_at`, or
-    remembers what it returned.
+def of_run(settled: Settled, read: Read = shape_at) -> ModelShape:
+    """The shape of the model of a run, with those of its teacher and reward models as far as they are on this machine. `read` is
+    `shape_at`, or remembers what it returned.
 
     Raises:
         ConfigError: the user may not read the model.
@@ -65,19 +68,26 @@ def of_run(settled: Settled, read: Callable[[str, str | None, Task], ModelShape]
     """
     config = settled.readable
     shape = read(config.model, config.revision, config.task)
-    if config.task is not Task.DISTILL or not config.teacher:
+    if config.task is Task.DISTILL and config.teacher:
+        return replace(shape, teacher=_beside(config, settled.teacher, config.teacher, read, Task.SFT))
+    if not config.task.rewards_samples:
         return shape
-    folder = settled.teacher
+    models = reward_models(config.rewards)
+    found = (_beside(config, find_result("rewards", one.name), one.name, read, Task.REWARD) for one in models)
+    known = tuple((other, one.quantization.value) for other, one in zip(found, models, strict=True) if other)
+    return replace(shape, reward_models=known)
+
+
+def _beside(config: RunConfig, folder: Path | Problem | None, name: str, read: Read, task: Task) -> ModelShape | None:
+    """The shape of a model beside the trained one, which is in a folder or on the hub; None if it is not known."""
     base = adapter_base(folder) if isinstance(folder, Path) else None
     with suppress(ModelError):
-        model = config.model if base == "" else base or str(folder or config.teacher)
-        return replace(shape, teacher=read(model, None, Task.SFT))
-    return shape
+        return read(config.model if base == "" else base or str(folder or name), None, task)
+    return None
 
 
 def _shape_of_class(config: Path, task: Task, unknown: UnknownLayers) -> ModelShape:
-    """The shape of the class that transformers builds from a config.json, stored by file, task and version of transformers.
-    """
+    """The shape of the class that transformers builds from a config.json, stored by file, task and version of transformers."""
     library = ""
     with suppress(PackageNotFoundError):
         library = version("transformers")

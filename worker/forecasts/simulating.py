@@ -7,6 +7,7 @@ from typing import Any
 from training.config.choices import Task
 from training.forecast.formula.sizes import resolved
 from training.limited import Limits
+from training.scoring.rewards import reward_models
 from worker.forecasts.forecast import Estimate, Setup
 from worker.machine import programs
 from worker.machine.programs import ProgramError
@@ -25,9 +26,12 @@ def simulated(estimate: Estimate) -> Answer:
     buffers, what the allocator reserves but cannot use, and what saving takes beyond a step.
     """
     forecast, limit = estimate.forecast, estimate.forecast.limit_bytes
-    if (task := estimate.setup.config.task) is Task.DISTILL:
-        message = "is not simulated: the memory of drawing samples and of training on them is computed by formula."
-        return {"problem": {"field": "task", "value": task.value, "message": message, "fix": "Use the forecast."}}
+    config = estimate.setup.config
+    models = reward_models(config.rewards) if config.task.rewards_samples else []
+    if config.task is Task.DISTILL or models:
+        field, value = ("rewards", models[0].name) if models else ("task", config.task.value)
+        message = "is not simulated: the memory of models beside the trained one is computed by formula."
+        return {"problem": {"field": field, "value": value, "message": message, "fix": "Use the forecast."}}
     done = _simulate(request_of(estimate.setup) | simulated_batch(estimate))
     if "problem" in done or limit is None:
         return done

@@ -23,6 +23,7 @@ from training.model_info.vocabulary import refuse_other_tokens, vocabulary
 from training.units import byte_size
 from worker import disk_quota
 from worker.datasets import run_data
+from worker.runs import reward_models
 from worker.runs.settle import Settled, target_modules
 from worker.settings import get_settings, hub_token
 from worker.store import database, quotas
@@ -274,6 +275,7 @@ CHECKS: Final[tuple[Callable[[Settled], Iterable[Problem]], ...]] = (
     _no_target,
     _model_kind,
     teacher_problems,
+    reward_models.problems_of_run,
     _packing,
     _tokenizer,
     _disk,

@@ -15,7 +15,7 @@ from worker import allowed_paths, celery_app, disk_quota
 from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.datasets import run_data
 from worker.datasets.run_data import DATASET_ID, sources_of
-from worker.runs import fetching
+from worker.runs import fetching, reward_models
 from worker.runs.checks import adapter_problems, model_problems, quota_problems, teacher_problems
 from worker.runs.settle import FILES, Settled, is_text, machine_of, resolve, settle
 from worker.settings import get_settings
@@ -78,8 +78,7 @@ def can_continue(run: Run) -> bool:
 
 
 def _sharding_changes(session: Session, run_id: str, strategy: Strategy | None, num_processes: int | None) -> Changes:
-    """The settings with which a run resumes on other processes. The accumulation changes so that the global batch size stays.
-    """
+    """The settings with which a run resumes on other processes. The accumulation changes so that the global batch size stays."""
     if strategy is None and num_processes is None:
         return {}
     run = runs.get(session=session, run_id=run_id)
@@ -106,9 +105,10 @@ def _unseen(settled: Settled) -> list[Problem]:
     """The data and the adapter that the run's owner or the user does not see: the row may come from an archive."""
     problems: list[Problem] = []
     for _ in as_both_see(settled.owner):
-        adapter = settle(settled.typed).adapter
-        teacher = teacher_problems(settle(settled.typed))
-        problems = problems or [*run_data.unseen(settled.typed), *adapter_problems(settled.typed, adapter), *teacher]
+        seen = settle(settled.typed)
+        models = (*adapter_problems(settled.typed, seen.adapter), *teacher_problems(seen))
+        scoring = reward_models.problems_of_run(seen)
+        problems = problems or [*run_data.unseen(settled.typed), *models, *scoring]
     return problems
 
 

@@ -26,6 +26,7 @@ from training.files import read_regular
 from training.model_info.config_json import ModelError
 from training.model_info.folder import ADAPTER_CONFIG, ModelFacts, describe_model
 from training.run_folder.paths import result_dir, saved_result
+from training.scoring.rewards import reward_models, with_reward_models
 from worker import disk_quota
 from worker.allowed_paths import EVERYTHING, AllowedPaths, find_path
 from worker.allowed_rewards import judges_of_run
@@ -59,7 +60,7 @@ _FIXES = {
 }
 _RUN_ID = re.compile(r"[\w-]+")
 _WHOLE_RUN_ID = re.compile(f"[{runs.ID_LETTERS}]{{12}}")
-_TEACHER_FIX = "Give a model folder, a hub id (owner/name), the folder of an adapter, or the id of a run."
+_RESULT_FIX = "Give a model folder, a hub id (owner/name), the folder of an adapter, or the id of a run."
 _MOST_ADAPTER_BYTES = 2**20
 _DATA_FIX = "Give a JSON, JSONL, CSV, TSV, text or Parquet file, or pick an uploaded data set."
 _UPLOAD_FIX = "Upload the file first, then pick it. Only files in the folders of LATHE_DATA_FOLDERS can be named."
@@ -126,7 +127,7 @@ class Settled:
     def teacher(self) -> Path | Problem | None:
         """The folder of the teacher, a model or an adapter; None without one, and for a hub id."""
         name = self.readable.teacher
-        return find_teacher(name) if name else None
+        return find_result("teacher", name) if name else None
 
     @property
     def engine(self) -> EngineName:
@@ -164,8 +165,10 @@ def settle(
     names: dict[str, Any] = {}
     if path := find_path(config.model):
         names["model"] = str(path)
-    if config.teacher and (teacher := _teacher_name(config.teacher)):
+    if config.teacher and (teacher := result_name(config.teacher)):
         names["teacher"] = teacher
+    if config.task.rewards_samples:
+        names["rewards"] = settled_rewards(config.rewards)
     if config.target_modules == "auto" and (targets := target_modules(adapter or {})):
         names["target_modules"] = targets
     return Settled(typed, config.model_copy(update=names), allowed, owner, (), adapter, _GATE)
@@ -268,9 +271,12 @@ def resolve(config: RunConfig, session: Session) -> RunConfig:
         if folder is None:
             fix = "Copy the adapter to this machine, or clone the run and choose another one."
             problems.append(Problem("init_adapter", config.init_adapter, "is not on this machine.", fix))
-    if config.teacher and (teacher := find_teacher(config.teacher)):
+    if config.teacher and (teacher := find_result("teacher", config.teacher)):
         problems += [teacher] if isinstance(teacher, Problem) else []
         paths["teacher"] = str(teacher)
+    if config.task.rewards_samples:
+        paths["rewards"], missing = resolved_rewards(config.rewards)
+        problems += missing
     if problems:
         raise ConfigError(problems)
     return config.model_copy(update=paths)
@@ -303,22 +309,38 @@ def _visible_adapter(name: str) -> dict[str, Any] | None:
     return values if isinstance(values, dict) else {}
 
 
-def find_teacher(name: str) -> Path | Problem | None:
-    """The folder of a teacher: the one of this name, or the result of a run that the user sees; None for a hub id."""
+def settled_rewards(text: str) -> str:
+    """Rewards with the absolute path or the whole id of the run of each reward model."""
+
+    def named(name: str) -> dict[str, str] | None:
+        found = result_name(name)
+        return {"model" if found.startswith("/") else "run": found} if found else None
+
+    return with_reward_models(text, named)
+
+
+def resolved_rewards(text: str) -> tuple[str, list[Problem]]:
+    """Rewards with the folder of each reward model, and the problems of those that are not here."""
+    folders = {model.name: find_result("rewards", model.name) for model in reward_models(text)}
+    found = {name: {"model": str(folder)} for name, folder in folders.items() if isinstance(folder, Path)}
+    return with_reward_models(text, found.get), [one for one in folders.values() if isinstance(one, Problem)]
+
+
+def find_result(field: str, name: str) -> Path | Problem | None:
+    """The folder of a model that a setting names besides the trained one: of this name, or the result of a run that the user sees;
+    None for a hub id."""
     if path := find_path(name):
         return path.absolute()
     if not _WHOLE_RUN_ID.fullmatch(name):
         return None
     if _seen_run(name) != name:
-        return Problem("teacher", name, "is no run.", _TEACHER_FIX)
-    fix = "Wait until it has finished, copy its folder to this machine, or choose another teacher."
-    return saved_result(get_settings().runs_dir / name) or Problem(
-        "teacher", name, "has no result on this machine.", fix
-    )
+        return Problem(field, name, "is no run.", _RESULT_FIX)
+    fix = "Wait until it has finished, copy its folder to this machine, or choose another model."
+    return saved_result(get_settings().runs_dir / name) or Problem(field, name, "has no result on this machine.", fix)
 
 
-def _teacher_name(name: str) -> str | None:
-    """The absolute path of a teacher, or the whole id of the run that the name means; None for a hub id."""
+def result_name(name: str) -> str | None:
+    """The absolute path of a model, or the whole id of the run that the name means; None for a hub id."""
     path = find_path(name)
     return str(path.absolute()) if path else _seen_run(name)
 

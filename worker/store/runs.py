@@ -18,7 +18,7 @@ from training.config.run_config import Changes, RunConfig
 from training.errors import Conflict, NotFound, UserError
 from worker.file_store import run_files
 from worker.settings import get_settings
-from worker.store import database, history, outbox, shares
+from worker.store import database, history, outbox, shares, uses
 from worker.store.tables import LOCAL, Attempt, Build, Evaluation, Event, Request, Run, Status, Sweep
 from worker.store.tables.shapes import LONGEST_NAME, LONGEST_NOTES, LONGEST_TAG
 
@@ -43,6 +43,10 @@ class NotResumable(Conflict):
 
 class NotEnded(Conflict):
     """The run is queued or running, so it cannot be deleted or archived."""
+
+
+class InUse(Conflict):
+    """A queued or running run loads the result of this one, so it cannot be deleted."""
 
 
 class BadDescription(UserError):  # noqa: N818
@@ -260,10 +264,14 @@ def delete(*, session: Session, run_id: str) -> None:
     Raises:
         RunNotFound: there is no such run.
         NotEnded: it is queued or running.
+        InUse: a queued or running run loads its result.
     """
     run = locked(session=session, run_id=run_id)
     if not run.status.ended:
         raise NotEnded("run", run.id, f"is {run.status.value}.", "Stop it before you delete it.")
+    if count := uses.runs_that_load(session=session, run_id=run.id):
+        message = f"is the teacher, reward model or initial adapter of queued or running runs ({count:,})."
+        raise InUse("run", run.id, message, "Wait until they have ended, or stop them.")
     folder = get_settings().runs_dir / run.id
     shares.remove(session=session, kind="run", object_ids=[run.id])
     session.exec(delete_from(Run).where(col(Run.id) == run.id))

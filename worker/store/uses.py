@@ -9,6 +9,7 @@ import sqlalchemy
 from sqlmodel import Session, select
 
 from training.config.data_sets import FIELDS, sources
+from training.scoring.rewards import reward_models
 from worker.store import json_parts, sight
 from worker.store.tables import Run, Status
 
@@ -61,6 +62,18 @@ class DatasetUse:
     def needs_it(self) -> bool:
         """True if this run keeps the data set from being deleted."""
         return not self.status.ended
+
+
+def runs_that_load(*, session: Session, run_id: str) -> int:
+    """The number of queued and running runs that load the result of a run: as teacher, reward model or initial adapter."""
+    run: Any = Run
+    named = (json_parts.text(run.config, field) for field in ("teacher", "init_adapter", "rewards"))
+    active = run.status.in_([status for status in Status if not status.ended])
+    rows = session.connection().execute(sqlalchemy.select(*named).where(active))
+    return sum(
+        run_id in (teacher, adapter, *(model.run for model in reward_models(rewards or "")))
+        for teacher, adapter, rewards in rows
+    )
 
 
 def dataset_users(*, session: Session) -> dict[str, list[DatasetUse]]:

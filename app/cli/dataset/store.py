@@ -10,7 +10,9 @@ from app.cli import sent_files
 from app.cli.client import connect, path_of
 from app.format import numbers
 from app.format.dataset_text import issue_lines
+from training.config.choices import Task
 from training.data.row_formats import UNKNOWN
+from training.tokens.parts import tasks_of
 from training.units import byte_size
 
 _SHOWN = 2000  # characters of a value
@@ -95,7 +97,8 @@ def page(values: dict[str, Any]) -> str:
 
 
 def _added(item: dict[str, Any]) -> str:
-    ready_to_train = ("Train", f"lathe run --data {item['id']} --model MODEL")
+    task = "" if item["format"] == UNKNOWN or Task.SFT in tasks_of(item["format"]) else " --task grpo"
+    ready_to_train = ("Train", f"lathe run --data {item['id']} --model MODEL{task}")
     unmapped = ("Map its columns", 'lathe dataset add FILE --columns "prompt=COLUMN, completion=COLUMN"')
     facts = [("Show", f"lathe dataset show {item['id']}"), unmapped if item["format"] == UNKNOWN else ready_to_train]
     added = f"Added {item['name']} as {item['id']}: {numbers.plural(item['rows'], 'row', 'rows')}, {item['format']}."

@@ -6,6 +6,7 @@ from typing import Any
 
 from app.texts import gettext_noop
 from training.data.mapping import ROLES
+from training.data.row_formats import UNKNOWN
 
 _MOST_PATHS, _DEPTH = 60, 4
 _PAIR = re.compile(r'(\w+)\s*=\s*("[^"]*"|[^,]*)')
@@ -16,6 +17,7 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "messages": (gettext_noop("Messages"), ("messages", "tools", "system")),
     "preference": (gettext_noop("Preference"), ("prompt", "messages", "chosen", "rejected")),
     "label": (gettext_noop("Unpaired preference"), ("prompt", "completion", "label")),
+    "prompts": (gettext_noop("Prompt alone"), ("prompt", "system", "tools")),
     "text": (gettext_noop("Text"), ("text",)),
     "source": (gettext_noop("Source and target"), ("source", "target")),
 }
@@ -50,14 +52,17 @@ def _is_message(value: Any) -> bool:
 
 
 def kind_of(mapping: Mapping[str, str], shape: str) -> str:
-    """The kind (in KINDS) of a mapping: by its roles, else by the detected format."""
+    """The kind (in KINDS) of a mapping: by its roles, else by the detected format. A prompt of an unknown format
+    waits for its answer."""
     if mapping:
-        return max(KINDS, key=lambda kind: _fit(mapping, KINDS[kind][1]))
+        kinds = [kind for kind in KINDS if kind != "prompts" or shape != UNKNOWN]
+        return max(kinds, key=lambda kind: _fit(mapping, KINDS[kind][1]))
     by_shape = {
         "alpaca": "instruction",
         "messages": "messages",
         "sharegpt": "messages",
         "preference": "preference",
+        "prompt": "prompts",
         "text": "text",
     }
     return by_shape.get(shape, {"source/target": "source", "unpaired preference": "label"}.get(shape, "prompt"))

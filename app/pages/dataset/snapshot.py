@@ -10,7 +10,7 @@ from app.pages.dataset.state import ViewState
 from app.pages.dataset.tokens import Curve, curve
 from app.texts import _
 from training.data.mapping import write_mapping
-from training.data.row_formats import UNKNOWN
+from training.data.row_formats import MAPPED, UNKNOWN
 from training.data.suggested_mapping import suggest
 from training.tokens.lengths import usual_limits
 from training.tokens.store import TokenStore
@@ -61,7 +61,8 @@ def mapping_of(view: ViewState, item: Dataset) -> dict[str, str]:
 
 def kind_shown(view: ViewState, item: Dataset) -> str:
     """The kind of rows on the tab Columns."""
-    return view.kind if view.kind in KINDS else kind_of(mapping_of(view, item), item.row_format)
+    shape = MAPPED if item.columns_map and not view.columns else item.row_format
+    return view.kind if view.kind in KINDS else kind_of(mapping_of(view, item), shape)
 
 
 def preview(item: Dataset, mapping: dict[str, str], kind: str) -> list[Row]:

@@ -250,7 +250,8 @@ def test_paths_include_nested_columns():
 def test_an_incomplete_mapping_has_a_kind_and_missing_roles():
     assert partial('prompt=a, nonsense, magic=x, completion="b,c"') == {"prompt": "a", "completion": "b,c"}
     assert kind_of({"prompt": "a", "label": "b"}, "unknown") == "label"
-    assert kind_of({"prompt": "a"}, "unknown") == "prompt"
+    assert (kind_of({"prompt": "a"}, "unknown"), kind_of({"prompt": "a"}, "mapped")) == ("prompt", "prompts")
+    assert (kind_of({}, "prompt"), kind_of({"prompt": "a", "completion": "b"}, "mapped")) == ("prompts", "prompt")
     assert kind_of({}, "alpaca") == "instruction"
     assert missing_roles({"chosen": "a"}, "preference") == ["rejected"]
     assert for_kind({"prompt": "q"}, "prompt", ["completion", "system"]) == {

@@ -7,9 +7,11 @@ import re
 from zipfile import ZipFile
 
 import gradio as gr
+import numpy as np
 import pytest
 from played_run import SUMMARY, PlayedRun
 from prepared import prepared_installation  # noqa: F401
+from safetensors.numpy import save_file
 from sqlmodel import SQLModel, select, update
 from web import client
 
@@ -287,20 +289,24 @@ def test_the_adapter_of_a_run_that_is_not_shared_comes_in_by_no_archive(api, pre
     assert (served.status_code, evaluated.status_code) == (404, 404)
 
 
-def test_a_run_that_is_not_shared_is_no_teacher(api, prepared, own):
+@pytest.mark.parametrize("field", ["teacher", "rewards"])
+def test_a_run_that_is_not_shared_is_no_teacher_and_no_reward_model(api, prepared, own, field):
     alice, bob = (as_(prepared, name) for name in ("alice", "bob"))
     secret = restored(api, own, alice).rpartition("/")[2]
     adapter = get_settings().runs_dir / secret / "adapter"
     adapter.mkdir(exist_ok=True)
     (adapter / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    save_file({"base_model.model.score.weight": np.zeros((1, 4), np.float32)}, adapter / "adapter_model.safetensors")
     api.put(f"/api/runs/{own['run_id']}/shares", json={"users": ["bob"]}, headers=alice)
     api.put(f"/api/datasets/{own['dataset_id']}/shares", json={"users": ["bob"]}, headers=alice)
-    distills = {"task": "distill", "teacher": secret}
+    scores = json.dumps([{"reward": "model", "run": secret}])
+    rewarded = {"task": "grpo", "rewards": scores, "num_generations": 4}
+    distills = rewarded if field == "rewards" else {"task": "distill", "teacher": secret}
     taken, mine = (restored(api, own, user, **distills) for user in (bob, alice))
     config = api.get(taken, headers=bob).json()["config"]
     for refused in (api.post(f"{taken}/resume", headers=bob), api.post("/api/runs", json=config, headers=bob)):
         assert refused.status_code == 422, refused.text
-        assert [problem["field"] for problem in refused.json()["problems"]] == ["teacher"], refused.text
+        assert [problem["field"] for problem in refused.json()["problems"]] == [field], refused.text
         assert "is no run" in refused.text
     granted = api.post(f"{mine}/resume", headers=alice)
     assert granted.status_code == 200, granted.text

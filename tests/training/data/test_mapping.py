@@ -54,7 +54,7 @@ def test_a_mapping_is_one_line_and_survives_a_round_trip(text, mapping):
         ("prompt=", "not a role=column pair"),
         ("question=q, answer=a", "'question' is not a role"),
         ("text=a, text=b", "given twice"),
-        ("prompt=q", "Add the column for completion"),
+        ("completion=q", "Add the column for prompt"),
         ("text=a, prompt=b", "form no row format"),
         ("", "form no row format"),
         ("text=a\0", "cannot be printed"),
@@ -193,7 +193,8 @@ def test_a_file_can_be_submitted_with_a_mapping(database, config):
     [
         (None, "no known format"),
         ("text=id", "id is a number (1), not text."),
-        ("prompt=qa.question", "is incomplete"),
+        ("completion=qa.question", "is incomplete"),
+        ("prompt=qa.question", "task sft needs prompts with answers"),
     ],
 )
 def test_data_that_cannot_train_is_refused_and_not_stored(database, config, columns, words):

@@ -114,6 +114,14 @@ EXAMPLES = [  # a row, its format, and its example
         "prompt/completion",
         Example([user("a"), assistant("b")]),
     ),
+    ({"prompt": "a"}, "prompt", Example(prompt="a", answered=False)),
+    ({"prompt": "a", "ground_truth": "b", "level": 3}, "prompt", Example(prompt="a", answered=False)),
+    ({"prompt": "a", "system": "s"}, "prompt", Example([system("s"), user("a")], answered=False)),
+    (
+        {"prompt": [user("a"), assistant("b"), user("c")], "reward_model": {"ground_truth": "d"}, "tools": [TOOL]},
+        "prompt",
+        Example([user("a"), assistant("b"), user("c")], tools=[TOOL], answered=False),
+    ),
     (
         {"prompt": "a", "chosen": "b", "rejected": "c"},
         "preference",

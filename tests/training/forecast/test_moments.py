@@ -93,13 +93,13 @@ def test_a_scoring_model_has_no_language_model_head() -> None:
     assert taken["sft"] - taken["classification"] == taken["sft"] - taken["reward"] == head
 
 
-@pytest.mark.parametrize("task", ["dpo", "kto"])
-def test_full_preference_training_keeps_a_reference_model_and_an_adapter_does_not(task: str) -> None:
+@pytest.mark.parametrize("settings", [{"task": "dpo"}, {"task": "kto"}, {"task": "grpo", "kl_coefficient": 0.1}])
+def test_full_training_with_a_reference_keeps_a_second_model_and_an_adapter_does_not(settings: dict[str, Any]) -> None:
     def weights(**values: Any) -> int:
         return estimate(config(**values), shape_of(LLAMA), batch=batch()).parts["weights"]
 
-    assert weights(task=task, method="full") == 2 * weights(task="sft", method="full")
-    assert weights(task=task, method="lora") == weights(task="sft", method="lora")
+    assert weights(**settings, method="full") == 2 * weights(task="sft", method="full")
+    assert weights(**settings, method="lora") == weights(task="sft", method="lora")
 
 
 def test_the_tile_of_the_fused_head_has_its_width_also_for_a_small_vocabulary() -> None:

@@ -54,7 +54,6 @@ def config(**values: Any) -> RunConfig:
         (CPU, GRPO | {"packing": "packed"}, "packing"),
         (CPU, GRPO | {"stop_after_baseline": True, "baseline_prompts": 0}, "stop_after_baseline"),
         (CPU, GRPO | {"batch_order": "by_length"}, "batch_order"),
-        (CPU, GRPO | {"kl_coefficient": 0.1, "method": "full"}, "kl_coefficient"),
         (CPU, GRPO | {"kl_coefficient": 0.1, "lora_init": "pissa"}, "lora_init"),
         (CPU, GRPO | PREFIX, "method"),
         (FOUR_V100, GRPO | ZERO3 | {"sequence_parallel_size": 2}, "sequence_parallel_size"),

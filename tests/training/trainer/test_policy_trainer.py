@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
+from training.errors import NothingToLearn
 from training.forecast.step_down import next_rung_after
 from training.run_folder.events import Metrics, Note, OutOfMemory, Planned, Resumed, SampleDrawn
 from training.run_folder.memory_words import summary
@@ -155,7 +156,15 @@ def plain_terms(chosen: torch.Tensor, before: torch.Tensor, advantage: float, se
     return -torch.minimum(ratio * advantage, clipped * advantage)
 
 
-def plain_loss(model: Any, step: list[Any], before: list[torch.Tensor], settings: dict[str, Any]) -> torch.Tensor:
+def plain_divergence(chosen: torch.Tensor, before: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """Schulman's estimate of the KL divergence from the reference at each token, times the ratio to when it was drawn."""
+    change = reference - chosen
+    return (change.exp() - change - 1) * (chosen - before).exp()
+
+
+def plain_loss(
+    model: Any, reference: Any, step: list[Any], before: list[torch.Tensor], settings: dict[str, Any]
+) -> torch.Tensor:
     """The loss of a step's samples, row by row; `step` has the samples of each micro batch. `before` gets their log probabilities
     if it is empty."""
     every = [sample for micro in step for sample in micro]
@@ -166,7 +175,10 @@ def plain_loss(model: Any, step: list[Any], before: list[torch.Tensor], settings
             chosen = chosen_logps(model, prompt, answer)
             if is_first:
                 before.append(chosen.detach())
-            each = plain_terms(chosen, chosen.detach() if is_first else next(old), advantage, settings)
+            drawn = chosen.detach() if is_first else next(old)
+            each = plain_terms(chosen, drawn, advantage, settings)
+            if weight := settings.get("kl_coefficient"):
+                each = each + weight * plain_divergence(chosen, drawn, chosen_logps(reference, prompt, answer).detach())
             match settings["policy_loss"]:
                 case "dapo" | "cispo":
                     total = total + each.sum() / tokens
@@ -181,13 +193,13 @@ def plain_loss(model: Any, step: list[Any], before: list[torch.Tensor], settings
 
 def assert_as_plain(trained: Trained, home: Path, steps: list[Any], settings: dict[str, Any]) -> None:
     """Compares a run with a loop that trains on the samples of each of `steps` as often as the run."""
-    model: Any = AutoModelForCausalLM.from_pretrained(home / "model", dtype=torch.float32)
+    model, reference = (AutoModelForCausalLM.from_pretrained(home / "model", dtype=torch.float32) for _ in range(2))
     losses, norms = [], []
     for step in steps:
         before: list[torch.Tensor] = []
         for _ in range(settings["num_iterations"]):
             model.zero_grad()
-            value = plain_loss(model, step, before, settings)
+            value = plain_loss(model, reference, step, before, settings)
             value.backward()
             norms.append(float(torch.stack([parameter.grad.norm() for parameter in model.parameters()]).norm()))
             losses.append(value.item())
@@ -230,11 +242,29 @@ def test_a_run_is_that_of_a_plain_loop_on_its_samples(
 
 
 @pytest.mark.train
-@pytest.mark.parametrize(("strategy", "iterations"), [("ddp", 1), ("zero3", 1), ("fsdp", 1), ("ddp", 2), ("zero3", 2)])
-def test_two_ranks_draw_the_same_samples_and_train_as_one(
-    tmp_path: Path, home: Path, strategy: str, iterations: int
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_the_divergence_of_full_weights_is_that_of_a_plain_loop_with_a_copy_of_the_first_model(
+    tmp_path: Path, home: Path, batches: list[dict[str, Any]], iterations: int
 ) -> None:
-    settings = SETTINGS | {"num_iterations": iterations, "max_steps": STEPS * iterations}
+    settings = SETTINGS | {"kl_coefficient": 2.0, "num_iterations": iterations, "max_steps": 2 * iterations}
+    settings |= {"clip_low": 0.05, "clip_high": 0.05, "learning_rate": 0.5, "policy_loss": "dapo"}
+    settings |= {"importance_sampling_level": "token"}
+    trained = train_here(tmp_path / "run", home / "model", home / "rows.jsonl", **settings)
+    drawn = [samples_of([batch]) for batch in batches if not torch.equal(batch["advantages"], torch.ones(8))]
+    assert_as_plain(trained, home, [[sample] for sample in drawn], settings)
+    divergence = list(trained.series("kl").values())
+    assert divergence[0] == pytest.approx(0, abs=1e-7) and divergence[-1] > 1e-5
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    ("strategy", "iterations", "kl"),
+    [("ddp", 1, 0.0), ("zero3", 1, 2.0), ("fsdp", 1, 2.0), ("ddp", 2, 2.0), ("zero3", 2, 0.0)],
+)
+def test_two_ranks_draw_the_same_samples_and_train_as_one(
+    tmp_path: Path, home: Path, strategy: str, iterations: int, kl: float
+) -> None:
+    settings = SETTINGS | {"num_iterations": iterations, "max_steps": STEPS * iterations, "kl_coefficient": kl}
     alone = train_here(tmp_path / "alone", home / "model", home / "rows.jsonl", **settings)
     split = {"micro_batch_size": 2, "gradient_accumulation_steps": 2, "strategy": strategy, "num_processes": 2}
     shared = start(tmp_path / "shared", home / "model", home / "rows.jsonl", **settings | split)
@@ -291,6 +321,36 @@ def test_the_divergence_from_the_base_model_is_measured_and_held_out_prompts_are
 
 
 @pytest.mark.train
+def test_prompts_without_answers_draw_the_samples_of_prompts_with_answers(tmp_path: Path, home: Path) -> None:
+    settings = SETTINGS | {"rewards": "letters", "validation_data": str(tmp_path / "rows.jsonl"), "eval_steps": 1}
+    settings |= {"baseline_prompts": 2, "answer_rows": 2}
+    rows = [json.loads(line) for line in (home / "rows.jsonl").read_text().splitlines()]
+    series = []
+    for left_out in (set(), {"completion"}):
+        lines = (json.dumps({name: row[name] for name in row.keys() - left_out}) + "\n" for row in rows)
+        (tmp_path / "rows.jsonl").write_text("".join(lines))
+        run = train_here(tmp_path / f"run{len(left_out)}", home / "model", tmp_path / "rows.jsonl", **settings)
+        series.append([run.losses(), run.series("reward"), run.series("eval_reward")])
+        assert (run.run_dir / "answers.jsonl").exists() == (not left_out)
+        assert {one.expected for one in run.of(SampleDrawn)} == ({""} if left_out else {"a", "b", "c"})
+    assert series[0] == series[1] and series[0][2]
+
+
+@pytest.mark.train
+def test_prompts_without_answers_that_are_too_hard_are_told_without_them(tmp_path: Path, home: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"prompt": f"say {n}"}) + "\n" for n in range(8)))
+    settings = SETTINGS | {
+        "rewards": '[{"reward": "regex", "pattern": "never"}]',
+        "baseline_prompts": 2,
+        "reward_code": None,
+    }
+    with pytest.raises(NothingToLearn, match="too hard for this model, or a reward is wrong"):
+        train_here(
+            tmp_path / "run", home / "model", tmp_path / "rows.jsonl", **settings | {"max_completion_length": 40}
+        )
+
+
+@pytest.mark.train
 def test_a_reward_that_fails_is_named_and_the_run_goes_on(tmp_path: Path, home: Path) -> None:
     code = "def broken(prompt, answer, expected):\n    return row['total']\n"
     settings = SETTINGS | {"rewards": "broken, contains", "reward_code": code}
@@ -318,15 +378,19 @@ def test_the_epoch_keeps_the_samples_of_a_prompt_together() -> None:
 
 
 @pytest.mark.train
-def test_a_resumed_run_draws_the_same_samples(tmp_path: Path, home: Path) -> None:
-    settings = SETTINGS | {"max_steps": 4, "save_steps": 2, "epochs": 4}
+@pytest.mark.parametrize("kl", [0.0, 2.0])
+def test_a_resumed_run_draws_the_same_samples_and_compares_with_the_first_model(
+    tmp_path: Path, home: Path, kl: float
+) -> None:
+    settings = SETTINGS | {"max_steps": 4, "save_steps": 2, "epochs": 4, "kl_coefficient": kl}
     whole = train_here(tmp_path / "run", home / "model", home / "rows.jsonl", **settings)
     shutil.rmtree(checkpoint_dir(tmp_path / "run", 4))
-    values = {step: [whole.series(name)[step] for name in NAMES] for step in (3, 4)}
+    names = (*NAMES, "kl") if kl else NAMES
+    values = {step: [whole.series(name)[step] for name in names] for step in (3, 4)}
     resumed = train_here(tmp_path / "run", home / "model", home / "rows.jsonl", **settings)
     (start,) = resumed.of(Resumed)
     taken = [event for event in resumed.of(Metrics) if "reward" in event.values][-2:]
-    assert start.step == 2 and {event.step: [event.values[name] for name in NAMES] for event in taken} == values
+    assert start.step == 2 and {event.step: [event.values[name] for name in names] for event in taken} == values
 
 
 @pytest.mark.train

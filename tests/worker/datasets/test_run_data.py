@@ -165,3 +165,40 @@ def test_a_large_file_is_left_for_start(database: str, tmp_path: Path, monkeypat
     (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "completion": 5}\n')
     config = parse({"model": MODEL, "data": str(tmp_path / "rows.jsonl"), "eval_split": 0})
     assert list(run_data.problems(settle(config).data, config)) == []
+
+
+@pytest.mark.parametrize("mapping", [None, "prompt=prompt"])
+def test_prompts_without_answers_need_rewards_that_compare_with_none(
+    database: str, tmp_path: Path, mapping: str | None
+) -> None:
+    file = tmp_path / "prompts.jsonl"
+    named = {"prompt": "a", "ground_truth": "b"} | ({"answer": "c"} if mapping else {})
+    file.write_text("".join(json.dumps(named | {"level": n}) + "\n" for n in range(8)))
+    given = {"model": MODEL, "data": str(file), "columns": mapping, "micro_batch_size": 8, "task": "grpo"}
+
+    def refused(**settings: object) -> list[tuple[str, str]]:
+        config = parse({name: value for name, value in (given | settings).items() if value is not None})
+        before = list(run_data.problems(settle(config).data, config))
+        try:
+            submit.submit(config)
+        except ConfigError as error:
+            assert [one.field for one in error.problems] == [one.field for one in before]
+            return [(one.field, f"{one.message} {one.fix}") for one in error.problems]
+        assert before == []
+        return []
+
+    ((field, words),) = refused(rewards="json_valid, exact_match, contains")
+    assert field == "rewards" and "the rows are prompts without one" in words and "completion=COLUMN" in words
+    judge = {"reward": "judge", "url": "http://localhost:1/v1", "model": "m"}
+    ((field, words),) = refused(rewards=json.dumps([judge]))
+    assert field == "rewards" and "a judge without {expected} in its prompt" in words
+    ((field, words),) = refused(rewards="json_valid", eval_answers=2)
+    assert field == "eval_answers" and "Set it to 0" in words
+    ((field, words),) = refused(task="sft")
+    assert field == "data" and "needs prompts with answers" in words and "grpo, distill" in words
+    contains = json.dumps([{"reward": "contains", "text": "yes"}])
+    assert (
+        refused(rewards=contains)
+        == []
+        == refused(rewards="exact_match", columns="prompt=prompt, completion=ground_truth")
+    )

@@ -1,10 +1,11 @@
 """Runs in the database, from queued to ended."""
 
+import json
 import time
 
 import pytest
 from held_runs import GPU, attempts_of, claim, finish, leased, now_of, renew, request_stop, requeue, resume, told_of
-from sqlmodel import select
+from sqlmodel import select, update
 
 from training.run_folder.events import CheckpointSaved
 from worker.settings import get_settings
@@ -288,6 +289,22 @@ def test_deleting_a_run_deletes_its_records_and_its_folder(database, new_run):
     with db.read() as session:
         assert (session.exec(select(Run)).all(), session.exec(select(Metric)).all()) == ([], [])
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("field", ["teacher", "init_adapter", "rewards"])
+def test_a_run_whose_result_a_waiting_run_loads_cannot_be_deleted(database, new_run, field):
+    first, other = new_run().id, new_run().id
+    waiting = new_run(**{field: json.dumps([{"reward": "model", "run": first}]) if field == "rewards" else first}).id
+    with db.write() as session:
+        session.exec(update(Run).where(Run.id.in_([first, other])).values(status=Status.FINISHED))
+    with db.write() as session:
+        runs.delete(session=session, run_id=other)
+    with db.write() as session, pytest.raises(runs.InUse, match="of queued or running runs"):
+        runs.delete(session=session, run_id=first)
+    with db.write() as session:
+        session.exec(update(Run).where(Run.id == waiting).values(status=Status.FAILED))
+    with db.write() as session:
+        runs.delete(session=session, run_id=first)
 
 
 def test_an_active_run_cannot_be_deleted(database, new_run):

@@ -4,6 +4,7 @@ Sharding follows Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training
 the libraries' other buffers were counted in real runs (benchmarks/forecast/command.py).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -115,9 +116,10 @@ def sizes_of(config: RunConfig, shape: ModelShape, card: Card | None) -> Sizes:
     sharded = fsdp or zero == 3
     weights = (held + trained * format_) / (ranks if sharded else 1)
     weights += (4 if plain else compute) * trainable.fixed_weights(config, shape)
-    if config.task.has_reference and not config.method.adapts:
+    if config.loads_reference:
         weights += shape.parameters * stored / (ranks if sharded else 1)  # the reference model
-    weights += _teacher_bytes(config, shape.teacher, compute) if shape.teacher else 0.0
+    for other, quantization in _others(config, shape):
+        weights += _whole_bytes(config, other, quantization, compute)
     gradients = trained * format_ / (ranks if sharded or zero == 2 else 1)
     # DeepSpeed's optimizer updates an fp32 copy of its shard of the weights.
     state = state_bytes(config, shape, trained, 4 if config.method.adapts else stored)
@@ -190,10 +192,17 @@ def _frozen_bytes(config: RunConfig, shape: ModelShape, frozen: int, stored: int
     return packed * packed_bytes(config) + (frozen - packed) * stored
 
 
-def _teacher_bytes(config: RunConfig, teacher: ModelShape, stored: int) -> float:
-    """Bytes of the teacher, which each rank holds whole."""
-    frozen = config.model_copy(update={"method": Method.LORA, "quantization": config.teacher_quantization})
-    return _frozen_bytes(frozen, teacher, teacher.parameters, stored)
+def _others(config: RunConfig, shape: ModelShape) -> Iterator[tuple[ModelShape, Quantization]]:
+    """The models besides the trained one, with the formats of their weights."""
+    if shape.teacher:
+        yield shape.teacher, config.teacher_quantization
+    yield from ((model, Quantization(name)) for model, name in shape.reward_models)
+
+
+def _whole_bytes(config: RunConfig, shape: ModelShape, quantization: Quantization, stored: int) -> float:
+    """Bytes of a frozen model besides the trained one, which each rank holds whole: a teacher, or a reward model."""
+    frozen = config.model_copy(update={"method": Method.LORA, "quantization": quantization})
+    return _frozen_bytes(frozen, shape, shape.parameters, stored)
 
 
 def _buffers(config: RunConfig, shape: ModelShape, trained: int, format_: int, compute: int) -> float:

@@ -1,0 +1,48 @@
+"""`python -m training.results.reward_scores`: scores answers to rows of a data file by reward models, on CPU.
+
+Standard input has {"path", "columns", "name", "answers": {number of a row from 0: text}, "rewards": [entries of a JSON list]}. It
+prints {"scores": {reward: [scores in the order of the answers]}, "troubles": {reward: [failed, sentence, kind]}}.
+"""
+
+import json
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from training.config.choices import Precision, Task
+from training.config.run_config import RunConfig
+from training.data.rows import read_numbered
+from training.errors import DataError, UserError, answer_json
+from training.models.reward_model import load_scorers, scores_of
+from training.scoring.rewards import reward_of
+
+_ROWS = 8  # at once
+
+
+def scores(text: str) -> dict[str, Any]:
+    """The scores that a request asks for.
+
+    Raises:
+        UserError: a model cannot be loaded, or a row cannot be read.
+    """
+    asked = json.loads(text)
+    answers = {int(number): answer for number, answer in asked["answers"].items()}
+    try:
+        rows = read_numbered(Path(asked["path"]), asked["columns"])
+        examples = {number: example for number, _, example in rows if number in answers and example}
+    except DataError as error:
+        raise UserError("data", asked["name"], error.message, error.fix) from None
+    rewards = [reward_of(document) for document in asked["rewards"]]
+    config = RunConfig(model="-", data="-", task=Task.REWARD)
+    scorers = load_scorers(rewards, config, Precision.FP32, torch.device("cpu"), _ROWS)
+    found = scores_of(scorers, [examples[number] for number in answers], list(answers.values()))
+    return {
+        "scores": {name: values for name, (values, _) in found.items()},
+        "troubles": {name: astuple(trouble) for name, (_, trouble) in found.items() if trouble},
+    }
+
+
+if __name__ == "__main__":
+    answer_json(scores)

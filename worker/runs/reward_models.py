@@ -1,0 +1,63 @@
+"""Why rewards cannot be those of the reward models that they name, as far as the files on this machine say."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from training.errors import Problem, UserError
+from training.model_info.folder import adapter_base
+from training.model_info.reward_model import FIX, check_reward_model
+from training.scoring.reward_model import RewardModel
+from training.scoring.reward_options import reward_model_of
+from training.scoring.rewards import Reward, reward_models
+from worker.allowed_paths import HUB_ID, AllowedPaths
+from worker.runs.settle import Settled, find_result, result_name
+
+
+def of(reward: Reward) -> RewardModel:
+    """The reward model of a reward of this kind whose options are right."""
+    return reward_model_of(reward.options)
+
+
+def with_folder(reward: Reward) -> Reward:
+    """The reward with the folder of its model in place of a run's id. The model has no problems."""
+    folder = _found(of(reward), "rewards")
+    others = {name: value for name, value in reward.options.items() if name not in ("run", "model")}
+    return replace(reward, options=others | {"model": str(folder)}) if isinstance(folder, Path) else reward
+
+
+def problems_of_run(settled: Settled) -> Iterator[Problem]:
+    """The problems of the reward models among a run's rewards."""
+    if settled.config.task.rewards_samples:
+        yield from problems(reward_models(settled.config.rewards), settled.allowed, "rewards")
+
+
+def problems(models: Iterable[RewardModel], allowed: AllowedPaths, field: str) -> Iterator[Problem]:
+    """The problems of reward models: they may not be named, are not here, or are none. The files of one on the hub are not here
+    yet. `field` names them."""
+    for model in models:
+        if refused := allowed.model(model.name, field):
+            yield refused
+            continue
+        folder = _found(model, field)
+        if isinstance(folder, Problem):
+            yield folder
+        elif folder is not None:
+            yield from _file_problems(folder, model.name, allowed, field)
+        elif model.run or not HUB_ID.fullmatch(model.model):
+            yield Problem(field, model.name, "is no run." if model.run else "is no folder on this machine.", FIX)
+
+
+def _found(model: RewardModel, field: str) -> Path | Problem | None:
+    return find_result(field, result_name(model.name) or model.name)
+
+
+def _file_problems(folder: Path, name: str, allowed: AllowedPaths, field: str) -> Iterator[Problem]:
+    base = adapter_base(folder)
+    if base and (refused := allowed.model(base, field)):
+        yield Problem(field, name, f"is an adapter on {base}, which {refused.message}", refused.fix)
+        return
+    try:
+        check_reward_model(folder, name)
+    except UserError as error:
+        yield Problem(field, name, error.message, error.fix)
