@@ -39,6 +39,7 @@ _FIX = "Download its config.json (the weights are not needed) and give the folde
 _LIMITS = Limits(8 * 2**30, seconds=120, file_bytes=64 * 2**20)
 
 Read = Callable[[str, str | None, Task], ModelShape]
+"""`shape_at`, or what remembers its answers."""
 Targets = dict[str, Any]
 """The `Targets` of training/models/target_modules.py as JSON."""
 
