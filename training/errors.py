@@ -121,7 +121,12 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     )
 
 
-_NO_MEMORY = ("CUDA out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+_NO_MEMORY = (
+    "CUDA out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "Free memory on device",  # vLLM: is less than its share
+)
 
 
 class NothingToLearn(UserError):  # noqa: N818

@@ -162,7 +162,7 @@ def run_steps(
         report.for_run(Resumed(step=int(checkpoint.name.split("-")[1]), path=checkpoint.name, rejected=rejected))
     elif rejected:
         report.warn(f"No checkpoint is complete, so training restarts from step 0: {'; '.join(rejected)}")
-    with trainer.context.trackers.closed_at_end(hurried=lambda: stop.requested):
+    with trainer.context.trackers.closed_at_end(hurried=lambda: stop.requested), trainer.beside:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         if (
             trainer.eval_dataset is not None

@@ -1,4 +1,5 @@
-"""The rewards that a user may use: code and judges of other addresses only the user who runs the server; and the key of judges."""
+"""The rewards and servers that a user may use: code, and servers at other addresses, only the user who runs the server; and the key
+of judges."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -38,15 +39,29 @@ def judge_problem(url: str, *, trusted: bool) -> Problem | None:
     `trusted` users may use any address. Others may use those of LATHE_JUDGE_URLS, so that they cannot reach services of the
     server's network.
     """
+    return _refused("judge_url", url, "a judge", "LATHE_JUDGE_URLS", allowed=trusted or _listed(url))
+
+
+def sampler_of_run(config: RunConfig, allowed: AllowedPaths) -> Problem | None:
+    """Why a user may not let the vLLM server at `vllm_url` draw a run's samples; None if they may, as for judges."""
+    if not config.draws_with_vllm or not config.vllm_url:
+        return None
+    known = [_without_version(part.strip()) for part in get_settings().vllm_urls.split(",") if part.strip()]
+    may = allowed.data is None or _without_version(config.vllm_url) in known
+    return _refused("vllm_url", config.vllm_url, "a vLLM", "LATHE_VLLM_URLS", allowed=may)
+
+
+def _without_version(url: str) -> str:
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def _refused(field: str, url: str, what: str, variable: str, *, allowed: bool) -> Problem | None:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
-        return Problem(
-            "judge_url", url, "is not the address of an API.", "Give http://HOST:PORT/v1 or https://HOST/v1."
-        )
-    if trusted or _listed(url):
+        return Problem(field, url, "is not the address of an API.", "Give http://HOST:PORT/v1 or https://HOST/v1.")
+    if allowed:
         return None
-    fix = "Ask who runs the server to add it to LATHE_JUDGE_URLS."
-    return Problem("judge_url", url, "is not a judge of this server.", fix)
+    return Problem(field, url, f"is not {what} of this server.", f"Ask who runs the server to add it to {variable}.")
 
 
 def judges_of_run(config: RunConfig, allowed: AllowedPaths) -> list[Problem]:

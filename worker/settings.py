@@ -152,7 +152,12 @@ class Settings(EngineSettings):
     vllm_command: str = Field(
         "",
         description="Command of vLLM on this worker, such as /opt/vllm/bin/vllm. It then generates answers after training, of "
-        "evaluations and in the playground. Default: transformers generates them.",
+        "evaluations and in the playground, and samples of runs that ask for it. Default: transformers generates them.",
+    )
+    vllm_urls: str = Field(
+        "",
+        description="Addresses of vLLM servers that may draw the samples of accounts' runs, separated by commas. The server's user "
+        "may use any.",
     )
     hub_token: SecretStr | None = Field(
         None, description="Model hub token. Only processes that train, merge or upload receive it."

@@ -1,8 +1,9 @@
 """Stands in for vLLM's program: `stand_in_vllm.py serve MODEL ...` speaks its HTTP API and answers by `generate` of transformers.
 
 Unlike vLLM it refuses options and parameters that it does not know, and values that vLLM would convert, so that a wrong one is
-seen. STAND_IN_VLLM has what goes wrong: "memory" and "rank" end it at its start, "dies" at the first answer, "context" refuses
-every answer.
+seen, and answers while it sleeps. STAND_IN_VLLM has what goes wrong: "memory" and "rank" end it at its start, "dies" at the first
+answer, "context" refuses every answer, "hangs" answers none, "stale" keeps the first adapter, "tokens" adds a
+token to each prompt. With STAND_IN_VLLM_LOG it writes the path of each request that changes its state into that file.
 """
 
 import argparse
@@ -33,8 +34,12 @@ def options(arguments):
     parser.add_argument("--dtype", choices=["auto", "float32", "float16", "bfloat16"])
     parser.add_argument("--max-model-len")
     parser.add_argument("--generation-config", choices=["vllm"], required=True)
-    parser.add_argument("--uds", type=Path, required=True)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--uds", type=Path)
+    where.add_argument("--port", type=int)
     parser.add_argument("--gpu-memory-utilization", type=float)
+    parser.add_argument("--enable-sleep-mode", action="store_true")
+    parser.add_argument("--logprobs-mode", choices=["raw_logprobs", "processed_logprobs"], default="raw_logprobs")
     parser.add_argument("--enable-lora", action="store_true")
     parser.add_argument("--max-loras", type=int)
     parser.add_argument("--max-lora-rank", type=int, choices=[1, 8, 16, 32, 64, 128, 256, 320, 512], default=16)
@@ -56,7 +61,6 @@ class Engine:
 
     def __init__(self, given):
         import torch
-        from peft import PeftModel
         from transformers import AutoModelForCausalLM
 
         self.name = given.served_model_name
@@ -68,16 +72,27 @@ class Engine:
             raise ValueError(
                 f"User-specified max_model_len ({self.longest}) is greater than the derived max_model_len ({context})."
             )
-        self.adapters = {lora["name"]: f"adapter{index}" for index, lora in enumerate(given.lora_modules)}
+        self.given, self.adapters, self.loaded, self.sleeping = given, {}, 0, False
         for lora in given.lora_modules:
-            rank = json.loads((Path(lora["path"]) / "adapter_config.json").read_text())["r"]
-            if rank > given.max_lora_rank or WRONG == "rank":
-                raise ValueError(f"LoRA rank {rank} is greater than max_lora_rank {given.max_lora_rank}.")
-            inside = self.adapters[lora["name"]]
-            if isinstance(self.module, PeftModel):
-                self.module.load_adapter(lora["path"], adapter_name=inside)
-            else:
-                self.module = PeftModel.from_pretrained(self.module, lora["path"], adapter_name=inside).eval()
+            self.load_adapter(lora["name"], lora["path"])
+
+    def load_adapter(self, name, path):
+        from peft import PeftModel
+
+        if not self.given.enable_lora:
+            raise ValueError("LoRA is not enabled.")
+        rank = json.loads((Path(path) / "adapter_config.json").read_text())["r"]
+        if rank > self.given.max_lora_rank or WRONG == "rank":
+            raise ValueError(f"LoRA rank {rank} is greater than max_lora_rank {self.given.max_lora_rank}.")
+        if WRONG == "stale" and self.loaded:
+            self.adapters[name] = "adapter1"
+            return
+        self.loaded += 1
+        inside = self.adapters[name] = f"adapter{self.loaded}"
+        if isinstance(self.module, PeftModel):
+            self.module.load_adapter(path, adapter_name=inside)
+        else:
+            self.module = PeftModel.from_pretrained(self.module, path, adapter_name=inside).eval()
 
     def generate(self, body, prompt):
         """The tokens of an answer, its end token included, with the model's own log probabilities of each (vocabulary,)."""
@@ -101,14 +116,17 @@ class Engine:
             ids = torch.tensor([prompt])
             self.module.generation_config.eos_token_id = None
             found = self.module.generate(input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=config)
-        return found.sequences[0, len(prompt) :].tolist(), [torch.log_softmax(one[0], -1) for one in found.logits]
+        divisor = heat if heat and self.given.logprobs_mode == "processed_logprobs" else 1
+        return found.sequences[0, len(prompt) :].tolist(), [
+            torch.log_softmax(one[0] / divisor, -1) for one in found.logits
+        ]
 
     def _adapted(self, name):
         from contextlib import nullcontext
 
         if name in self.adapters:
             self.module.set_adapter(self.adapters[name])
-        elif self.adapters:
+        elif self.loaded:
             return self.module.disable_adapter()
         return nullcontext()
 
@@ -127,6 +145,8 @@ def check(engine, body, prompts):
         raise RefusedError(400, "BadRequestError", f"unknown, missing or wrong parameters {wrong}")
     if body.get("logprobs") is not None and not body.get("return_tokens_as_token_ids"):
         raise RefusedError(400, "BadRequestError", "the tokens of logprobs would be texts")
+    if engine.sleeping:
+        raise RefusedError(503, "ServiceUnavailableError", "The engine sleeps.")
     if body["model"] not in (engine.name, *engine.adapters):
         raise RefusedError(404, "NotFoundError", f"The model `{body['model']}` does not exist.")
     for prompt in prompts:
@@ -167,6 +187,44 @@ def choice(index, body, tokens, distributions, prompt):
     return found | ({"token_ids": tokens, "prompt_token_ids": prompt} if body.get("return_token_ids") else {})
 
 
+def changing_routes(engine):
+    """Those that vLLM has with VLLM_ALLOW_RUNTIME_LORA_UPDATING and VLLM_SERVER_DEV_MODE."""
+    from starlette.responses import JSONResponse, Response
+    from starlette.routing import Route
+
+    async def changed(request):
+        """Adapters, weights and sleep; as vLLM, without an answer in JSON where it has no error."""
+        path, body = request.url.path, json.loads(await request.body() or b"{}")
+        if log := os.environ.get("STAND_IN_VLLM_LOG"):
+            with Path(log).open("a") as file:
+                file.write(f"{path} {body.get('lora_name', '')}\n")
+        try:
+            match path:
+                case "/v1/load_lora_adapter":
+                    if not Path(body["lora_path"]).is_dir():
+                        missing = f"No adapter found for {body['lora_path']}"
+                        raise RefusedError(404, "NotFoundError", missing)
+                    engine.load_adapter(body["lora_name"], body["lora_path"])
+                case "/v1/unload_lora_adapter":
+                    del engine.adapters[body["lora_name"]]
+                case "/sleep" | "/wake_up":
+                    assert engine.given.enable_sleep_mode
+                    engine.sleeping = path == "/sleep"
+        except ValueError as error:
+            refused = RefusedError(500, "InternalServerError", str(error))
+            return JSONResponse(refused.body, refused.status)
+        except RefusedError as refused:
+            return JSONResponse(refused.body, refused.status)
+        return Response(status_code=200)
+
+    of = {
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": ["/v1/load_lora_adapter", "/v1/unload_lora_adapter"],
+        "VLLM_SERVER_DEV_MODE": ["/sleep", "/wake_up"],
+    }
+    names = [name for variable, paths in of.items() if os.environ.get(variable) for name in paths]
+    return [Route(name, changed, methods=["POST"]) for name in names]
+
+
 def application(engine):
     from starlette.applications import Starlette
     from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -188,6 +246,8 @@ def application(engine):
     async def answered(body, prompt):
         if WRONG == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
+        if WRONG == "hangs":
+            await asyncio.Event().wait()
         async with one_at_a_time:
             return await asyncio.to_thread(engine.generate, body, prompt)
 
@@ -209,6 +269,8 @@ def application(engine):
             return JSONResponse(refused.body, refused.status)
         if body.get("stream"):
             return StreamingResponse(streamed(body, prompts[0]), media_type="text/event-stream")
+        if WRONG == "tokens":
+            prompts = [[*prompt, 1] for prompt in prompts]
         choices = [choice(index, body, *await answered(body, prompt), prompt) for index, prompt in enumerate(prompts)]
         return JSONResponse(head | {"choices": choices[::-1]})  # in any order
 
@@ -217,7 +279,7 @@ def application(engine):
         Route("/v1/models", models),
         Route("/v1/completions", complete, methods=["POST"]),
     ]
-    return Starlette(routes=routes)
+    return Starlette(routes=[*routes, *changing_routes(engine)])
 
 
 def main(arguments):
@@ -231,7 +293,8 @@ def main(arguments):
         )
         print("RuntimeError: Engine core initialization failed. See root cause above.", file=sys.stderr)
         sys.exit(1)
-    uvicorn.run(application(Engine(given)), uds=str(given.uds), log_level="warning", lifespan="off")
+    where = {"uds": str(given.uds)} if given.uds else {"port": given.port}
+    uvicorn.run(application(Engine(given)), log_level="warning", lifespan="off", **where)
 
 
 if __name__ == "__main__":

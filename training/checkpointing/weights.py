@@ -10,6 +10,7 @@ import torch
 from peft import PeftModel, get_peft_model_state_dict
 from safetensors.torch import save_file
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.tensor import DTensor
 
 from training.checkpointing.contents import check_missing, shapes_of_files
 from training.checkpointing.digest import plain_name, trained_shapes
@@ -37,6 +38,31 @@ def gathered_trained(model: torch.nn.Module) -> State:
     """The trained weights of a model that FSDP divides, complete in the host memory of rank 0. Every rank calls it."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
     return cast(State, get_model_state_dict(model, options=options))
+
+
+@torch.no_grad()
+def write_adapter(model: Any, folder: Path | None) -> None:
+    """Writes the adapter of an unwrapped model as PEFT does, also if the ranks divide it; a rank without a folder writes nothing.
+    A collective."""
+    names = saved_names(model)
+    trained = {plain_name(name): weight for name, weight in model.named_parameters() if weight.requires_grad}
+    state = {names[name]: _whole(weight).to("cpu", copy=True) for name, weight in trained.items() if name in names}
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
+        model.peft_config["default"].save_pretrained(str(folder))
+        save_file(state, folder / "adapter_model.safetensors")
+
+
+def _whole(weight: torch.Tensor) -> torch.Tensor:
+    """A parameter that FSDP or ZeRO-3 divides, complete. A collective."""
+    if isinstance(weight, DTensor):
+        return weight.full_tensor().detach()
+    if hasattr(weight, "ds_id"):
+        from deepspeed.runtime.zero import GatheredParameters
+
+        with GatheredParameters([weight]):
+            return weight.detach().clone()
+    return weight.detach()
 
 
 def saved_names(model: torch.nn.Module) -> dict[str, str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from training.config.choices import (
     EngineName,
+    Generation,
     Interval,
     LossOn,
     Method,
@@ -96,7 +97,7 @@ _mixtures = Applies("data", "several data sets with weights", lambda values: has
 _plateau = _to("lr_scheduler", Scheduler.REDUCE_ON_PLATEAU)
 _moments = _to_all_but("optimizer", *(one for one in OptimizerName if not one.has_betas))
 
-SAMPLING = ("max_completion_length", "temperature", "baseline_prompts", "stop_after_baseline")
+SAMPLING = ("max_completion_length", "temperature", "baseline_prompts", "generation", "stop_after_baseline")
 """Settings of tasks that train on samples of the model itself."""
 REWARDS = (
     "rewards",
@@ -126,6 +127,7 @@ APPLIES: dict[str, Applies] = {
     "desirable_weight": _to("task", Task.KTO),
     "undesirable_weight": _to("task", Task.KTO),
     **dict.fromkeys(SAMPLING, _to("task", *(task for task in Task if task.samples))),
+    **dict.fromkeys(("vllm_url", "vllm_memory", "vllm_sleep"), _to("generation", Generation.VLLM)),
     **dict.fromkeys(REWARDS, _to("task", Task.GRPO)),
     **dict.fromkeys(("teacher", "teacher_quantization", "jsd_coefficient"), _to("task", Task.DISTILL)),
     "answer_rows": _answers,

@@ -88,6 +88,13 @@ class PreferenceLoss(StrEnum):
     BCO_PAIR = "bco_pair"
 
 
+class Generation(StrEnum):
+    """What draws the samples that a run trains on."""
+
+    MODEL = "model"
+    VLLM = "vllm"
+
+
 class PolicyLoss(StrEnum):
     """Losses of trl's GRPOTrainer that differ in what they average over, and how they clip."""
 

@@ -18,6 +18,7 @@ from training.config.choices import (
     Checkpointing,
     ChunkedLoss,
     EngineName,
+    Generation,
     Group,
     ImportanceSamplingLevel,
     Interval,
@@ -164,6 +165,10 @@ class RunConfig(BaseModel):
     num_generations: int = setting(8, "grpo: samples for each prompt, which are compared with each other. Their number divides the global batch size.", Group.MODEL, label="Samples per prompt", ge=2, le=1024)
     max_completion_length: int = setting(512, "grpo, distill: maximum length of a sample in tokens.", Group.MODEL, ge=1, le=1_048_576)
     temperature: float = setting(1.0, "grpo, distill: temperature of sampling. Below 1 the samples differ less.", Group.MODEL, label="Sampling temperature", advanced=True, gt=0, le=10)
+    generation: Generation = setting(Generation.MODEL, "grpo, distill: what draws the samples. model: forward passes of the training processes. vllm: vLLM, one beside each process on its device, or the server of vllm_url. docs/grpo.md compares them.", Group.MODEL, label="Samples drawn by")
+    vllm_url: Text = setting(None, "Address of a running vLLM server, such as http://HOST:8000, in place of one beside each process. It needs to read this run's folder. Default: none.", Group.MODEL, label="vLLM server", advanced=True, max_length=2000)
+    vllm_memory: float = setting(0.3, "Share of a device's memory for the vLLM beside each process: its copy of the weights, and the keys and values of samples.", Group.MODEL, label="vLLM's memory", advanced=True, gt=0, lt=1)
+    vllm_sleep: bool = setting(True, "Free the GPU memory of vLLM while the model trains: its weights wait in host memory. Off: each step is faster by the copies, and the memory is taken all the time.", Group.MODEL, label="vLLM sleeps", advanced=True)
     baseline_prompts: int = setting(16, "grpo, distill: prompts for which the untrained model draws samples before the first step. If nothing can be learned from them, the run says why (grpo: and ends). 0: none.", Group.MODEL, ge=0, le=4096)
     stop_after_baseline: bool = setting(False, "grpo, distill: stop after these samples, so that you can read them. Resume trains.", Group.MODEL)
     teacher: Text = setting(None, "distill: the model whose probabilities this one learns: a model folder, a hub id, the folder of an adapter, or the id of a run, whose result it is then. It needs the same tokenizer.", Group.MODEL)
@@ -303,6 +308,16 @@ class RunConfig(BaseModel):
     def loads_reference(self) -> bool:
         """True if this reference is a second model in memory: the one before training."""
         return self.has_reference and not self.method.adapts
+
+    @property
+    def draws_with_vllm(self) -> bool:
+        """True if vLLM draws the samples that it trains on."""
+        return self.task.samples and self.generation is Generation.VLLM
+
+    @property
+    def has_vllm_beside(self) -> bool:
+        """True if each process has a vLLM of its own on its device."""
+        return self.draws_with_vllm and not self.vllm_url
 
     @property
     def iterations(self) -> int:

@@ -33,6 +33,7 @@ PROCESS_BYTES = int(3.0 * GIB)
 """Host memory of a training process without offloaded state: Python, torch, CUDA's libraries."""
 _FILE_BYTES = 50_000_000_000
 """transformers writes a model in files of this size at most, and has one in memory as it writes it."""
+_BEFORE_VLLM = ("loading", "start", "check")
 HOST_MOMENTS = {
     "loading": "while the weights are loaded",
     "training": "in training",
@@ -127,6 +128,8 @@ def estimate(
     batch, shape = batch or full_batch(config), task_shape(config, shape)
     sizes = freed_in_backward(config, shape, sizes_of(config, shape, card))
     at = moments(config, shape, batch, sizes)
+    if card:
+        _add_vllm(at, config, card)
     worst = max(at.values(), key=lambda parts: sum(parts.values()))
     parts = {name: int(amount) for name, amount in worst.items() if amount}
     if card:
@@ -159,6 +162,17 @@ def estimate(
         expected.reasons.append(f"The formula cannot say: {shape.unknown}. Simulate a step.")
         return replace(expected, unknown=shape.unknown)
     return expected
+
+
+def _add_vllm(at: dict[str, dict[str, float]], config: RunConfig, card: Card) -> None:
+    """Adds what the vLLM beside each process takes: its share while it draws samples, and while it sleeps what its process
+    keeps (its context); without sleep its share at each moment."""
+    if not config.has_vllm_beside:
+        return
+    share = config.vllm_memory * card.memory_bytes
+    for name, parts in at.items():
+        takes = share if name == "sampling" or not config.vllm_sleep else card.context_bytes
+        parts["vllm"] = 0.0 if name in _BEFORE_VLLM else takes
 
 
 def _limit(config: RunConfig, card: Card | None, host_limit_bytes: int | None) -> int | None:
@@ -213,7 +227,10 @@ def host_moments(
     """
     ranks = config.processes_per_machine
     kept, processes = ranks * offloaded(config, sizes, Offload.CPU), ranks * PROCESS_BYTES
-    loading, training = _loading(config, shape, loaded), kept + copies
+    loading, training = (
+        _loading(config, shape, loaded),
+        kept + copies + (_vllm_on_host(config, shape, sizes) if on_cuda else 0),
+    )
     moments = {
         "loading": loading,
         "training": training,
@@ -221,6 +238,12 @@ def host_moments(
         "resuming": max(loading, kept + _resuming(config, sizes)),
     }
     return {name: int(processes + amount) for name, amount in moments.items() if on_cuda or name == "training"}
+
+
+def _vllm_on_host(config: RunConfig, shape: ModelShape, sizes: Sizes) -> float:
+    """Host memory of the processes of vLLM, with the weights of those that sleep."""
+    asleep = shape.parameters * sizes.compute if config.vllm_sleep else 0
+    return config.processes_per_machine * (PROCESS_BYTES + asleep) if config.has_vllm_beside else 0.0
 
 
 def offloaded(config: RunConfig, sizes: Sizes, place: Offload) -> float:

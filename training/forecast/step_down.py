@@ -43,6 +43,8 @@ _SHARDED: tuple[Changes, ...] = (
     {"strategy": "zero3", "offload_optimizer": "cpu"},
     {"strategy": "zero3", "offload_optimizer": "cpu", "offload_param": "cpu"},
 )
+_LEAST_SHARE = 0.15
+"""Of a device's memory, below which vLLM has little room for samples beside its weights."""
 _FSDP_OFFLOADED: Changes = {"offload_param": "cpu"}
 LOADING, OPTIMIZER = "loading model", "optimizer"
 PART_OF = {
@@ -99,6 +101,7 @@ def next_rung(
     batch_changes.sort(key=lambda changes: ("micro_batch_size" in changes and not half_helps, seconds(changes)))
     candidates = [
         *_free_changes(config, part),
+        *_vllm_changes(config),
         *batch_changes,
         *([] if has_checkpoint else _strategy_changes(config, part)),
     ]
@@ -114,6 +117,17 @@ def _free_changes(config: RunConfig, part: str) -> Iterator[Changes]:
         yield {"chunked_loss": "auto"}
     if part in ("backward", OPTIMIZER) and config.method is Method.FULL and not config.optimizer_in_backward:
         yield {"optimizer_in_backward": True}
+
+
+def _vllm_changes(config: RunConfig) -> Iterator[Changes]:
+    """Yields changes that leave more memory to the model, whatever the part: vLLM that sleeps, half its share, and none."""
+    if not config.has_vllm_beside:
+        return
+    if not config.vllm_sleep:
+        yield {"vllm_sleep": True}
+    elif config.vllm_memory > _LEAST_SHARE:
+        yield {"vllm_memory": max(config.vllm_memory / 2, _LEAST_SHARE)}
+    yield {"generation": "model"}
 
 
 def local_shape(config: RunConfig) -> ModelShape | None:

@@ -121,6 +121,12 @@ def gathered(value: Any) -> list[Any]:
     return values
 
 
+def barrier() -> None:
+    """Waits for all ranks, if there are several. A collective."""
+    if several_ranks():
+        dist.barrier()
+
+
 @contextmanager
 def main_rank_works(name: str) -> Iterator[bool]:
     """A context for long work of rank 0; yields True on rank 0. The other ranks wait for it when they leave the context.

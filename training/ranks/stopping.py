@@ -14,14 +14,14 @@ from training.run_folder.paths import PAUSE_VARIABLE, SUPERVISOR_VARIABLE
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent() -> None:
-    """Asks the kernel to kill this process when its parent ends (Linux), so that no rank continues to train unsupervised."""
+def die_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
+    """Asks the kernel to end this process by a signal when its parent ends (Linux), so that no rank continues unsupervised."""
     if sys.platform != "linux":
         return
     parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, by, 0, 0, 0)
     if os.getppid() != parent or _supervisor_has_ended():  # before the call
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), by)
 
 
 def _supervisor_has_ended() -> bool:

@@ -15,12 +15,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.models.loading import load_model, model_class
+from training.results.by_vllm import answers as vllm_answers
 from training.scoring import paired
 from training.trainer.answering import SCORES, Question, end_tokens, score
-from training.vllm.answering import answers as vllm_answers
-from training.vllm.answering import models_of
+from training.vllm.client import VllmError
 from training.vllm.limits import NotLoaded
-from training.vllm.server import VllmError, command
+from training.vllm.models import models_of
+from training.vllm.server import command
 
 _BATCH_ROWS = 32
 

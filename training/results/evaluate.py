@@ -29,6 +29,7 @@ from training.ranks.distributed import compute_device, local_machine
 from training.ranks.stopping import die_with_parent
 from training.redaction import redact_output
 from training.results.answers import answer_all, answer_with_classes
+from training.results.by_vllm import answers as vllm_answers
 from training.results.merging import last_summary
 from training.run_folder import checkpoints
 from training.run_folder.paths import CONFIG_FILE, checkpoints_dir, saved_result
@@ -45,9 +46,8 @@ from training.scoring.request import (
     evaluation_dir,
 )
 from training.trainer.answering import Question, questions, score
-from training.vllm.answering import answers as vllm_answers
-from training.vllm.answering import models_of
 from training.vllm.limits import NotLoaded
+from training.vllm.models import models_of
 from training.vllm.server import command
 
 ERROR_FILE = "error.json"

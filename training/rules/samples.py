@@ -6,6 +6,7 @@ from training.config.choices import BatchOrder, Packing, PolicyLoss, Task
 from training.config.fields import settings
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
+from training.config.vllm_limits import refusal_of
 from training.errors import UserError
 from training.rules.conflict import Conflict, rule
 from training.scoring.rewards import rewards_of
@@ -68,6 +69,13 @@ def samples_need_whole_sequences(config: RunConfig, machine: Machine) -> Iterato
     if config.task.samples and config.sequence_parallel_size > 1:
         reason = "With sequence_parallel_size each process has a part of a sequence, and a sample needs its end."
         yield Conflict(("sequence_parallel_size", "task"), reason, "Set it to 1.", {"sequence_parallel_size": 1})
+
+
+@rule
+def vllm_loads_what_is_trained(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.draws_with_vllm and (reason := refusal_of(config)):
+        message, fix = f"vLLM cannot draw samples: {reason}.", "Set generation to model."
+        yield Conflict(("generation", "method"), message, fix, {"generation": "model"})
 
 
 @rule

@@ -78,6 +78,11 @@ def rewards_dir(run_dir: Path) -> Path:
     return run_dir / "rewards"
 
 
+def sampler_dir(run_dir: Path) -> Path:
+    """The folder from which vLLM reads the weights that are trained, while it draws samples."""
+    return run_dir / "sampler"
+
+
 def checkpoints_dir(run_dir: Path) -> Path:
     """The folder for checkpoints."""
     return run_dir / "checkpoints"

@@ -12,9 +12,10 @@ from training.serving.forms import RequestError
 from training.serving.generation import GREEDY_BELOW, Generator, Job, Recorder
 from training.serving.loaded import Base, Served, saved_ends, tokenizers_of
 from training.trainer.answering import end_tokens
-from training.vllm.answering import base_config, generation_config
+from training.vllm.client import VllmError
 from training.vllm.limits import Models, NotLoaded, check
-from training.vllm.server import Server, VllmError, serving
+from training.vllm.models import base_config, generation_config
+from training.vllm.server import Server, serving
 
 _THREADS = 64
 """Answers at a time; vLLM computes them together."""

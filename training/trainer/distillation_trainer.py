@@ -13,17 +13,18 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel
 
-from training.batches.layout import base_of, evaluating
+from training.batches.layout import evaluating
 from training.ranks.distributed import gathered
 from training.run_folder.events import Metrics
 from training.trainer import overlap
 from training.trainer.evaluation import Means
-from training.trainer.generation import Choose, left_padded
+from training.trainer.generation import Choose
 from training.trainer.jensen_shannon import token_measures
+from training.trainer.prompts import Batch, prompts
 from training.trainer.questions import Questions
 from training.trainer.sample_means import SampleMeans, of_samples
 from training.trainer.samples import Scored
-from training.trainer.sampling_trainer import HELD_OUT, Batch, HeldOutSamples, SamplingTrainer, prompts
+from training.trainer.sampling_trainer import HELD_OUT, HeldOutSamples, SamplingTrainer, vocabulary_of
 
 _SCORE = "teacher_logprob"
 _OF_TOKENS = ("entropy", _SCORE)
@@ -54,13 +55,13 @@ class DistillationRun(SamplingTrainer, HeldOutSamples):
         super().__init__(**arguments)
         self.teacher, self._questions = teacher, questions
         self._drawn, self._scores = list[Drawn](), list[torch.Tensor]()  # of the last step
-        self._vocabulary = min(sizes := [_vocabulary(self.model), _vocabulary(teacher)])
+        self.vocabulary = min(sizes := [self.vocabulary, vocabulary_of(teacher)])
         self._means = SampleMeans()
-        if max(sizes) > self._vocabulary:
+        if max(sizes) > self.vocabulary:
             message = (
                 "The vocabularies are padded to {:,} tokens (model) and {:,} (teacher): the first {:,} are compared."
             )
-            self.context.report.note(message.format(*sizes, self._vocabulary))
+            self.context.report.note(message.format(*sizes, self.vocabulary))
 
     def baseline(self) -> dict[str, float]:
         """Also measures how probable the teacher finds them."""
@@ -89,6 +90,8 @@ class DistillationRun(SamplingTrainer, HeldOutSamples):
         own = of_samples(flat, self.ends, self.args.device)
         self._means.add(own)
         self._means.add_seconds("generate_seconds", seconds, steps=1)
+        if self.vllm:
+            self._means.add(self.vllm.means())
         of_step = SampleMeans()
         of_step.add(own)
         self.tell(self.alarms.after_step(of_step.take()))
@@ -96,7 +99,7 @@ class DistillationRun(SamplingTrainer, HeldOutSamples):
 
     def continued(self, tokens: Sequence[list[int]], choose: Choose) -> list[list[int]]:
         """As in any `SamplingTrainer`, of the tokens that both models have."""
-        return super().continued(tokens, lambda logits, length: choose(logits[:, : self._vocabulary], length))
+        return super().continued(tokens, lambda logits, length: choose(logits[:, : self.vocabulary], length))
 
     def model_loss(self, model: torch.nn.Module, inputs: Batch) -> tuple[torch.Tensor, Any]:
         """Returns the mean divergence over the tokens of the samples of a micro batch, and no outputs."""
@@ -115,9 +118,9 @@ class DistillationRun(SamplingTrainer, HeldOutSamples):
         """The loss and what else is measured on samples."""
         began = self._clock()
         with torch.no_grad():
-            others = self._logits(self.teacher, inputs)
+            others = self.sample_logits(self.teacher, inputs)
         self._teacher_seconds = self._clock() - began
-        own = self._logits(model, inputs)
+        own = self.sample_logits(model, inputs)
         # The logits after the last token predict nothing; without them the rest would be copied.
         drawn, mask = (torch.nn.functional.pad(inputs[name], (0, 1)) for name in ("completion_ids", "completion_mask"))
         config, flat = self.context.config, mask.flatten().bool()
@@ -127,15 +130,6 @@ class DistillationRun(SamplingTrainer, HeldOutSamples):
         count, counted = mask.sum(), [torch.where(flat, values, 0) for values in measures]
         means = {name: (one.sum() / count, count) for name, one in zip(("loss", *_OF_TOKENS), counted, strict=True)}
         return Compared(means, counted[-1].view_as(mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1))
-
-    def _logits(self, model: Any, inputs: Batch) -> torch.Tensor:
-        """The logits from the prompt's last token on, of (rows, length of the samples + 1, vocabulary)."""
-        tokens = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
-        mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
-        kept = inputs["completion_ids"].shape[1] + 1
-        arguments = left_padded(self.accelerator.unwrap_model(model), mask, kept)
-        logits: torch.Tensor = model(input_ids=tokens, use_cache=False, **arguments).logits
-        return logits[:, -kept:]
 
     def _clock(self) -> float:
         """The time in seconds when the device has done its work."""
@@ -193,7 +187,3 @@ class DistillationRun(SamplingTrainer, HeldOutSamples):
             logs |= self._means.take()
             self._write(self.state.global_step, self._drawn, self._scores)
         super().log(logs, start_time)
-
-
-def _vocabulary(model: Any) -> int:
-    return int(base_of(model).config.get_text_config().vocab_size)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +10,20 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from training.ranks.distributed import gathered
+from training.trainer.prompts import SAMPLER_LOGPS
 
 FILE = "samples.json"
 
 
 @dataclass(frozen=True)
 class KeptSample:
-    """The tokens of a sample, its advantage, and the log probability of each token when the sample was drawn."""
+    """The tokens of a sample, its advantage, the log probability of each token before the first step on it, and that in vLLM if
+    it drew the sample."""
 
     tokens: list[int]
     advantage: float
     logps: list[float]
+    sampler_logps: list[float] = field(default_factory=list)
 
 
 Samples = dict[int, KeptSample]
@@ -58,12 +61,14 @@ class KeptSamples:
 
 def restored(
     numbers: Sequence[int], samples: Samples, padding: int
-) -> tuple[list[list[int]], list[float], torch.Tensor]:
-    """Tokens, advantages and log probabilities, of (rows, length), of the samples with these numbers. Of a repeated row, which does
-    not count, there can be none."""
+) -> tuple[list[list[int]], list[float], torch.Tensor, torch.Tensor]:
+    """Tokens, advantages and both log probabilities, of (rows, length), of the samples with these numbers. Of a repeated row, which
+    does not count, there can be none."""
     kept = [samples.get(number, KeptSample([padding], 0.0, [0.0])) for number in numbers]
     logps = pad_sequence([torch.tensor(sample.logps) for sample in kept], batch_first=True)
-    return [sample.tokens for sample in kept], [sample.advantage for sample in kept], logps
+    # Those of samples that the model itself drew are the same, at which the ratio is 1.
+    sampler = pad_sequence([torch.tensor(sample.sampler_logps or sample.logps) for sample in kept], batch_first=True)
+    return [sample.tokens for sample in kept], [sample.advantage for sample in kept], logps, sampler
 
 
 def read(checkpoint: Path) -> Samples:
@@ -76,12 +81,13 @@ def read(checkpoint: Path) -> Samples:
 def _samples_in(batch: Mapping[str, torch.Tensor]) -> Samples:
     """The samples of a micro batch with `old_per_token_logps`. Of a number that comes twice, the first sample."""
     samples: Samples = {}
-    names = ("completion_ids", "completion_mask", "advantages", "old_per_token_logps")
-    for number, tokens, mask, advantage, logps in zip(
+    names = ["completion_ids", "completion_mask", "advantages", "old_per_token_logps", *{SAMPLER_LOGPS} & batch.keys()]
+    for number, tokens, mask, advantage, *logps in zip(
         batch["sample"].tolist(), *(batch[name].cpu() for name in names), strict=True
     ):
         kept = mask.bool()
-        samples.setdefault(number, KeptSample(tokens[kept].tolist(), float(advantage), logps[kept].tolist()))
+        both = (each[kept].tolist() for each in logps)
+        samples.setdefault(number, KeptSample(tokens[kept].tolist(), float(advantage), *both))
     return samples
 
 

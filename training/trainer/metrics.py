@@ -31,6 +31,8 @@ _METRICS = {
     "score_seconds": "score_seconds",
     "teacher_logprob": "teacher_logprob",
     "teacher_seconds": "teacher_seconds",
+    "sampler_difference": "sampler_difference",
+    "sampler_ratio": "sampler_ratio",
 }
 _LOGGED = (
     {"learning_rate": "learning_rate", "grad_norm": "grad_norm", "eval_perplexity": "eval_perplexity"}

@@ -30,7 +30,8 @@ from training.trainer.baseline import take_baseline
 from training.trainer.evaluation import Means
 from training.trainer.kept_samples import KeptSamples
 from training.trainer.preference_trainers import PreferenceTrainer
-from training.trainer.sampling_trainer import Batch, HeldOutSamples, SamplingTrainer, prompts
+from training.trainer.prompts import SAMPLER_LOGPS, Batch, prompts
+from training.trainer.sampling_trainer import HeldOutSamples, SamplingTrainer
 from training.trainer.scorer import Scorer
 
 
@@ -52,10 +53,15 @@ class _Policy(GRPOTrainer):
         return loss
 
 
+_LARGEST_RATIO = 2.0
+"""Of the model's probability of a token to that with which it was drawn."""
+
+
 class GRPORun(SamplingTrainer, PreferenceTrainer, HeldOutSamples, _Policy):  # type: ignore[misc]
     """Group relative policy optimization (Shao et al. 2024), with the losses of trl's trainer."""
 
     placeholder: ClassVar[dict[str, Any]] = {"prompt": "a"}
+    _micro_batch: dict[str, Any]
     _rewarded = 0  # rows of the last held-out batch to which a reward applies
     _unscored = 0  # batches of samples in a row to which none applies
 
@@ -95,8 +101,9 @@ class GRPORun(SamplingTrainer, PreferenceTrainer, HeldOutSamples, _Policy):  # t
         if self._resumed_from and (saved := kept_samples.read(Path(self._resumed_from))):
             samples, old = [], []
             for batch in batches:
-                answers, values, logps = kept_samples.restored(batch["sample"].tolist(), saved, self._padding)
-                samples.append(self._batch(list(prompts(batch)), answers, values) | {"sample": batch["sample"]})
+                answers, values, logps, sampler = kept_samples.restored(batch["sample"].tolist(), saved, self._padding)
+                own = {"sample": batch["sample"]} | ({SAMPLER_LOGPS: sampler} if self.vllm else {})
+                samples.append(self._batch(list(prompts(batch)), answers, values) | own)
                 old.append(logps)
             self._kept.keep(samples, old)
         return self._kept.again()
@@ -106,10 +113,21 @@ class GRPORun(SamplingTrainer, PreferenceTrainer, HeldOutSamples, _Policy):  # t
         return {kept_samples.FILE: self._kept.text()} if self._trains_again else {}
 
     def _get_per_token_logps_and_entropies(self, *arguments: Any, **named: Any) -> Any:
-        """trl's log probabilities; those of the first step on samples are kept."""
+        """trl's log probabilities; those of the first step on samples are kept, and compared with those of what drew them."""
         values = super()._get_per_token_logps_and_entropies(*arguments, **named)
         self._kept.note(values[0])
+        if self.use_vllm:
+            self._correct(values[0].detach())
         return values
+
+    def _correct(self, logps: torch.Tensor) -> None:
+        """Sets the ratio of the model's probability to the sampler's, by which trl multiplies the loss of a token of the micro
+        batch: truncated importance sampling (Yao et al. 2025). `logps` are those of the micro batch, of (rows, length)."""
+        ratio = (self._micro_batch.get("old_per_token_logps", logps) - self._micro_batch[SAMPLER_LOGPS]).exp()
+        ratio = ratio.nan_to_num(1.0).clamp(max=_LARGEST_RATIO)
+        self._micro_batch["importance_sampling_ratio"] = ratio
+        mask = self._micro_batch["completion_mask"]
+        self._metrics["train"]["sampler_ratio"].append(float((ratio * mask).sum() / mask.sum().clamp(min=1)))
 
     def sampled(self, batches: list[Batch], answers: list[list[list[int]]], seconds: float) -> list[Batch]:
         """The samples of a step's micro batches, with their advantages."""
@@ -129,10 +147,12 @@ class GRPORun(SamplingTrainer, PreferenceTrainer, HeldOutSamples, _Policy):  # t
         self.tell(self.alarms.after_step(found.metrics()))
         if logged:
             self.samples.write(step, found.samples, found.values)
-        self._note(found, {"generate_seconds": seconds, "score_seconds": time.perf_counter() - drawn})
+        measured = {"sampler_difference": self.vllm.difference} if self.vllm else {}
+        self._note(found, {"generate_seconds": seconds, "score_seconds": time.perf_counter() - drawn} | measured)
         own = iter(found.of(scored[self.args.process_index]))
         return [
-            self._batch(list(prompts(batch)), part, [next(own) for _ in part]) | {"sample": batch["sample"]}
+            self._batch(list(prompts(batch)), part, [next(own) for _ in part])
+            | {name: batch[name] for name in ("sample", SAMPLER_LOGPS) if name in batch}
             for batch, part in zip(batches, answers, strict=True)
         ]
 
@@ -188,8 +208,10 @@ class GRPORun(SamplingTrainer, PreferenceTrainer, HeldOutSamples, _Policy):  # t
             inputs = self._prepare_inputs(self._longest(inputs))
         # trl divides by the tokens of all ranks and by the accumulation, which GlobalBatchTrainer does itself.
         parts = self.args.world_size * self.args.steps_per_generation
-        inputs = inputs | {"num_items_in_batch": inputs["completion_mask"].sum() * parts}
-        loss: torch.Tensor = self._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
+        self._micro_batch = inputs | {"num_items_in_batch": inputs["completion_mask"].sum() * parts}
+        self.use_vllm = SAMPLER_LOGPS in inputs
+        loss: torch.Tensor = self._compute_loss(model, self._micro_batch)  # type: ignore[no-untyped-call]
+        self.use_vllm = False
         return loss * self.current_gradient_accumulation_steps, {}
 
     def _longest(self, inputs: Batch) -> Batch:
@@ -209,7 +231,7 @@ class GRPORun(SamplingTrainer, PreferenceTrainer, HeldOutSamples, _Policy):  # t
 
     def held_out_loss(self, inputs: Batch) -> torch.Tensor:
         """Answers the prompts of a batch greedily, and returns minus the mean reward of those to which one applies, of shape ()."""
-        answers = self.continued(list(prompts(inputs)), lambda logits, _: logits.argmax(dim=-1))
+        answers = self.greedy(inputs)
         rewards = [reward for reward in self.scorer.held_out(inputs["row"].tolist(), answers) if reward is not None]
         self._rewarded = len(rewards)
         self._held_out_rewards += rewards

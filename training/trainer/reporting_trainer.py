@@ -62,6 +62,7 @@ class ReportingTrainer(CheckpointingTrainer):
         self.sequence_shares = context.config.sequence_parallel_size
         super().__init__(**arguments, **self.placeholder_rows(train_dataset, eval_dataset))
         self.context = context
+        self.beside = ExitStack()
         self.place_data(train_dataset, eval_dataset)
         self.checkpointer = Checkpointer(context.run_dir, context.config, context.report)
         self.throughput = Throughput(self.args.device)

@@ -6,22 +6,23 @@ number, so that it does not depend on the split into micro batches and ranks, or
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from transformers import Trainer, TrainerState
 
-from training.batches.layout import evaluating
+from training.batches.layout import base_of, evaluating
 from training.config.choices import Strategy
 from training.errors import ReviewRequested, StopRequested
 from training.run_folder.events import Note
 from training.trainer.alarms import Alarms
 from training.trainer.answering import end_tokens
-from training.trainer.generation import Choose, Sampler, continued
+from training.trainer.generation import Choose, Sampler, continued, left_padded
+from training.trainer.prompts import Batch, prompts
 from training.trainer.reporting_trainer import ReportingTrainer
 from training.trainer.samples import SampleWriter
-
-Batch = dict[str, Any]
+from training.trainer.vllm_sampler import VllmSampler
 
 TRAINING, HELD_OUT = 11, 12
 """Seeds of samples, which differ from the other seeds (training/tokens)."""
@@ -41,7 +42,9 @@ class SamplingTrainer(ReportingTrainer):
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.ends = end_tokens(self.model.generation_config, self.processing_class)
+        self.vocabulary = vocabulary_of(self.model)
         self._padding = int(self.processing_class.pad_token_id)
+        self.vllm = VllmSampler(self) if self.context.config.draws_with_vllm else None
         self.alarms = Alarms(self.context.config)
 
     def on_model_placed(self, placement: dict[str, Any], state: TrainerState) -> None:
@@ -100,8 +103,8 @@ class SamplingTrainer(ReportingTrainer):
         self.throughput.add(torch.tensor(0), 0)  # its clock runs while samples are drawn
         tracker = self.context.tracker
         tracker.begin()
-        answers = []
-        for batch in batches:  # by micro batch, which bounds the memory
+        answers = self.vllm.drawn(batches, TRAINING) if self.vllm else []
+        for batch in batches if not self.vllm else ():  # by micro batch, which bounds the memory
             tracker.train(self.state.global_step + 1, batch)
             answers.append(self.drawn(batch))
         tracker.begin()
@@ -123,21 +126,44 @@ class SamplingTrainer(ReportingTrainer):
         args, every, context = self.args, self.first_samples(), self.context
         mine, most = every[args.process_index :: args.world_size], -(-len(every) // args.world_size)
         asked = mine + every[:1] * (most - len(mine))
-        for begin in range(0, most, size := context.config.micro_batch_size):
-            if context.stop.agreed():
-                raise StopRequested
-            context.report.progress(begin * args.world_size, len(every))
-            part = asked[begin : begin + size]
-            batch = self.data_collator([self.train_dataset[index] for index in part])
-            yield batch, self.drawn(batch), len(part) - len(mine[begin : begin + size])
+        with self.awake():
+            for begin in range(0, most, size := context.config.micro_batch_size):
+                if context.stop.agreed():
+                    raise StopRequested
+                context.report.progress(begin * args.world_size, len(every))
+                part = asked[begin : begin + size]
+                batch = self.data_collator([self.train_dataset[index] for index in part])
+                yield batch, self.drawn(batch), len(part) - len(mine[begin : begin + size])
+
+    def awake(self) -> AbstractContextManager[None]:
+        """A context in which samples are drawn several times."""
+        return self.vllm.awake() if self.vllm else nullcontext()
+
+    def evaluate(self, *arguments: Any, **named: Any) -> dict[str, float]:
+        """Evaluates on samples of the held-out prompts, or on answers to them."""
+        with self.awake():
+            metrics: dict[str, float] = super().evaluate(*arguments, **named)
+        return metrics
 
     def drawn(self, batch: Batch, purpose: int = TRAINING) -> list[list[int]]:
         """One sample for each prompt of a micro batch, as tokens. A collective."""
+        if self.vllm:
+            return self.vllm.drawn([batch], purpose)[0]
         config, device = self.context.config, self.args.device
-        epoch = self._batches.epoch if self._batches and purpose == TRAINING else 0
-        seeds = [(config.seed, epoch, sample, purpose) for sample in batch["sample"].tolist()]
-        sampler = Sampler(seeds, config.max_completion_length, config.temperature, device)
+        sampler = Sampler(self.seeds(batch, purpose), config.max_completion_length, config.temperature, device)
         return self.continued(list(prompts(batch)), sampler)
+
+    def seeds(self, batch: Batch, purpose: int) -> list[tuple[int, ...]]:
+        """The numbers on which each sample of a micro batch depends."""
+        epoch = self._batches.epoch if self._batches and purpose == TRAINING else 0
+        return [(self.context.config.seed, epoch, sample, purpose) for sample in batch["sample"].tolist()]
+
+    def greedy(self, batch: Batch) -> list[list[int]]:
+        """The most probable answer to each prompt of a micro batch, as tokens. A collective."""
+        tokens = list(prompts(batch))
+        if self.vllm:
+            return self.vllm.greedy(tokens)
+        return self.continued(tokens, lambda logits, _: logits.argmax(dim=-1))
 
     def continued(self, tokens: Sequence[list[int]], choose: Choose) -> list[list[int]]:
         """The tokens that `choose` adds to each prompt, including the one that ends it. A collective."""
@@ -146,6 +172,25 @@ class SamplingTrainer(ReportingTrainer):
             answers = continued(self.model, tokens, longest, self.ends, self._padding, self.args.device, choose)
         self.forget_order()
         return answers
+
+    def sample_logits(self, model: Any, inputs: Batch) -> torch.Tensor:
+        """The logits from the prompt's last token on, of (rows, length of the samples + 1, vocabulary)."""
+        tokens = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+        mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+        kept = inputs["completion_ids"].shape[1] + 1
+        arguments = left_padded(self.accelerator.unwrap_model(model), mask, kept)
+        logits: torch.Tensor = model(input_ids=tokens, use_cache=False, **arguments).logits
+        return logits[:, -kept:]
+
+    @torch.no_grad()
+    def logps(self, tokens: Sequence[list[int]], answers: Sequence[list[int]]) -> torch.Tensor:
+        """The log-probability of each token of samples at the run's temperature, of (rows, length). A collective."""
+        inputs = self._prepare_inputs(self.padded(tokens, answers))
+        with evaluating(self.model), self.compute_loss_context_manager():
+            logits = self.sample_logits(self.model, inputs)[:, :-1].float() / self.context.config.temperature
+        self.forget_order()
+        drawn: torch.Tensor = inputs["completion_ids"][..., None]
+        return logits.log_softmax(dim=-1).gather(-1, drawn).squeeze(-1)
 
     def forget_order(self) -> None:
         """Lets ZeRO-3 record again in which order a step needs the weights: what it has recorded are forward passes alone."""
@@ -175,10 +220,9 @@ class SamplingTrainer(ReportingTrainer):
         return torch.stack([mask.sum() for mask in masks]).sum(), len(masks[0])
 
 
-def prompts(batch: Batch) -> Iterator[list[int]]:
-    """The tokens of each prompt of a batch."""
-    for tokens, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True):
-        yield tokens[mask.bool()].tolist()
+def vocabulary_of(model: Any) -> int:
+    """The number of tokens of a model, with those that only pad it."""
+    return int(base_of(model).config.get_text_config().vocab_size)
 
 
 def _padded(rows: Sequence[list[int]], padding: int, *, left: bool) -> tuple[torch.Tensor, torch.Tensor]:

@@ -6,24 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from training.config import vllm_limits
+from training.config.vllm_limits import RANKS
 from training.errors import UserError
-
-RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""The values of vLLM's --max-lora-rank that adapters need."""
-
-_ALONE = {
-    "use_dora": "uses DoRA",
-    "modules_to_save": "trains whole modules (modules_to_save)",
-    "lora_bias": "trains biases",
-    "rank_pattern": "has modules of different ranks",
-    "alpha_pattern": "has modules of different alphas",
-    "trainable_token_indices": "trains single tokens",
-    "target_parameters": "adapts parameters, not modules",
-    "layer_replication": "repeats layers",
-    "alora_invocation_tokens": "is an activated LoRA",
-}
-"""Settings of PEFT's LoRA that vLLM refuses or ignores."""
-_OTHER_BASE = ("pissa", "olora", "loftq", "corda")
 
 
 class NotLoaded(UserError):  # noqa: N818
@@ -71,17 +56,8 @@ def check(models: Models, config: Any, tokens: int) -> None:
 
 def refusal(folder: Path) -> str:
     """Why vLLM cannot load an adapter as PEFT does, or ""."""
-    config = _config(folder)
-    if config.get("peft_type") != "LORA":
-        return f"is of the method {config.get('peft_type')}"
-    if config["r"] > RANKS[-1]:
-        return f"has rank {config['r']}; the largest is {RANKS[-1]}"
-    if config.get("bias", "none") != "none":
-        return "trains biases"
-    if str(config.get("init_lora_weights")).startswith(_OTHER_BASE):
-        return f"belongs to base weights that {config['init_lora_weights']} changed"
-    if setting := next((name for name in _ALONE if config.get(name)), None):
-        return _ALONE[setting]
+    if reason := vllm_limits.refusal(_config(folder)):
+        return reason
     other = next((name for name in _tensors(folder) if not name.endswith((".lora_A.weight", ".lora_B.weight"))), None)
     return f"has more than LoRA's matrices: {other}" if other else ""
 

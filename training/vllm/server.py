@@ -12,36 +12,56 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import torch
 
-from training.errors import UserError
 from training.run_folder.paths import VLLM_VARIABLE
-from training.vllm.limits import Models, NotLoaded
+from training.vllm.client import LOG, Client, VllmError, over_socket
+from training.vllm.limits import Models, NotLoaded, max_rank
 
-_PATH = "/v1/completions"
-_TIMEOUT = httpx.Timeout(10, read=None)  # an answer may take as long as it takes; a process that ends closes its socket
-_CONNECTIONS = httpx.Limits(max_connections=None)
 _POLL_SECONDS, _END_SECONDS = 0.2, 10.0
 _GPU_SHARE = 0.9
+_SERVER_ERROR = 500
 _KEPT_LINES = 40
+_FIX = "To answer with transformers, unset LATHE_VLLM_COMMAND for the worker."
 _ERROR = re.compile(r"(?:\b\w*(?:Error|Exception): |Value error, )\S.*")
 _ONLY_REFERS = "Engine core initialization failed"  # to the error above it
-_LOG = "The output has the last lines of its log."
-_FIX = f"{_LOG} To answer with transformers, unset LATHE_VLLM_COMMAND for the worker."
 
 
-class VllmError(UserError):
-    """vLLM ended, or refused a request with the HTTP status `status`."""
+_UPDATED = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
 
-    def __init__(self, status: int, value: str, message: str, fix: str = _FIX) -> None:
-        super().__init__("vllm", value, message, fix)
-        self.status = status
+
+@dataclass(frozen=True)
+class Beside:
+    """A process beside a rank that trains the model, whose samples it draws: its share of the device's memory, whether it frees
+    that while the rank trains, and the rank of its adapter. What it says about its end has the `fix`."""
+
+    share: float
+    sleeps: bool
+    rank: int
+    fix: str
+
+    def options(self) -> list[str]:
+        """The arguments of vLLM's program. Log-probabilities are those of the distribution that is drawn from."""
+        found = ["--logprobs-mode", "processed_logprobs"]
+        if torch.cuda.is_available():
+            found += ["--gpu-memory-utilization", f"{self.share:.3f}"]
+        if self.sleeps:
+            found += ["--enable-sleep-mode"]
+        return [*found, "--enable-lora", "--max-loras", "1", "--max-lora-rank", str(max_rank(self.rank))]
+
+    def variables(self) -> dict[str, str]:
+        """The environment of the process: its weights are updated, and it sees this rank's device alone."""
+        if not torch.cuda.is_available():
+            return _UPDATED
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
+        return _UPDATED | {"CUDA_VISIBLE_DEVICES": visible.split(",")[torch.cuda.current_device()]}
 
 
 def command() -> list[str]:
@@ -50,7 +70,9 @@ def command() -> list[str]:
 
 
 @contextmanager
-def serving(models: Models, longest: int | None, waiting: Callable[[], None] = lambda: None) -> Iterator["Server"]:
+def serving(
+    models: Models, longest: int | None, waiting: Callable[[], None] = lambda: None, beside: Beside | None = None
+) -> Iterator["Server"]:
     """Starts vLLM, yields it when it answers, and ends it. `longest`: tokens of prompt and answer, None for what fits in memory.
 
     Calls `waiting` while it loads.
@@ -59,10 +81,11 @@ def serving(models: Models, longest: int | None, waiting: Callable[[], None] = l
         NotLoaded: it is not installed, or ended before it answered.
     """
     words = command()
-    if shutil.which(words[0]) is None:
-        raise NotLoaded("LATHE_VLLM_COMMAND", words[0], "is not a program.", "Install vLLM, or give its path.")
+    if not words or shutil.which(words[0]) is None:
+        value, message = (words[0], "is not a program.") if words else (None, "is not set.")
+        raise NotLoaded("LATHE_VLLM_COMMAND", value, message, "Install vLLM, and give its path.")
     with tempfile.TemporaryDirectory(prefix="lathe-vllm-") as folder:
-        server = Server([*words, *options(models, longest, Path(folder) / "socket")], Path(folder))
+        server = Server([*words, *options(models, longest, Path(folder) / "socket", beside)], Path(folder), beside)
         try:
             server.wait(waiting)
             yield server
@@ -70,11 +93,11 @@ def serving(models: Models, longest: int | None, waiting: Callable[[], None] = l
             server.end()
 
 
-def options(models: Models, longest: int | None, socket: Path) -> list[str]:
+def options(models: Models, longest: int | None, socket: Path, beside: Beside | None = None) -> list[str]:
     """The arguments of vLLM's program. The defaults of the model's generation_config.json must not apply."""
     found = ["serve", models.base, "--revision", models.revision, "--served-model-name", models.name]
     found += ["--dtype", models.dtype, "--max-model-len", str(longest or "auto"), "--generation-config", "vllm"]
-    found += ["--uds", str(socket), *_memory()]
+    found += ["--uds", str(socket), *(beside.options() if beside else _memory())]
     if models.adapters:
         adapters = [json.dumps({"name": name, "path": str(folder)}) for name, folder in models.adapters.items()]
         found += ["--enable-lora", "--max-loras", str(len(adapters)), "--max-lora-rank", str(models.rank)]
@@ -82,16 +105,16 @@ def options(models: Models, longest: int | None, socket: Path) -> list[str]:
     return found
 
 
-class Server:
+class Server(Client):
     """The process, and requests to it."""
 
-    def __init__(self, argv: Sequence[str], folder: Path) -> None:
-        self._log, self._socket, self._value = folder / "log", folder / "socket", argv[0]
-        transport = httpx.HTTPTransport(uds=str(self._socket), limits=_CONNECTIONS)
-        self._client = httpx.Client(transport=transport, base_url="http://vllm", timeout=_TIMEOUT)
+    def __init__(self, argv: Sequence[str], folder: Path, beside: Beside | None = None) -> None:
+        self._log, self._socket = folder / "log", folder / "socket"
+        super().__init__(over_socket(self._socket), argv[0], fix=f"{LOG} {beside.fix if beside else _FIX}")
+        self._fix_of_start, variables = (self._fix, beside.variables()) if beside else (LOG, {})
         with self._log.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "training.vllm.child", *argv],
+                [sys.executable, "-m", "training.vllm.child", *argv], env=os.environ | variables,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
 
@@ -103,13 +126,15 @@ class Server:
         """
         while not self._answers():
             if self._process.poll() is not None:
-                raise NotLoaded("vllm", self._value, f"ended while it loaded the model: {self._reason()}", _LOG)
+                raise NotLoaded(
+                    "vllm", self._value, f"ended while it loaded the model: {self._reason()}", self._fix_of_start
+                )
             waiting()
             time.sleep(_POLL_SECONDS)
 
     def end(self) -> None:
         """Ends it with all its processes."""
-        self._client.close()
+        self.close()
         self._process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_SECONDS)
@@ -120,45 +145,7 @@ class Server:
     def ended(self) -> VllmError:
         """Waits until the process ends. Returns why."""
         self._process.wait()
-        return VllmError(503, self._value, f"ended: {self._reason()}")
-
-    def context(self) -> int:
-        """The most tokens of prompt and answer.
-
-        Raises:
-            VllmError: as `complete`.
-        """
-        with self._explained():
-            return int(self._client.get("/v1/models").json()["data"][0]["max_model_len"])
-
-    def complete(self, body: dict[str, Any]) -> list[list[int]]:
-        """The tokens of the answer to each prompt of a request.
-
-        Raises:
-            VllmError: it ended, or refused the request.
-        """
-        with self._explained():
-            answer = self._client.post(_PATH, json=body)
-            self._check(answer)
-            return [one["token_ids"] for one in sorted(answer.json()["choices"], key=lambda one: int(one["index"]))]
-
-    def stream(self, body: dict[str, Any]) -> Generator[dict[str, Any]]:
-        """The parts of one answer. Closing the iterator ends the answer.
-
-        Raises:
-            VllmError: as `complete`.
-        """
-        with self._explained(), self._client.stream("POST", _PATH, json=body | {"stream": True}) as answer:
-            if not answer.is_success:
-                answer.read()
-            self._check(answer)
-            for line in answer.iter_lines():
-                text = line.removeprefix("data: ")
-                if text and text != "[DONE]":
-                    part = json.loads(text)
-                    if "error" in part:
-                        raise self._refusal(part)
-                    yield from part["choices"]
+        return self._error(503, f"ended: {self._reason()}")
 
     def _answers(self) -> bool:
         try:
@@ -166,31 +153,21 @@ class Server:
         except httpx.TransportError:
             return False
 
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except httpx.TransportError as error:
+    def _refusal(self, found: dict[str, Any]) -> VllmError:
+        """The error of a request; one that ends vLLM is explained by its log."""
+        refusal = super()._refusal(found)
+        if refusal.status >= _SERVER_ERROR:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_END_SECONDS)
-            gone = self._process.returncode is not None
-            message = f"ended: {self._reason()}" if gone else f"does not answer: {error}"
-            raise VllmError(503, self._value, message) from None
+            if self._process.returncode is not None:
+                return self.ended()
+        return refusal
 
-    def _check(self, answer: httpx.Response) -> None:
-        if not answer.is_success:
-            try:
-                found = answer.json()
-            except ValueError:
-                found = {"error": {"message": answer.text[:500], "code": answer.status_code}}
-            raise self._refusal(found)
-
-    def _refusal(self, found: dict[str, Any]) -> VllmError:
-        error = found.get("error") or {}
-        status = int(error.get("code") or 500)
-        said = str(error.get("message") or found).strip().rstrip(".")
-        fix = "Lower max_new_tokens, or shorten the prompt." if "context length" in said else _FIX
-        return VllmError(status, self._value, f"refused the request with status {status}: {said}.", fix)
+    def _why_lost(self, error: httpx.TransportError) -> str:
+        if not isinstance(error, httpx.ReadTimeout):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_SECONDS)
+        return super()._why_lost(error) if self._process.returncode is None else f"ended: {self._reason()}"
 
     def _reason(self) -> str:
         """Why the process ended, by its log, whose end goes into the output of this program."""

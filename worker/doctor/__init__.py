@@ -14,6 +14,7 @@ CHECKS: tuple[Check, ...] = (
     host_checks.processors,
     host_checks.optional_packages,
     host_checks.vllm,
+    host_checks.samples,
     host_checks.compiler,
     host_checks.memory,
     host_checks.shared_memory,

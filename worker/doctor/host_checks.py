@@ -95,6 +95,12 @@ def vllm() -> Iterator[Finding]:
     yield judged("vLLM", f"{words[0]} does not start: {last}" if failed else last, warned=failed, cure=cure)
 
 
+def samples() -> Iterator[Finding]:
+    """What can draw the samples of runs of grpo and distill here."""
+    by_vllm = "or vLLM (generation: vllm)" if get_settings().vllm_command else "and vLLM with LATHE_VLLM_COMMAND"
+    yield Finding("samples", State.OK, f"drawn by forward passes, {by_vllm}")
+
+
 def memory() -> Iterator[Finding]:
     """Free host memory, beside that of the GPUs, which loading and saving pass through it."""
     host = psutil.virtual_memory()

@@ -146,7 +146,7 @@ def _split(targets: str) -> set[str]:
 
 
 def _surroundings(settled: Settled) -> Iterator[Problem]:
-    """What the run would lack besides its model: time in Slurm's job, a token of the hub, the packages of its trackers."""
+    """What the run would lack besides its model: time in Slurm's job, vLLM, a token of the hub, the packages of its trackers."""
     config, settings = settled.config, get_settings()
     if settled.engine is EngineName.SLURM:
         yield from filter(None, [settings.time_problem(config.slurm_options)])
@@ -155,6 +155,11 @@ def _surroundings(settled: Settled) -> Iterator[Problem]:
     if config.push_to_hub and not hub_token():
         fix = "Set HF_TOKEN or LATHE_HUB_TOKEN to a token with write access and restart Lathe, or leave push_to_hub empty."
         yield Problem("push_to_hub", config.push_to_hub, "needs a hub token, and none is set.", fix)
+    if config.has_vllm_beside and settled.engine is EngineName.LOCAL and not settings.vllm_command:
+        fix = "Set generation to model, or install vLLM and set LATHE_VLLM_COMMAND (docs/deploy.md)."
+        yield Problem(
+            "generation", config.generation.value, "needs vLLM on this machine, and LATHE_VLLM_COMMAND is not set.", fix
+        )
     yield from missing_trackers(config.report_to)
 
 

@@ -29,7 +29,7 @@ from training.run_folder.paths import result_dir, saved_result
 from training.scoring.rewards import reward_models, with_reward_models
 from worker import disk_quota
 from worker.allowed_paths import EVERYTHING, AllowedPaths, find_path
-from worker.allowed_rewards import judges_of_run
+from worker.allowed_rewards import judges_of_run, sampler_of_run
 from worker.datasets import datasets
 from worker.datasets.datasets import DatasetNotFound
 from worker.datasets.run_data import DATASET_ID, NamedData, sources_of
@@ -158,7 +158,8 @@ def settle(
     typed = config
     for field in files:
         config = _with_text(config, field, allowed)
-    refused = (*allowed.problems(config), *judges_of_run(config, allowed))
+    sampler = sampler_of_run(config, allowed)
+    refused = (*allowed.problems(config), *judges_of_run(config, allowed), *([sampler] if sampler else []))
     if refused:
         return Settled(typed, config, allowed, owner, refused, None, _GATE)
     adapter = _visible_adapter(config.init_adapter) if config.init_adapter else None

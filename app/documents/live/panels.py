@@ -95,6 +95,15 @@ PANELS = (
         ),
     ),
     Panel(
+        "sampler",
+        "vLLM and the model",
+        (
+            Line("sampler_difference", "difference of log-probabilities", "--chart-1"),
+            Line("sampler_ratio", "ratio of probabilities", "--chart-2", smooth=True),
+        ),
+        from_zero=True,
+    ),
+    Panel(
         "sampling",
         "Time of a step",
         (

@@ -26,6 +26,7 @@ KINDS = (
     gettext_noop("buffers"),
     gettext_noop("activations"),
     gettext_noop("logits"),
+    gettext_noop("vLLM"),
     gettext_noop("other"),
 )
 """From the bottom up: memory that lasts for the whole step lies below memory that is freed within it."""

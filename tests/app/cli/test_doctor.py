@@ -132,7 +132,9 @@ def test_the_program_of_vllm_is_tried(home, tmp_path, monkeypatch):
     script.write_text('#!/bin/sh\necho "INFO loading"\necho "$1 0.32.0"\n')
     script.chmod(0o700)
     assert found("") == []
+    assert "LATHE_VLLM_COMMAND" in next(host_checks.samples()).said
     assert [(one.state, one.said) for one in found(str(script))] == [(State.OK, "--version 0.32.0")]
+    assert "generation: vllm" in next(host_checks.samples()).said
     (missing,) = found("/no/vllm")
     assert (
         missing.state is State.WARNING and "/no/vllm does not start: FileNotFoundError" in missing.said and missing.cure

@@ -182,3 +182,17 @@ def test_a_teacher_is_whole_on_each_rank_at_every_moment_and_its_logits_are_comp
     rewards = estimate(run.model_copy(update={"task": Task.GRPO}), shape, card=CARDS["a100-80gb"], batch=batch)
     logits = 4 * 257 * 8000 * (2 + 2 + 2 * 2)  # of both, and the gradient twice
     assert beside.moments["backward"] > logits and beside.moments["backward"] > rewards.moments["backward"]
+
+
+def test_vllm_beside_a_process_takes_its_share_while_it_draws_and_without_sleep_always() -> None:
+    card, shape = CARDS["h100"], shape_of(LLAMA)
+    values = {"task": "grpo", "memory_limit": None}
+    alone, sleeps, awake = (
+        estimate(config(**values | more), shape, card=card).moments
+        for more in ({}, {"generation": "vllm"}, {"generation": "vllm", "vllm_sleep": False})
+    )
+    share = 0.3 * card.memory_bytes
+    assert sleeps["forward"] - alone["forward"] == card.context_bytes
+    assert awake["forward"] - alone["forward"] == pytest.approx(share, abs=1)
+    assert sleeps["sampling"] == awake["sampling"] > share > alone["sampling"]
+    assert sleeps["loading"] == alone["loading"]

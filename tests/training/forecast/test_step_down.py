@@ -254,3 +254,13 @@ def make_t5(home: Path) -> Path:
     kind = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "decoder_start_token_id": 0}
     T5ForConditionalGeneration(T5Config(**size, **kind, pad_token_id=0, eos_token_id=1)).save_pretrained(small)
     return small
+
+
+def test_vllm_beside_a_process_gives_up_memory_before_the_model_does() -> None:
+    first = config(task="grpo", generation="vllm", vllm_sleep=False, num_generations=2, micro_batch_size=2)
+    assert ladder(first)[:4] == [
+        {"vllm_sleep": True}, {"vllm_memory": 0.15}, {"generation": "model"},
+        {"micro_batch_size": 1, "gradient_accumulation_steps": 2},
+    ]  # fmt: skip
+    elsewhere = first.model_copy(update={"vllm_url": "http://host:8000"})
+    assert "micro_batch_size" in ladder(elsewhere)[0]

@@ -14,7 +14,7 @@ from training.scoring.judge import Judge, JudgeError, judged, key_of_rank, score
 from training.scoring.request import EvaluationRequest
 from training.scoring.reward_process import RewardProcess, Trouble
 from training.scoring.rewards import Sample, parse_rewards, total
-from worker.allowed_paths import allowed
+from worker.allowed_paths import EVERYTHING, allowed
 from worker.allowed_rewards import judge_key, judge_problem, variables
 from worker.evaluations.scoring import MetricFailed, add_scores, read_records, summarize
 from worker.runs.settle import settle
@@ -185,6 +185,18 @@ def test_an_account_s_run_has_only_judges_of_the_server(home, monkeypatch):
         [], ["is not a judge of this server."],
     ]  # fmt: skip
     assert not settle(judged_run("http://169.254.169.254/v1")).refused
+
+
+def test_an_account_s_run_has_samples_from_vllm_servers_of_the_server_only(home, monkeypatch):
+    def refused(url, may):
+        config = RunConfig(model="m", data="d", task="grpo", generation="vllm", vllm_url=url)
+        return [(problem.field, problem.message) for problem in settle(config, may).refused]
+
+    use(monkeypatch, VLLM_URLS="http://a:8000/v1, http://b:8000")
+    assert [refused(url, allowed()) for url in ("http://a:8000", "http://b:8000/v1/")] == [[], []]
+    assert refused("http://169.254.169.254", allowed()) == [("vllm_url", "is not a vLLM of this server.")]
+    assert refused("http://169.254.169.254", EVERYTHING) == []
+    assert refused("file:///etc/passwd", EVERYTHING) == [("vllm_url", "is not the address of an API.")]
 
 
 def test_a_judge_that_does_not_answer_costs_no_more_than_the_given_time(monkeypatch):

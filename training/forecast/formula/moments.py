@@ -138,7 +138,7 @@ def _evaluating(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes
 def _sampling(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) -> Parts:
     """Keys and values of the samples of a micro batch at full length, and a second copy of one layer's, to which a token is added;
     the logits of their next tokens."""
-    if not config.task.samples:
+    if not config.task.samples or config.draws_with_vllm:
         return {}
     stacks = (shape.decoder, *shape.more)
     widest = max(stack.kv_heads * stack.head_dim for stack in stacks)

@@ -1,30 +1,18 @@
 """Greedy answers of vLLM to questions: the prompt tokens, end tokens and texts are those of `generate`."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
-from training.config.choices import Quantization
-from training.config.run_config import RunConfig
 from training.trainer.answering import Question, end_tokens
+from training.vllm.client import Client
 from training.vllm.limits import Models, NotLoaded, check
-from training.vllm.server import Server, serving
+from training.vllm.models import base_config, generation_config
+from training.vllm.server import serving
 
 _BATCH_ROWS = 256
 """Rows of a request; vLLM answers as many of them at a time as its memory has room for."""
-
-
-def models_of(config: RunConfig, weights: Path | None, dtype: torch.dtype) -> Models:
-    """What vLLM loads for the weights in a folder of a run; None for those before training."""
-    precision = str(dtype).removeprefix("torch.")
-    if weights is not None and not config.method.adapts:
-        return Models(str(weights), dtype=precision)
-    adapters = {"adapter": weights} if weights is not None else {}
-    quantized = config.quantized is not Quantization.NONE
-    return Models(config.model, "base", config.revision or "main", precision, quantized, adapters)
 
 
 def answers(
@@ -49,26 +37,6 @@ def answers(
         return [_of_model(server, name, questions, tokenizer, longest, ends, step) for name in names]
 
 
-def base_config(models: Models) -> Any:
-    """The configuration of the base model.
-
-    Raises:
-        NotLoaded: there is none.
-    """
-    try:
-        return AutoConfig.from_pretrained(models.base, revision=models.revision, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise NotLoaded("vllm", models.base, f"is not loaded: {error}") from error
-
-
-def generation_config(models: Models, config: Any) -> GenerationConfig:
-    """The base model's, as transformers loads it."""
-    try:
-        return GenerationConfig.from_pretrained(models.base, revision=models.revision)
-    except OSError:
-        return GenerationConfig.from_model_config(config)
-
-
 def _room(config: Any, models: Models, questions: Sequence[Question], longest: int) -> int:
     row = max(questions, key=lambda question: len(question.tokens))
     room = len(row.tokens) + longest
@@ -81,7 +49,7 @@ def _room(config: Any, models: Models, questions: Sequence[Question], longest: i
 
 
 def _of_model(
-    server: Server,
+    server: Client,
     name: str,
     questions: Sequence[Question],
     tokenizer: PreTrainedTokenizerBase,

@@ -8,10 +8,11 @@ from tiny import make_model
 
 from training.config.run_config import RunConfig
 from training.errors import UserError
+from training.results.by_vllm import answers
 from training.trainer.answering import Question
-from training.vllm.answering import answers
+from training.vllm.client import VllmError
 from training.vllm.limits import Models, NotLoaded
-from training.vllm.server import VllmError, options, serving
+from training.vllm.server import options, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")]
 PROMPTS = ("count 1: ", "abc", "Höhe 3, and a longer prompt than the others have")
