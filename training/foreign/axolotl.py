@@ -137,13 +137,6 @@ def _targets(value: Any, values: Values) -> Answer:
     return Answer({"target_modules": names(value)})
 
 
-def _excess(value: Any, _: Values) -> Answer:
-    if str(value).lower() == "truncate":
-        return Answer({}, "is what Lathe does.")
-    kind = "stops at longer rows" if str(value).lower() == "raise" else "leaves out longer rows"
-    return Answer(None, f"{kind}; Lathe truncates them.")
-
-
 def _unless_by_steps(what: str) -> Rule:
     """eval_strategy and save_strategy, before which axolotl takes the numbers of steps."""
 
@@ -177,10 +170,6 @@ def _shards(_: Any, values: Values) -> Answer:
     return Answer({"num_processes": math.prod(sizes)}, f"{' x '.join(_MESH)}.") if whole else IS_EMPTY
 
 
-def _one(value: Any, _: Values) -> Answer:
-    return IS_OFF if value in (None, 1) else Answer(None, "ZeRO-3 or FSDP is the nearest.")
-
-
 def _lowest_rate(value: Any, _: Values) -> Answer:
     return Answer({} if is_off(value) else {"lr_scheduler": "cosine_with_min_lr", "min_lr_ratio": value})
 
@@ -195,19 +184,12 @@ TABLE: Table = {
     "process_reward_model": _reward_task,
     "cosine_min_lr_ratio": _lowest_rate,
     "dp_shard_size": _shards,
-    "tensor_parallel_size": _one,
-    "expert_parallel_size": _one,
     "bf16": _bf16,
     "save_steps": steps("save_steps", counts=True),
     "eval_steps": steps("eval_steps", counts=True),
     "save_strategy": _unless_by_steps("save"),
     "eval_strategy": _unless_by_steps("eval"),
-    "excess_length_strategy": _excess,
     "dpo_loss_type": _losses,
-    "pretraining_dataset": lambda value, _: (
-        IS_EMPTY if is_off(value) else Answer({"task": "pretraining"}, "set data to the file.")
-    ),
-    "sample_packing": lambda value, _: Answer({"packing": "packed" if is_on(value) else "none"}),
     "lora_target_modules": _targets,
     "evals_per_epoch": _per_epoch("eval"),
     "saves_per_epoch": _per_epoch("save"),

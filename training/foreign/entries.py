@@ -97,10 +97,10 @@ def read(name: str, shared: Table | None = None) -> KeyFile:
     """Reads NAME.toml; `shared` are the rules that its section `like` names.
 
     Keys with a setting by the same name are in `same`, by another in `settings`, `or_zero` (empty values are 0), `unless_off` and
-    `lists` (several names). `choices` translates values; `when_on` and `when_off` have the settings of switches; of `usual` keys
-    Lathe has one value only, with the note for others; `like` gives a key the rule of another. `ignored` keys change nothing in
-    Lathe and `refused` ones are not supported, by note. `prefixes` has rules for beginnings of keys, `defaults` the values of
-    missing keys.
+    `lists` (several names). `choices` translates values; `when_on` and `when_off` have the settings of switches, `cases` those of
+    values; of `usual` keys Lathe has one value only, with the note for others; `like` gives a key the rule of another. `ignored`
+    keys change nothing in Lathe and `refused` ones are not supported, by note. `prefixes` has rules for beginnings of keys,
+    `defaults` the values of missing keys.
     """
     file = tomllib.loads((Path(__file__).parent / f"{name}.toml").read_text(encoding="utf-8"))
     return KeyFile(_rules(file, shared or {}), _rules(file.get("prefixes", {}), {}), file.get("defaults", {}))
@@ -111,11 +111,12 @@ def _rules(file: dict[str, Any], shared: Table) -> Table:
     return {
         **{key: to(key) for key in file.get("same", ())},
         **{key: to(setting) for key, setting in file.get("settings", {}).items()},
-        **{key: _or_zero(setting) for key, setting in file.get("or_zero", {}).items()},
+        **{key: or_zero(setting) for key, setting in file.get("or_zero", {}).items()},
         **{key: unless_off(setting) for key, setting in file.get("unless_off", {}).items()},
         **{key: listed(setting) for key, setting in file.get("lists", {}).items()},
         **{key: choice(**options) for key, options in file.get("choices", {}).items()},
         **{key: flag(on, off.get(key)) for key, on in file.get("when_on", {}).items()},
+        **{key: cases(options) for key, options in file.get("cases", {}).items()},
         **{key: usual(value, note) for key, (value, note) in file.get("usual", {}).items()},
         **{key: shared[other] for key, other in file.get("like", {}).items()},
         **{key: ignored(note) for note, keys in file.get("ignored", {}).items() for key in keys},
@@ -141,9 +142,26 @@ def choice(setting: str, values: Mapping[str, Any], nearest: str = "") -> Rule:
     return rule
 
 
-def flag(when_true: Values, when_false: Values | None = None, note: str = "") -> Rule:
+def flag(when_true: Values, when_false: Values | None = None) -> Rule:
     """Settings for a value that is on, and for one that is off (nothing by default)."""
-    return lambda value, _: Answer(when_true, note) if is_on(value) else Answer(when_false or {}, IS_OFF.note)
+    return lambda value, _: Answer(when_true) if is_on(value) else Answer(when_false or {}, IS_OFF.note)
+
+
+def cases(options: Sequence[Values]) -> Rule:
+    """The first option whose list `when` has the value (`on` and `off` for what means this); the last one has no list.
+
+    An option is `refused` with a note, or has `settings`, or the `setting` that takes the value, and a `note`.
+    """
+
+    def rule(value: Any, _: Values) -> Answer:
+        words = {str(value).lower(), "on" if is_on(value) else "off" if is_off(value) else ""}
+        option = next(one for one in options if not words.isdisjoint(one.get("when", words)))
+        if "refused" in option:
+            return Answer(None, option["refused"])
+        passed = {option["setting"]: value} if "setting" in option else {}
+        return Answer(option.get("settings", {}) | passed, option.get("note", ""))
+
+    return rule
 
 
 def ignored(note: str) -> Rule:
@@ -171,7 +189,8 @@ def usual(value: Any, note: str) -> Rule:
     return lambda given, _: Answer({}, note) if given in (value, None) else Answer(None, note)
 
 
-def _or_zero(setting: str) -> Rule:
+def or_zero(setting: str) -> Rule:
+    """The value as a setting, 0 if it is empty."""
     return lambda value, _: Answer({setting: value or 0})
 
 

@@ -165,7 +165,6 @@ ACCELERATE: Table = {
     "num_processes": _accelerate_count,
     "num_machines": _machines,
     "parallelism_config": _parallelism,
-    "dynamo_backend": lambda value, _: Answer({} if str(value).lower() == "no" else {"torch_compile": True}),
     "config_file": _named,
     "accelerate_config": _named,
     "use_deepspeed": _uses("DEEPSPEED"),

@@ -62,12 +62,6 @@ def _method(value: Any, values: Values) -> Answer:
     return Answer(settings if value == "lora" else settings | {"method": value})
 
 
-def _bits(value: Any, _: Values) -> Answer:
-    if value in (4, 8):
-        return Answer({"quantization": f"{value}bit"})
-    return Answer(None, "bitsandbytes has 4 and 8 bits; 4bit is the nearest.")
-
-
 def _alpha(value: Any, values: Values) -> Answer:
     rank = values.get("lora_rank")
     return Answer({"lora_alpha": value if value is not None else 2 * (rank if isinstance(rank, int) else 8)})
@@ -93,10 +87,6 @@ def _loss(value: Any, values: Values) -> Answer:
     return Answer({}, "gives the task orpo.") if value == "orpo" else _KEYS.rules["pref_loss"](value, values)
 
 
-def _predict(value: Any, _: Values) -> Answer:
-    return IS_OFF if is_off(value) else Answer({"answer_rows": 100}, "Lathe answers held-out rows after training.")
-
-
 def _thinking(value: Any, values: Values) -> Answer:
     """enable_thinking, an argument of the template."""
     if value is None:
@@ -107,16 +97,6 @@ def _thinking(value: Any, values: Values) -> Answer:
     return Answer({"chat_template_kwargs": f"{earlier}, {argument}" if earlier else argument})
 
 
-def _mix(value: Any, _: Values) -> Answer:
-    """mix_strategy: the weights come with dataset."""
-    until = {"interleave_under": "first_exhausted", "interleave_over": "all_exhausted"}.get(str(value))
-    if until:
-        return Answer({"mix_until": until})
-    if value in ("concat", None):
-        return Answer({}, "is how Lathe joins data sets without weights.")
-    return Answer(None, "Lathe has concat, interleave_under and interleave_over.")
-
-
 TABLE: Table = {
     **TRAINER,
     **_KEYS.rules,
@@ -125,20 +105,14 @@ TABLE: Table = {
     **FIRST,
     "stage": _stage,
     "finetuning_type": _method,
-    "quantization_bit": _bits,
     "lora_alpha": _alpha,
     "pissa_init": _pissa,
-    "mix_strategy": _mix,
     **dict.fromkeys(("max_source_length", "max_target_length"), summed(max_source_length=512, max_target_length=512)),
     "packing": _packing,
     "neat_packing": _neat_packing,
     "bf16": bf16(Answer({"precision": "auto"}, "is off: the format of the model's weights decides.")),
     "enable_thinking": _thinking,
-    "disable_gradient_checkpointing": lambda value, _: Answer(
-        {"gradient_checkpointing": "none" if is_on(value) else "full"}
-    ),
     "pref_loss": _loss,
-    "predict_with_generate": _predict,
 }
 
 _INFO = "dataset_info.json"

@@ -92,12 +92,6 @@ def _optimizer(value: Any, _: Values) -> Answer:
     )
 
 
-def _schedule(value: Any, _: Values) -> Answer:
-    """lr_scheduler_config; without it the rate is constant."""
-    constant = {"lr_scheduler": "constant", "warmup": 0}
-    return Answer(constant) if is_off(value) else Answer(None, "set lr_scheduler and warmup.")
-
-
 def _whole_batch(value: Any, values: Values) -> Answer:
     """global_batch_size: the rows of a step of all processes."""
     size = values.get("micro_batch_size", 1)
@@ -116,11 +110,6 @@ FIRST: Table = {
     "quant_config": _quantized,
     "dist_config": _distributed,
     "optim_config": _optimizer,
-    "lr_scheduler_config": _schedule,
     "global_batch_size": _whole_batch,
-    "enable_activation_checkpointing": lambda value, _: Answer(
-        {"gradient_checkpointing": "full" if is_on(value) else "none"}
-    ),
-    "save_epochs": lambda value, _: Answer({"save_strategy": "epoch"} if value == 1 else None, "Lathe saves by epoch."),
 }
 """Keys that only version 1 has."""

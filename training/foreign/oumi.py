@@ -85,15 +85,6 @@ def _collator(value: Any, values: Values) -> Answer:
     return Answer({"train_on_prompt": True}, "all tokens of a row carry loss.")
 
 
-def _target(value: Any, _: Values) -> Answer:
-    """data.train.train_target: which assistant turns carry loss."""
-    turns = {"final_assistant_turn": "last", "all_assistant_turns": "all"}
-    name = str(value).lower()
-    return Answer(
-        {"loss_on": turns[name]} if name in turns else None, "" if name in turns else "Lathe has all and last."
-    )
-
-
 def _nested(value: Any, values: Values) -> Answer:
     on = is_on(values.get("peft.q_lora"))
     return Answer({"double_quantization": is_on(value)}) if on else Answer({}, "q_lora is off.")
@@ -122,7 +113,6 @@ TABLE: Table = {
     **{f"peft.{name}": _of_peft(_KEYS.rules[f"peft.{name}"]) for name in _OF_LORA},
     "peft.use_bnb_nested_quant": _of_peft(_nested),
     "data.train.collator_name": _collator,
-    "data.train.train_target": _target,
     f"{_IN}.trainer_type": _task,
     f"{_IN}.use_peft": _method,
     f"{_IN}.mixed_precision_dtype": lambda value, _: Answer({} if is_off(value) else {"precision": str(value).lower()}),

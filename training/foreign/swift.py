@@ -68,15 +68,6 @@ def _targets(value: Any, _: Values) -> Answer:
     return Answer({"target_modules": "all-linear" if given.upper() in ("ALL", "ALL-LINEAR") else given})
 
 
-def _loss_scale(value: Any, _: Values) -> Answer:
-    """loss_scale: which tokens carry loss."""
-    if value in ("default", None):
-        return Answer({}, "is how Lathe weighs tokens.")
-    scales: dict[str, Values] = {"last_round": {"loss_on": "last"}, "all": {"train_on_prompt": True}}
-    settings = scales.get(str(value))
-    return Answer(settings or None, "" if settings else "Lathe has default, last_round and all.")
-
-
 def _loss(value: Any, values: Values) -> Answer:
     if _task_of(values) in ("kto", "orpo") and value in ("kto", "orpo"):
         return Answer({}, "belongs to the task.")
@@ -95,12 +86,6 @@ def _dtype(value: Any, values: Values) -> Answer:
     if precision is None or any(values.get(key) is not None for key in ("bf16", "fp16")):
         return SHARED["torch_dtype"](value, values)
     return Answer((SHARED["torch_dtype"](value, values).settings or {}) | {"precision": precision})
-
-
-def _truncation(value: Any, _: Values) -> Answer:
-    if value in ("delete", None):
-        return Answer(None, "leaves out longer rows; Lathe truncates them.")
-    return Answer({} if value == "right" else None, "Lathe truncates at the end.")
 
 
 def _quantized(_: Any, values: Values) -> Answer:
@@ -149,12 +134,8 @@ TABLE: Table = {
     ),
     "torch_dtype": _dtype,
     "dtype": _dtype,
-    "truncation_strategy": _truncation,
-    "loss_scale": _loss_scale,
     "target_modules": _targets,
     "lora_target_modules": _targets,
-    "target_regex": lambda value, _: Answer({} if is_off(value) else {"target_modules": str(value)}),
-    "init_weights": lambda value, _: Answer({} if value in (None, True, "true") else {"lora_init": value}),
     "quant_bits": _quantized,
     "quantization_bit": _quantized,
     "loss_type": _loss,

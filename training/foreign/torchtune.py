@@ -121,12 +121,6 @@ def _steps(value: Any, values: Values) -> Answer:
     return Answer({"max_steps": value * epochs}, "in all epochs.")
 
 
-def _precision(value: Any, _: Values) -> Answer:
-    if str(value) in ("bf16", "fp32"):
-        return Answer({"precision": str(value), "weights_precision": str(value)})
-    return Answer(None, "Lathe has bf16 and fp32.")
-
-
 def _recipe(value: Any, values: Values) -> Answer:
     """The command `tune run RECIPE`; recipes for several devices use FSDP."""
     several = "distributed" in str(value) and values.get("num_processes", 2) != 1
@@ -158,8 +152,6 @@ TABLE: Table = {
     "max_steps_per_epoch": _steps,
     f"optimizer.{_COMPONENT}": _choice("optimizer", "optimizer", _OPTIMIZERS),
     f"lr_scheduler.{_COMPONENT}": _scheduler,
-    "clip_grad_norm": lambda value, _: Answer({"max_grad_norm": 0 if is_off(value) else value}),
-    "dtype": _precision,
 }
 
 

@@ -5,17 +5,13 @@ from typing import Any
 
 from training.config.name_lists import TRACKERS
 from training.config.name_values import written
-from training.foreign.entries import IS_EMPTY, IS_OFF, Answer, Rule, Table, Values, flag, is_off, is_on, names, read
+from training.foreign.entries import IS_EMPTY, IS_OFF, Answer, Rule, Table, Values, is_off, is_on, names, read
 from training.foreign.sharding import from_fsdp
 
 COMMAND = "command"
 """The command that a program's arguments are of, as a key of their own: `trl dpo`, `scripts/run_sft.py`."""
 FILE = "file"
 """The path of a file of arguments, where its name says the task."""
-_TEMPLATE = (
-    "Lathe uses the chat template of the tokenizer; set chat_template if it is another one. Faults in the rendered rows are found "
-    "before Start."
-)
 
 
 def adapter(bits: Any) -> Values:
@@ -29,10 +25,6 @@ def targets(value: Any, _: Values) -> Answer:
         return Answer({})
     modules = names(value).replace(" ", "")
     return Answer({"target_modules": "all-linear" if modules in ("all", "all-linear") else modules})
-
-
-def _lora_init(value: Any, _: Values) -> Answer:
-    return Answer({} if value in (None, True, "true") else {"lora_init": value})
 
 
 def length(value: Any, _: Values) -> Answer:
@@ -113,19 +105,6 @@ def _fp16(value: Any, values: Values) -> Answer:
     return Answer({}, "bf16 is on.") if is_on(other) or str(other) == "full" else Answer({"precision": "fp16"})
 
 
-def _interval(what: str) -> Rule:
-    """eval_strategy and save_strategy."""
-
-    def rule(value: Any, _: Values) -> Answer:
-        if is_off(value):
-            return Answer({f"{what}_steps": 0}, "is off.")
-        if str(value) in ("steps", "epoch"):
-            return Answer({f"{what}_strategy": str(value)})
-        return Answer(None, f"Lathe has steps and epoch; {what}_strategy stays steps.")
-
-    return rule
-
-
 def steps(setting: str, *, counts: bool = False) -> Rule:
     """eval_steps, save_steps and logging_steps, unless they or their strategy are off; a strategy that is off may not count."""
     strategies = (
@@ -182,20 +161,6 @@ def _hub_name(value: Any, values: Values) -> Answer:
     return Answer({"push_to_hub": value})
 
 
-def _dtype(value: Any, _: Values) -> Answer:
-    """torch_dtype: the format of the stored weights."""
-    if str(value) in ("bfloat16", "bf16"):
-        return Answer({"weights_precision": "bf16"})
-    if str(value) in ("float32", "fp32"):
-        return Answer({"weights_precision": "fp32"})
-    return Answer({}, "precision and weights_precision say this.")
-
-
-def _sampling(value: Any, _: Values) -> Answer:
-    settings: Values = {"batch_order": "by_length"} if value == "group_by_length" else {}
-    return Answer(settings, "Lathe shuffles the rows of each epoch.")
-
-
 def _report_to(value: Any, _: Values) -> Answer:
     """report_to: the trackers that Lathe has."""
     given = [str(name).strip().lower() for name in (value if isinstance(value, list) else str(value or "").split(","))]
@@ -209,29 +174,11 @@ def _report_to(value: Any, _: Values) -> Answer:
     return Answer({"report_to": ", ".join(known)}, note)
 
 
-def _best(value: Any, _: Values) -> Answer:
-    if value in (None, "", "loss", "eval_loss"):
-        return Answer({}, "is the evaluation loss in Lathe.")
-    return Answer(None, "Lathe keeps the checkpoint with the lowest evaluation loss.")
-
-
-def _project(value: Any, _: Values) -> Answer:
-    """The project, which in a dump of the arguments has transformers' default."""
-    return Answer({}, "is the default.") if value in (None, "", "huggingface") else Answer({"report_project": value})
-
-
 def _own_token(value: Any, _: Values) -> Answer:
     """A token of one's own; a dump of the arguments has a stand-in where none is given."""
     if is_off(value) or str(value).startswith("<"):
         return Answer({}, "is the tokenizer's.")
     return Answer(None, "Lathe uses the tokenizer's own; change it in tokenizer_config.json.")
-
-
-def _template_name(value: Any, _: Values) -> Answer:
-    """The name of one of the program's chat templates."""
-    if is_off(value) or str(value) == "tokenizer_default":
-        return Answer({}, "is how Lathe renders chats.")
-    return Answer({}, "chat_template_jinja says this." if str(value) == "jinja" else _TEMPLATE)
 
 
 _MODELS = ("model_name_or_path", "model_id", "model_name", "model_path", "base_model", "model.model_name")
@@ -257,7 +204,6 @@ def template_arguments(value: Any, _: Values) -> Answer:
     return Answer({"chat_template_kwargs": written({str(name): one for name, one in arguments.items()})})
 
 
-_LIGER = flag({"chunked_loss": "auto"}, note="it does what Liger's loss does; Liger's other kernels change no numbers.")
 TRAINER: Table = {
     **read("trainer_keys").rules,
     "max_steps": max_steps,
@@ -269,16 +215,10 @@ TRAINER: Table = {
     "logging_steps": steps("logging_steps"),
     "eval_steps": steps("eval_steps"),
     "save_steps": steps("save_steps"),
-    "eval_strategy": _interval("eval"),
-    "evaluation_strategy": _interval("eval"),
-    "save_strategy": _interval("save"),
-    "metric_for_best_model": _best,
     "gradient_checkpointing": _checkpointing,
     "activation_checkpointing": _checkpointing,
     "hub_model_id": _hub_name,
     "report_to": _report_to,
-    "project": _project,
-    "train_sampling_strategy": _sampling,
     "pad_token": _own_token,
     "eos_token": _own_token,
 }
@@ -286,11 +226,7 @@ SHARED: Table = {
     **TRAINER,
     **read("shared_keys").rules,
     "target_modules": targets,
-    "init_lora_weights": _lora_init,
     "max_length": length,
-    "torch_dtype": _dtype,
-    "use_liger_kernel": _LIGER,
-    "template": _template_name,
     "tokenizer": _tokenizer,
     "chat_template_kwargs": template_arguments,
 }

@@ -5,7 +5,7 @@ from typing import Any
 
 from training.config.choices import PreferenceLoss
 from training.errors import UserError
-from training.foreign.entries import IS_EMPTY, IS_OFF, Answer, Rule, Table, Values, is_off, is_on, read
+from training.foreign.entries import IS_OFF, Answer, Rule, Table, Values, is_off, is_on, read
 from training.foreign.launch_keys import OF_TRL
 from training.foreign.tasks import named_task, refuse
 from training.foreign.trainer_keys import COMMAND, FILE, SHARED, TRAINER, adapter, summed
@@ -263,7 +263,6 @@ TRL: Table = {
     **dict.fromkeys(("max_seq_length", "model_max_length", "max_seq_len", "max_sequence_length"), _length),
     "validation_split_percentage": _share,
     "dataset_mixture": _mixture,
-    "datasets": lambda value, _: IS_EMPTY if is_off(value) else Answer(None, _SETS),
     **dict.fromkeys(("source_max_len", "target_max_len"), summed(source_max_len=1024, target_max_len=256)),
     "eval_dataset_size": _held_out_rows,
     "max_source_length": _lengths,
