@@ -46,10 +46,6 @@ def _to_all_but(setting: str, *choices: str) -> Applies:
     return Applies(setting, words, lambda values: values.get(setting) not in choices)
 
 
-def _to_runs_with_several(setting: str) -> Applies:
-    return Applies(setting, f"{setting} above 1", lambda values: str(values.get(setting) or "1").strip() != "1")
-
-
 def _to_runs_with(setting: str) -> Applies:
     return Applies(setting, f"runs with {setting}", lambda values: _is_given(values, setting))
 
@@ -59,28 +55,20 @@ def _is_given(values: Values, setting: str) -> bool:
     return str(values.get(setting) or "0").strip() != "0"
 
 
-def _takes_target_modules(values: Values) -> bool:
-    known = method(str(values.get("method")))
-    return known is not None and known.targets
-
-
-def _takes_modules_to_save(values: Values) -> bool:
-    known = method(str(values.get("method")))
-    return known.saves_modules if known else bool(values.get("trainable_layers"))
-
-
 def _is_4bit(values: Values) -> bool:
     implied = values.get("method") == Method.QLORA and values.get("quantization") == Quantization.NONE
     return _adapters.when(values) and (implied or values.get("quantization") == Quantization.NF4)
 
 
-def _offloads_to_nvme(values: Values) -> bool:
-    return "nvme" in (values.get("offload_param"), values.get("offload_optimizer"))
+def _to_methods(attribute: str, begin: str, full: Callable[[Values], bool]) -> Applies:
+    """To PEFT's methods whose `attribute` is true in the catalogue, and to full where it says so."""
+    without = _listed([name for name, known in methods().items() if not getattr(known, attribute)], "and")
 
+    def when(values: Values) -> bool:
+        known = method(str(values.get("method")))
+        return getattr(known, attribute) if known else full(values)
 
-def _without(attribute: str) -> str:
-    """The methods whose `attribute` is False in the catalogue, as text."""
-    return _listed([name for name, known in methods().items() if not getattr(known, attribute)], "and")
+    return Applies("method", f"{begin} {without}", when)
 
 
 def _listed(names: Sequence[str], last: str) -> str:
@@ -137,27 +125,33 @@ APPLIES: dict[str, Applies] = {
     "lora_r": _lora,
     "lora_alpha": _lora,
     "lora_dropout": _lora,
-    "target_modules": Applies("method", f"every method except full, {_without('targets')}", _takes_target_modules),
+    "target_modules": _to_methods("targets", "every method except full,", lambda _: False),
     "use_rslora": _lora,
     "use_dora": _lora,
     "lora_init": _lora,
     "loraplus_lr_ratio": _lora,
     "method_options": _adapters,
-    "modules_to_save": Applies(
-        "method",
-        f"method full with trainable_layers, and every method except {_without('saves_modules')}",
-        _takes_modules_to_save,
+    "modules_to_save": _to_methods(
+        "saves_modules",
+        "method full with trainable_layers, and every method except",
+        lambda values: bool(values.get("trainable_layers")),
     ),
     "trainable_layers": _to("method", Method.FULL),
     "quantization": _adapters,
     "double_quantization": Applies("quantization", "quantization 4bit", _is_4bit),
     "num_processes": _to_all_but("strategy", Strategy.SINGLE),
     "num_machines": _to_all_but("strategy", Strategy.SINGLE),
-    "min_machines": _to_runs_with_several("num_machines"),
+    "min_machines": Applies(
+        "num_machines", "num_machines above 1", lambda values: str(values.get("num_machines") or "1").strip() != "1"
+    ),
     "slurm_options": _to("engine", EngineName.AUTO, EngineName.SLURM),
     "offload_optimizer": _sharded_zero,
     "offload_param": _to("strategy", Strategy.ZERO3, Strategy.FSDP),
-    "nvme_path": Applies("offload_param", "offload_optimizer or offload_param nvme", _offloads_to_nvme),
+    "nvme_path": Applies(
+        "offload_param",
+        "offload_optimizer or offload_param nvme",
+        lambda values: "nvme" in (values.get("offload_param"), values.get("offload_optimizer")),
+    ),
     "sequence_parallel_size": _sharded_zero,
     "deepspeed_config": _to("strategy", Strategy.ZERO0, Strategy.ZERO1, Strategy.ZERO2, Strategy.ZERO3),
     "zero_quantized_weights": _zero3,

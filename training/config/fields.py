@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -100,6 +101,7 @@ def _setting(name: str, field: FieldInfo) -> Setting:
         key: getattr(item, key) for item in field.metadata for key in ("ge", "gt", "le", "lt") if hasattr(item, key)
     }
     required = field.default is PydanticUndefined
+    choices = tuple(types[0]) if issubclass(types[0], StrEnum) else ()
     return Setting(
         name=name,
         label=str(extra["label"] or name.replace("_", " ").capitalize()),
@@ -111,11 +113,9 @@ def _setting(name: str, field: FieldInfo) -> Setting:
         default=None if required else field.default,
         required=required,
         optional=optional,
-        choices=tuple(choice.value for choice in types[0]) if issubclass(types[0], StrEnum) else (),
-        choice_labels=tuple(choice_label(choice) for choice in types[0]) if issubclass(types[0], StrEnum) else (),
-        choice_sentences=tuple(choice_sentence(name, choice) for choice in types[0])
-        if issubclass(types[0], StrEnum)
-        else (),
+        choices=tuple(choice.value for choice in choices),
+        choice_labels=tuple(choice_label(choice) for choice in choices),
+        choice_sentences=tuple(choice_sentence(name, choice) for choice in choices),
         minimum=bounds.get("ge", bounds.get("gt")),
         maximum=bounds.get("le", bounds.get("lt")),
         open_minimum="gt" in bounds,
@@ -159,15 +159,13 @@ def _message(detail: Any, known: Setting) -> tuple[str, str]:
             return "is not one of the choices.", _choice(str(detail["input"]), known.choices)
         case "boolean":
             return "is not true or false.", "Give true or false."
-        case "number" | "integer" if detail["type"].endswith(("_parsing", "_type", "_from_float")):
-            return (
-                f"is not {'an integer' if known.kind == 'integer' else 'a number'}.",
-                f"Give a number{bounds}{default}.",
-            )
-        case "number" | "integer" if detail["type"] == "value_error":
-            return f"{detail['ctx']['error']}.", f"Give a number{bounds}{default}."
         case "number" | "integer":
-            return "is out of bounds.", f"Give a number{bounds}{default}."
+            message = "is out of bounds."
+            if detail["type"].endswith(("_parsing", "_type", "_from_float")):
+                message = f"is not {'an integer' if known.kind == 'integer' else 'a number'}."
+            elif detail["type"] == "value_error":
+                message = f"{detail['ctx']['error']}."
+            return message, f"Give a number{bounds}{default}."
         case _:
             message = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else detail["msg"]
             return f"{message[0].lower()}{message[1:].removesuffix('.')}.", known.sentence
@@ -175,8 +173,6 @@ def _message(detail: Any, known: Setting) -> tuple[str, str]:
 
 def _choice(given: str, choices: tuple[str, ...]) -> str:
     """The fix for a wrong choice: all choices if they are few, else the closest one and some examples."""
-    from difflib import get_close_matches
-
     if len(choices) <= _FEW_CHOICES:
         return f"Choose {', '.join(choices)}."
     close = get_close_matches(given.lower(), choices, n=1)
@@ -189,8 +185,6 @@ _FEW_CHOICES, _NAMED_CHOICES = 15, 3
 
 
 def _nearest(name: str) -> str:
-    from difflib import get_close_matches
-
     if name in ELSEWHERE:
         return f"In Lathe it is {ELSEWHERE[name]}. `lathe import` translates files of other programs."
     close = get_close_matches(name, settings(), n=1)
@@ -210,9 +204,11 @@ def in_words(changes: Changes) -> str:
     return ", ".join(f"{settings()[name].label.lower()} {value}" for name, value in changes.items())
 
 
-_TEXTS: dict[str, dict[str, dict[str, list[str]]]] = tomllib.loads(
-    Path(__file__).with_name("choices.toml").read_text(encoding="utf-8")
-)
+def _read(name: str) -> dict[str, Any]:
+    return tomllib.loads((Path(__file__).parent / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+_TEXTS: dict[str, dict[str, dict[str, list[str]]]] = _read("choices")
 """By the type of the choices, the setting and the choice: a label, which may be empty, and a sentence."""
 
 
@@ -229,21 +225,5 @@ def choice_sentence(setting: str, choice: StrEnum) -> str:
     return sentence[0] if sentence else f"{choice_label(choice)} of PEFT; its options are listed under Method."
 
 
-ELSEWHERE = {
-    "model_name_or_path": "model", "base_model": "model", "dataset": "data", "datasets": "data", "dataset_name": "data",
-    "train_file": "data", "cutoff_len": "max_length", "sequence_len": "max_length", "max_seq_length": "max_length",
-    "max_seq_len": "max_length", "model_max_length": "max_length", "num_train_epochs": "epochs", "num_epochs": "epochs",
-    "per_device_train_batch_size": "micro_batch_size", "batch_size": "micro_batch_size", "train_batch_size": "micro_batch_size",
-    "grad_accum": "gradient_accumulation_steps", "lora_rank": "lora_r", "lora_target": "target_modules",
-    "lora_target_modules": "target_modules", "additional_target": "modules_to_save", "lora_modules_to_save": "modules_to_save",
-    "lr": "learning_rate", "lr_scheduler_type": "lr_scheduler", "optim": "optimizer", "warmup_ratio": "warmup",
-    "warmup_steps": "warmup", "val_size": "eval_split", "val_set_size": "eval_split", "eval_dataset": "validation_data",
-    "finetuning_type": "method", "adapter": "method", "use_peft": "method", "stage": "task", "rl": "task", "bf16": "precision",
-    "fp16": "precision", "mixed_precision": "precision", "deepspeed": "deepspeed_config", "distributed_type": "strategy",
-    "attn_implementation": "attention", "flash_attn": "attention", "flash_attention": "attention", "sample_packing": "packing",
-    "quantization_bit": "quantization", "load_in_4bit": "quantization", "load_in_8bit": "quantization", "pref_beta": "beta",
-    "pref_loss": "dpo_loss", "train_on_inputs": "train_on_prompt", "group_by_length": "batch_order", "hub_model_id": "push_to_hub",
-    "chat_template_path": "chat_template", "chat_template_jinja": "chat_template", "mask_history": "loss_on",
-    "message_field_training": "loss_field", "enable_thinking": "chat_template_kwargs",
-    "run_name": "name", "nproc_per_node": "num_processes", "nnodes": "num_machines", "load_best_model_at_end": "load_best_at_end",
-}  # fmt: skip
+ELSEWHERE: dict[str, str] = {name: setting for setting, names in _read("elsewhere").items() for name in names}
+"""The setting by its name in another program."""

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -128,8 +129,6 @@ def _method(name: str, values: dict[str, Any]) -> PeftMethod:
 
 
 def _checked(known: PeftMethod, key: str, value: Any, given: dict[str, Any]) -> Any:
-    from difflib import get_close_matches
-
     others = {name: text for name, text in given.items() if name != key}
     if key not in known.options:
         close = get_close_matches(key, known.options, n=1)

@@ -31,10 +31,10 @@ def read_config(path: Path, overrides: dict[str, Any] | None = None) -> RunConfi
     return parse({str(key): value for key, value in values.items()} | (overrides or {}))
 
 
-def to_yaml(config: RunConfig, *, only_changed: bool = True) -> str:
-    """The configuration as YAML, in the order of the form; `only_changed` omits settings with their default value."""
-    values = config.model_dump(mode="json", exclude_defaults=only_changed)
-    return yaml.safe_dump(as_lists(values), sort_keys=False, allow_unicode=True)
+def to_yaml(config: RunConfig) -> str:
+    """The configuration as YAML, in the order of the form, without settings that have their default value."""
+    values = as_lists(config.model_dump(mode="json", exclude_defaults=True))
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
 def _unreadable(path: Path, message: str, fix: str) -> ConfigError:

@@ -1,5 +1,6 @@
 """Reads YAML that a user wrote, with limits: a few hundred bytes with nested aliases can stand for terabytes."""
 
+from itertools import chain
 from typing import Any
 
 import yaml
@@ -55,15 +56,11 @@ def _check(root: yaml.Node) -> None:
         if depth > DEEPEST:  # also of a node that contains itself
             raise YamlTextError(f"{_TOO_DEEP}, or contains itself")
         if id(node) not in sizes:
+            parts = [] if isinstance(node, yaml.ScalarNode) else node.value
+            parts = chain(*parts) if isinstance(node, yaml.MappingNode) else parts  # of pairs
             own = len(node.value) if isinstance(node, yaml.ScalarNode) else 0
-            sizes[id(node)] = 1 + own + sum(size(child, depth + 1) for child in _children(node))
+            sizes[id(node)] = 1 + own + sum(size(part, depth + 1) for part in parts)
         return sizes[id(node)]
 
     if (expanded := size(root, 0)) > LONGEST_EXPANDED:
         raise YamlTextError(f"its aliases expand to {expanded:,} characters; at most {LONGEST_EXPANDED:,} are possible")
-
-
-def _children(node: yaml.Node) -> list[yaml.Node]:
-    if isinstance(node, yaml.MappingNode):
-        return [part for pair in node.value for part in pair]
-    return list(node.value) if isinstance(node, yaml.SequenceNode) else []

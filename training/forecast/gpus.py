@@ -9,8 +9,11 @@ Lathe; `python -m benchmarks.gpu --part memory` measures their sum.
 """
 
 import re
+import tomllib
 from collections import Counter
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from training.config.machine import Machine
 
@@ -30,6 +33,8 @@ _CHANNEL_BYTES = 12 * MIB
 _NCCL_KERNELS = 60 * MIB
 _FAST_LINK = 100e9
 """Bytes per second to peers above which a card has NVLink or xGMI."""
+_PCIE = 50.0
+"""GB/s to the peers of a card without a link of its own."""
 _POWER_SHARE = (0.5, 1.0)
 """The share of the board's power that training takes on average."""
 
@@ -111,64 +116,25 @@ def _card(
     )  # fmt: skip
 
 
-_PCIE3, _PCIE4, _PCIE5 = 12.0, 24.0, 50.0
-CARDS = {
-    card.name: card
-    for card in (
-        _card("v100-16gb", "V100 16 GB", "volta", 15.77, 112, 900, 130, 300),
-        _card("v100-32gb", "V100 32 GB", "volta", 31.74, 112, 900, 130, 300),
-        _card("t4", "T4 16 GB", "turing", 14.75, 65, 300, _PCIE3, 70),
-        _card("a10", "A10 24 GB", "ampere", 22.06, 125, 600, _PCIE4, 150),
-        _card("rtx3090", "RTX 3090 24 GB", "ampere", 23.69, 71, 936, _PCIE4, 350),
-        _card("a100-40gb", "A100 40 GB", "ampere", 39.39, 312, 1555, 270, 400),
-        _card("a100-80gb", "A100 80 GB", "ampere", 79.15, 312, 2039, 270, 400),
-        _card("l4", "L4 24 GB", "ada", 22.05, 121, 300, _PCIE4, 72),
-        _card("rtx4090", "RTX 4090 24 GB", "ada", 23.64, 165, 1008, _PCIE4, 450),
-        _card("l40s", "L40S 48 GB", "ada", 44.39, 362, 864, _PCIE4, 350),
-        _card("h100", "H100 80 GB", "hopper", 79.19, 989, 3350, 400, 700),
-        _card("h200", "H200 141 GB", "hopper", 139.8, 989, 4800, 400, 700),
-        _card("rtx5060", "RTX 5060 8 GB", "blackwell", 7.53, 38, 448, _PCIE5, 145),
-        _card("rtx5060ti", "RTX 5060 Ti 16 GB", "blackwell", 15.48, 47, 448, _PCIE5, 180),
-        _card("rtx5070", "RTX 5070 12 GB", "blackwell", 11.5, 62, 672, _PCIE5, 250),
-        _card("rtx5070ti", "RTX 5070 Ti 16 GB", "blackwell", 15.47, 88, 896, _PCIE5, 300),
-        _card("rtx5080", "RTX 5080 16 GB", "blackwell", 15.47, 113, 960, _PCIE5, 360),
-        _card("rtx5090", "RTX 5090 32 GB", "blackwell", 31.36, 210, 1792, _PCIE5, 575),
-        _card("rtxpro4000", "RTX PRO 4000 Blackwell 24 GB", "blackwell", 23.4, 94, 672, _PCIE5, 140),
-        _card("rtxpro4500", "RTX PRO 4500 Blackwell 32 GB", "blackwell", 31.3, 110, 896, _PCIE5, 200),
-        _card("rtxpro5000", "RTX PRO 5000 Blackwell 48 GB", "blackwell", 47.4, 148, 1344, _PCIE5, 300),
-        _card("rtxpro6000", "RTX PRO 6000 Blackwell 96 GB", "blackwell", 94.9, 400, 1792, _PCIE5, 600),
-        _card("gb10", "GB10 (DGX Spark) 128 GB", "gb10", 119.6, 100, 273, _PCIE5),
-        _card("b200", "B200 192 GB", "b200", 178.3, 2250, 7700, 800, 1000),
-        _card("b300", "B300 288 GB", "b200", 267.6, 2250, 8000, 800, 1400),
-        _card("mi300x", "MI300X 192 GB", "cdna", 191.9, 1307, 5300, 400, 750),
-        _card("mi325x", "MI325X 256 GB", "cdna", 255.9, 1307, 6000, 400, 1000),
-        _card("mi355x", "MI355X 288 GB", "cdna", 287.9, 2500, 8000, 500, 1400),
-    )
-}
-_SAME = {
-    "v100": "v100-16gb", "a100": "a100-40gb", "3090": "rtx3090", "4090": "rtx4090", "a10g": "a10",
-    "h100-80gb": "h100", "h200-141gb": "h200", "b200-192gb": "b200", "b300-288gb": "b300", "t4-16gb": "t4",
-    "dgx-spark": "gb10", "5090": "rtx5090", "5080": "rtx5080", "5070": "rtx5070", "5070ti": "rtx5070ti",
-}  # fmt: skip
-_APPLE = {
-    "m1": (2.6, 68), "m1pro": (5.2, 200), "m1max": (10.4, 400), "m1ultra": (20.8, 800), "m2": (3.6, 100),
-    "m2pro": (6.8, 200), "m2max": (13.6, 400), "m2ultra": (27.2, 800), "m3": (4.1, 100), "m3pro": (7.4, 150),
-    "m3max": (16.3, 400), "m3ultra": (32.8, 819), "m4": (4.6, 120), "m4pro": (9.2, 273), "m4max": (18.4, 546),
-    "m5": (5.0, 153), "m5pro": (10.0, 307), "m5max": (20.0, 614),
-}  # fmt: skip
-"""Apple's chips: TFLOP/s of the GPU, GB/s of its memory."""
+_TABLES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+CARDS = {name: _card(name, *row) for name, row in _TABLES["cards"].items()}
 
 
 def _apple(text: str) -> Card | None:
     """Apple silicon by chip and memory, as in "m4-max-64gb": the GPU may use 2/3 of up to 36 GB of memory, 3/4 of more."""
     match = re.search(r"\bm([1-5])-?(pro|max|ultra)?-(\d+)-?gi?b", text)
     chip = f"m{match[1]}{match[2] or ''}" if match else ""
-    if not match or chip not in _APPLE:
+    if not match or chip not in _TABLES["apple"]:
         return None
     gib = int(match[3])
     name = " ".join(part for part in (f"M{match[1]}", (match[2] or "").capitalize(), f"{gib} GB") if part)
     return _card(
-        f"{chip}-{gib}gb", f"Apple {name}", "apple", gib * (2 / 3 if gib <= 36 else 3 / 4), *_APPLE[chip], _PCIE5
+        f"{chip}-{gib}gb",
+        f"Apple {name}",
+        "apple",
+        gib * (2 / 3 if gib <= 36 else 3 / 4),
+        *_TABLES["apple"][chip],
+        _PCIE,
     )
 
 
@@ -181,7 +147,7 @@ def find_card(text: str) -> Card:
     plain = re.sub(r"[\s_]+", "-", text.strip().lower())
     name = re.sub(r"^(?:geforce-|nvidia-)+", "", plain)
     name = re.sub(r"(rtx|pro|50\d0)-(?=pro|ti|\d{4})", r"\1", name).removesuffix("-blackwell")
-    if card := CARDS.get(_SAME.get(name, name)) or _apple(plain):
+    if card := CARDS.get(_TABLES["same"].get(name, name)) or _apple(plain):
         return card
     number = re.fullmatch(r"(\d+(?:\.\d+)?)-?(?:gib|gb|g)?", plain)
     if number and 0.5 <= float(number[1]) <= 4096:

@@ -75,13 +75,7 @@ def _method(value: Any, values: Values) -> Answer:
 
 def _quantized(bits: str) -> Rule:
     """load_in_4bit, and load_in_8bit, which does not count beside it."""
-
-    def rule(value: Any, values: Values) -> Answer:
-        counts = not is_off(value) and not is_off(values.get("adapter"))
-        counts = counts and (bits == "4" or not is_on(values.get("load_in_4bit")))
-        return Answer({"quantization": f"{bits}bit"} if counts else {})
-
-    return rule
+    return lambda _, values: Answer({"quantization": f"{bits}bit"} if _bits(values) == bits else {})
 
 
 def _task(value: Any, _: Values) -> Answer:

@@ -184,6 +184,11 @@ def refused(note: str) -> Rule:
     return lambda value, _: IS_OFF if is_off(value) else Answer(None, note)
 
 
+def only_if(holds: Callable[[Values], bool], rule: Rule, note: str) -> Rule:
+    """A key that changes nothing, with this note, unless something holds for all values."""
+    return lambda value, values: rule(value, values) if holds(values) else Answer({}, note)
+
+
 def usual(value: Any, note: str) -> Rule:
     """A key that Lathe has only with this value, the program's default."""
     return lambda given, _: Answer({}, note) if given in (value, None) else Answer(None, note)

@@ -1,7 +1,7 @@
 """What a text gives to which program: the keys of a YAML or JSON file, or the arguments of the training command of a script."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,12 @@ from training.foreign.programs import (
     of_command,
     recognized,
 )
-from training.foreign.sections import flat
 from training.foreign.shell_text import read as read_script
 from training.foreign.shell_values import Unresolved
 from training.foreign.shell_words import ShellTextError
 from training.foreign.tasks import named_task
 from training.foreign.trainer_keys import COMMAND, FILE
-from training.foreign.trl_adapter import is_own
+from training.foreign.trl import is_own
 
 _CONFIG_FLAGS = ("config", "c", "config_file", "config_path")
 _SHELL_ENDINGS = (".sh", ".bash", ".slurm", ".sbatch")
@@ -53,9 +52,12 @@ _OF_TRAINING = re.compile(
 _EXAMPLE = re.compile(r"(^|/)run_(clm|fim|glue|classification|xnli|summarization|translation|seq2seq\w*)\.py$")
 """Examples of transformers."""
 _FOLDERS = ("", "..", "../..", "../../..")
+_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+_MOST_HOPS, _LONGEST_REFERRING = 5, 4096
 _LARGEST = 2**20
 """Bytes of a file that a configuration names; configurations are a few thousand."""
 _OTHER_TRAINING = "is another training of the script. Import its command by itself."
+_NOT_KNOWN = "is an argument that Lathe does not know."
 _NOT_HERE = "is not here. Import that file too."
 _LEFT = "stands outside of a command: a comment or a blank behind a backslash ends the command before it."
 
@@ -78,6 +80,11 @@ class Nearby:
             except (OSError, ValueError):  # a name that no file can have; not text
                 continue
         return None
+
+    def mapping(self, name: str) -> Values | None:
+        """The mapping in a named file; None if it is not here, or none."""
+        text = self.text(name)
+        return None if text is None else _mapping(text)[0]
 
 
 class NoTraining(UserError):  # noqa: N818
@@ -231,7 +238,11 @@ def _given(launch: Launch, nearby: Nearby) -> Given | None:
         own_adapter = made.get("use_peft") is True and "get_peft_config" not in (nearby.text(launch.target) or "")
         program, values = (SCRIPT if own_adapter else TRL), made  # get_peft_config is trl's, of trl's arguments
         command = f"{command} {made[COMMAND]}"
-    entries += [_left_over(word) for word in read.positional if not _is_file_name(word)]
+    entries += [
+        Entry(word, None, Outcome.UNSUPPORTED, note=f"{word.reason}." if isinstance(word, Unresolved) else _NOT_KNOWN)
+        for word in read.positional
+        if not _is_file_name(word)
+    ]
     launcher = LAUNCHERS.get(launch.launcher, ONE_PROCESS if program.divides else BY_ITSELF)
     options = dict(launch.options)
     if launch.launcher in LAUNCHERS:
@@ -270,9 +281,7 @@ def _of_files(read: Arguments, nearby: Nearby) -> tuple[Values, list[Entry]]:
     values: Values = {}
     entries = []
     for name in names:
-        text = nearby.text(name)
-        mapping = _mapping(text)[0] if text is not None else None
-        if mapping is None:
+        if (mapping := nearby.mapping(name)) is None:
             entries.append(Entry("config", name, Outcome.UNSUPPORTED, note=_NOT_HERE))
         else:
             values |= mapping
@@ -281,8 +290,7 @@ def _of_files(read: Arguments, nearby: Nearby) -> tuple[Values, list[Entry]]:
 
 def _config_of_launcher(options: Values, nearby: Nearby) -> Values:
     """The options of a launcher over those of the configuration file that they name, if it is here."""
-    text = nearby.text(str(options["config_file"])) if "config_file" in options else None
-    mapping = _mapping(text)[0] if text is not None else None
+    mapping = nearby.mapping(str(options["config_file"])) if "config_file" in options else None
     if mapping is None:
         return options
     return mapping | {name: value for name, value in options.items() if name != "config_file"}
@@ -292,6 +300,30 @@ def _is_file_name(value: Any) -> bool:
     return isinstance(value, str) and value.lower().endswith(_ENDINGS)
 
 
-def _left_over(word: str) -> Entry:
-    note = f"{word.reason}." if isinstance(word, Unresolved) else "is an argument that Lathe does not know."
-    return Entry(word, None, Outcome.UNSUPPORTED, note=note)
+def flat(values: Values, whole: Collection[str]) -> Values:
+    """The values of sections under dotted keys; lists and the keys in `whole` are one value. `${a.b}` is the value of a.b."""
+    flat = dict(_dotted(values, whole, ""))
+    return {key: _resolved(value, flat) for key, value in flat.items()}
+
+
+def _dotted(values: Values, whole: Collection[str], start: str) -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        name = f"{start}{key}"
+        if isinstance(value, dict) and value and name not in whole:
+            yield from _dotted(value, whole, f"{name}.")
+        else:
+            yield name, value
+
+
+def _resolved(value: Any, flat: Values) -> Any:
+    if isinstance(value, dict):
+        return {key: _resolved(one, flat) for key, one in value.items()}
+    for _ in range(_MOST_HOPS):
+        match = _REFERENCE.search(value) if isinstance(value, str) and len(value) <= _LONGEST_REFERRING else None
+        if match is None:
+            return value
+        if match.group(1) not in flat:
+            return Unresolved(str(value), f"refers to {match.group(1)}, which the file does not set")
+        target = flat[match.group(1)]
+        value = target if match.group() == value else value.replace(match.group(), str(target))
+    return value

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from training.foreign.entries import IS_OFF, Answer, Rule, Table, Values, is_off, is_on, read
+from training.foreign.entries import IS_OFF, Answer, Table, Values, is_off, is_on, only_if, read
 from training.foreign.tasks import known_task
 from training.foreign.trainer_keys import SHARED, TRAINER, adapter
 
@@ -22,7 +22,7 @@ def _kind(values: Values) -> str:
 
 
 def _method(_: Any, values: Values) -> Answer:
-    if not is_on(values.get(f"{_IN}.use_peft")):
+    if not _adapts(values):
         return Answer({"method": "full"})
     if not is_on(values.get("peft.q_lora")):
         return Answer(adapter(None))
@@ -65,11 +65,8 @@ def _of_trainer(value: Any, _: Values) -> Answer:
     return Answer(settings or None, f"{others}: set what they say as settings." if others else "")
 
 
-def _of_peft(rule: Rule) -> Rule:
-    def checked(value: Any, values: Values) -> Answer:
-        return rule(value, values) if is_on(values.get(f"{_IN}.use_peft")) else Answer({}, "use_peft is off.")
-
-    return checked
+def _adapts(values: Values) -> bool:
+    return is_on(values.get(f"{_IN}.use_peft"))
 
 
 _MASKED = "text_completions_only_with_padding"
@@ -85,15 +82,10 @@ def _collator(value: Any, values: Values) -> Answer:
     return Answer({"train_on_prompt": True}, "all tokens of a row carry loss.")
 
 
-def _nested(value: Any, values: Values) -> Answer:
-    on = is_on(values.get("peft.q_lora"))
-    return Answer({"double_quantization": is_on(value)}) if on else Answer({}, "q_lora is off.")
-
-
 def defaults(values: Values) -> Values:
     """What Oumi uses if a key is missing."""
     own: Values = {**_KEYS.defaults, "model.model_max_length": None, "data.train.collator_name": None}
-    if is_on(values.get(f"{_IN}.use_peft")):
+    if _adapts(values):
         own |= {"peft.lora_r": 8, "peft.lora_alpha": 8, "peft.lora_dropout": 0.0, "peft.use_bnb_nested_quant": False}
     return own
 
@@ -110,8 +102,12 @@ _OF_LORA = (
 TABLE: Table = {
     **{f"{_IN}.{name}": rule for name, rule in TRAINER.items()},
     **_KEYS.rules,
-    **{f"peft.{name}": _of_peft(_KEYS.rules[f"peft.{name}"]) for name in _OF_LORA},
-    "peft.use_bnb_nested_quant": _of_peft(_nested),
+    **{f"peft.{name}": only_if(_adapts, _KEYS.rules[f"peft.{name}"], "use_peft is off.") for name in _OF_LORA},
+    "peft.use_bnb_nested_quant": only_if(
+        lambda values: _adapts(values) and is_on(values.get("peft.q_lora")),
+        lambda value, _: Answer({"double_quantization": is_on(value)}),
+        "q_lora is off.",
+    ),
     "data.train.collator_name": _collator,
     f"{_IN}.trainer_type": _task,
     f"{_IN}.use_peft": _method,

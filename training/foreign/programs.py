@@ -67,15 +67,6 @@ class Program:
     """True if one process of it divides the model over several devices, instead of the rows."""
 
 
-def _only_fsdp(values: Values) -> bool:
-    plain = {str(name).removeprefix("fsdp_") for name in values}
-    return bool(plain) and plain <= sharding.FSDP_NAMES
-
-
-def _adapter(values: Values) -> bool:
-    return "peft_type" in values and "model_name_or_path" not in values
-
-
 DEEPSPEED = Program(
     "DeepSpeed", sharding.looks_like_deepspeed, sharding.DEEPSPEED, sharding.DEEPSPEED_OTHERS,
     lambda _: {"zero_optimization": {"stage": 0}},
@@ -83,8 +74,12 @@ DEEPSPEED = Program(
 ACCELERATE = Program(
     "accelerate", has("distributed_type|compute_environment"), launch_keys.ACCELERATE, launch_keys.ACCELERATE_PREFIXES
 )
-ADAPTER = Program("PEFT", _adapter, project_scripts.ADAPTER)
-FSDP = Program("FSDP", _only_fsdp, sharding.FSDP)
+ADAPTER = Program(
+    "PEFT",
+    lambda values: "peft_type" in values and "model_name_or_path" not in values,
+    project_scripts.ADAPTER,
+)
+FSDP = Program("FSDP", lambda values: bool(values) and values.keys() <= sharding.FSDP.keys(), sharding.FSDP)
 AXOLOTL = Program(
     "axolotl",
     has("base_model|base_model_config"),

@@ -4,8 +4,7 @@ import re
 
 from training.foreign.entries import Answer, Table, Values, ignored, is_off, read, refused, usual
 from training.foreign.trainer_keys import COMMAND, SHARED
-from training.foreign.trl import TRL, defaults, method, task_of
-from training.foreign.trl_adapter import trains_adapter
+from training.foreign.trl import TRL, defaults, method, task_of, trains_adapter
 
 SCRIPT: Table = {
     **TRL,

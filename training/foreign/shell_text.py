@@ -64,27 +64,20 @@ class _Reader(WordReader):
     def __init__(self, text: str, variables: dict[str, Variable]) -> None:
         super().__init__(text, variables, Unknowns())
         self._blocks: list[str] = []
-        self._heredocs: list[
-            tuple[str, bool]
-        ] = []  # the end of each, and whether it is quoted: then nothing is replaced
+        self._heredocs: list[tuple[str, bool]] = []  # the end of each; True: it is quoted, and nothing is replaced
         self.script = Script()
 
     def read_all(self) -> None:
         while self.at < len(self.text):
-            if self._skip_pattern():
+            # A pattern of `case`, which is behind `in` or `;;`.
+            if self._blocks[-1:] == ["case"] and (match := _PATTERN.match(self.text, self.at)):
+                self.at = match.end()
                 continue
             words, assigned, target = self._statement()
             bodies = self._heredoc_bodies()
             if bodies and target:
                 self.script.files[target] = bodies[-1]
             self._run(words, assigned)
-
-    def _skip_pattern(self) -> bool:
-        """Skips a pattern of `case`, which is behind `in` or `;;`; False if there is none."""
-        if self._blocks[-1:] != ["case"] or not (match := _PATTERN.match(self.text, self.at)):
-            return False
-        self.at = match.end()
-        return True
 
     def _statement(self) -> tuple[list[Word], dict[str, Variable], str]:
         """The words up to the end of a command, the assignments before them, and the file its output goes to."""
@@ -100,7 +93,8 @@ class _Reader(WordReader):
             if character in "<>" or (character.isdigit() and re.match(r"\d[<>]", self.text[self.at : self.at + 2])):
                 target = self._redirection() or target
                 continue
-            if _may_assign(words) and (match := _ASSIGNMENT.match(self.text, self.at)):
+            sets = not words or words[0].text in _DECLARES or all(word.text in _BEFORE for word in words)
+            if sets and (match := _ASSIGNMENT.match(self.text, self.at)):
                 self._assign(match, assigned)
                 continue
             words += self.word(split=True)
@@ -224,8 +218,3 @@ class _Reader(WordReader):
                 self.at = len(self.text) if end < 0 else end
             else:
                 return
-
-
-def _may_assign(words: list[Word]) -> bool:
-    """True if `name=value` behind these words sets a variable."""
-    return not words or words[0].text in _DECLARES or all(word.text in _BEFORE for word in words)

@@ -27,7 +27,7 @@ from training.foreign.entries import (
 from training.foreign.inputs import Given, given
 from training.foreign.launch_keys import unread_section
 from training.foreign.programs import AXOLOTL, Program
-from training.foreign.sharding_files import of_deepspeed, of_fsdp
+from training.foreign.sharding import of_deepspeed, of_fsdp
 from training.foreign.shell_values import Unresolved
 
 _TEXTS = frozenset(name for name, field in RunConfig.model_fields.items() if field.annotation in (str, str | None))

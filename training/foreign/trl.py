@@ -5,19 +5,32 @@ from typing import Any
 
 from training.config.choices import PreferenceLoss
 from training.errors import UserError
-from training.foreign.entries import IS_OFF, Answer, Rule, Table, Values, is_off, is_on, read
+from training.foreign.entries import IS_OFF, Answer, Rule, Table, Values, is_off, is_on, only_if, read
 from training.foreign.launch_keys import OF_TRL
 from training.foreign.tasks import named_task, refuse
 from training.foreign.trainer_keys import COMMAND, FILE, SHARED, TRAINER, adapter, summed
-from training.foreign.trl_adapter import (
-    ADAPTER_SWITCHES,
-    BITS,
-    QUANTIZED_ADAPTERS,
-    is_own,
-    quantized_bits,
-    trains_adapter,
-)
 
+ADAPTER_SWITCHES = ("use_peft", "use_lora", "use_peft_lora", "lora_enable", "enable_lora", "lora", "peft")
+QUANTIZED_ADAPTERS = ("use_qlora", "qlora", "q_lora")
+"""Of these, false says nothing about LoRA itself."""
+_ADAPTER_VALUES = (
+    "lora_r", "lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules", "lora_target", "lora_modules", "lora_dim",
+    "adapter_name_or_path", "peft_path",
+)  # fmt: skip
+FOUR_BITS = ("load_in_4bit", "use_4bit", "use_4bit_quantization")
+BITS = ("bits", "load_in_kbits", "load_in_bits", "quantization_bit")
+EIGHT_BITS = ("load_in_8bit", "use_8bit", "use_8bit_quantization", "use_int8_training")
+_OF_TRL = frozenset({
+    "use_peft", "dataset_name", "max_length", "dataset_text_field", "packing", "dataset_train_split", "dataset_test_split",
+    "assistant_only_loss", "completion_only_loss", "use_bnb_nested_quant", "packing_strategy", "eval_packing", "chat_template",
+    "dataset_num_proc", "lora_target_modules", "chat_template_path", "loss_type", "beta", "max_prompt_length",
+    "attn_implementation", "lora_r", "dataset_mixer",
+})  # fmt: skip
+"""Keys of trl's own arguments, and of none of transformers'."""
+_OWN_SCRIPT = re.compile(
+    r"^trl |(^|[/.])trl[/.]|examples/(scripts|research)|with (?!Training)"
+    r"|(^|/)(run_)?(sft|dpo|kto|orpo|reward|reward_modeling)\.py$"
+)
 LOSSES = tuple(PreferenceLoss)
 _OF_A_TASK = (
     ("desirable_weight", "kto"), ("undesirable_weight", "kto"), ("center_rewards_coefficient", "reward"),
@@ -31,6 +44,38 @@ _REFUSED = {
     "num_ppo_epochs": "ppo",
 }  # fmt: skip
 """Keys that only training has that Lathe does not."""
+
+
+def is_own(values: Values) -> bool:
+    """True if trl itself reads the arguments, not another script on transformers' Trainer."""
+    if COMMAND in values:
+        return bool(_OWN_SCRIPT.search(str(values[COMMAND])))
+    return any(values.get(key) is not None for key in _OF_TRL)
+
+
+def trains_adapter(values: Values) -> bool:
+    """True if the run trains LoRA: a switch says so, or, for scripts other than trl's, there are options of LoRA."""
+    if any(is_on(values.get(key)) for key in ("full_finetune", "full_finetuning")):
+        return False
+    if any(is_on(values.get(key)) for key in QUANTIZED_ADAPTERS) or values.get("peft_type") is not None:
+        return True
+    if values.get("full_finetune") is False:
+        return True
+    switches = [is_on(values[key]) for key in ADAPTER_SWITCHES if values.get(key) is not None]
+    if switches:
+        return any(switches)
+    if is_own(values):
+        return False
+    return any(not is_off(values.get(key)) and values[key] != 0 for key in _ADAPTER_VALUES if key in values)
+
+
+def quantized_bits(values: Values) -> str:
+    """The bits of quantized weights: 4, 8, or empty."""
+    given = str(next((values[key] for key in BITS if key in values), "")).removeprefix("nf").removeprefix("int")
+    by_name = "qlora" in str(values.get(COMMAND)).rpartition("/")[2]
+    if given == "4" or by_name or any(is_on(values.get(key)) for key in (*FOUR_BITS, *QUANTIZED_ADAPTERS)):
+        return "4"
+    return "8" if given == "8" or any(is_on(values.get(key)) for key in EIGHT_BITS) else ""
 
 
 def task_of(values: Values) -> str:
@@ -78,6 +123,7 @@ _BLOCKS = re.compile(r"(^|/)run_(clm|fim)\w*\.py\b")
 """transformers' examples that join texts and cut them into blocks."""
 _HELD_OUT = ("test_split_size", "validation_file", "validation_split_percentage", "eval_dataset_size")
 _SETS = "these are data sets of the hub: import them on the page Data sets, then pick them."
+_NO_ADAPTER = "has no effect: without use_peft all weights are trained."
 _SUM = summed(max_source_length=1024, max_target_length=128)
 
 
@@ -93,17 +139,6 @@ def _task_by_file(_: Any, values: Values) -> Answer:
 def method(_: Any, values: Values) -> Answer:
     """The training method that the arguments say together."""
     return Answer(adapter(quantized_bits(values)) if trains_adapter(values) else {"method": "full"})
-
-
-def _of_lora(rule: Rule) -> Rule:
-    """An option of LoRA, which has no effect on full fine-tuning."""
-
-    def checked(value: Any, values: Values) -> Answer:
-        if not trains_adapter(values):
-            return Answer({}, "has no effect: without use_peft all weights are trained.")
-        return rule(value, values)
-
-    return checked
 
 
 def _number_of_bits(_: Any, values: Values) -> Answer:
@@ -145,17 +180,6 @@ def _loss(value: Any, values: Values) -> Answer:
 def _of_dpo(note: str) -> Rule:
     """A key that changes nothing, but only preference tasks have."""
     return lambda _, values: Answer({} if COMMAND in values else {"task": task_of(values)}, note)
-
-
-def _divergence(value: Any, values: Values) -> Answer:
-    if value == "reverse_kl":
-        return _task(value, values)
-    return Answer(None, "Lathe has the reverse KL divergence.")
-
-
-def _reward(value: Any, values: Values) -> Answer:
-    """center_rewards_coefficient, which only reward models have."""
-    return _task(value, values) if is_off(value) else Answer(None, "Lathe does not center rewards.")
 
 
 def _beta(value: Any, values: Values) -> Answer:
@@ -273,11 +297,15 @@ TRL: Table = {
     "dpo_beta": _beta,
     "dpo_loss_type": lambda value, values: _loss({"dpo": "sigmoid"}.get(str(value), value), values),
     "loss_type": _loss,
-    "f_divergence_type": _divergence,
+    "f_divergence_type": lambda value, values: (
+        _task(value, values) if value == "reverse_kl" else Answer(None, "Lathe has the reverse KL divergence.")
+    ),
     "discopop_tau": _of_dpo("belongs to loss_type discopop."),
-    "center_rewards_coefficient": _reward,
+    "center_rewards_coefficient": lambda value, values: (
+        _task(value, values) if is_off(value) else Answer(None, "Lathe does not center rewards.")
+    ),
     **dict.fromkeys((*ADAPTER_SWITCHES, *QUANTIZED_ADAPTERS, "full_finetune", "full_finetuning"), method),
-    **{name: _of_lora(rule) for name, rule in read("trl_lora", SHARED).rules.items()},
+    **{name: only_if(trains_adapter, rule, _NO_ADAPTER) for name, rule in read("trl_lora", SHARED).rules.items()},
     **dict.fromkeys(BITS, _number_of_bits),
     "peft_type": _peft_type,
     "pre_seq_len": _prefix,

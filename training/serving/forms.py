@@ -1,6 +1,8 @@
 """The forms of requests: those of OpenAI's API, with vLLM's sampling, chat_template_kwargs and return_token_ids."""
 
+import tomllib
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
@@ -16,60 +18,9 @@ class RequestError(UserError):
         self.status = status
 
 
-WITHOUT_EFFECT = frozenset(
-    {
-        "metadata",
-        "prediction",
-        "priority",
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "request_id",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "user",
-    }
-)
-"""Parameters that change no answer of a server that keeps none and answers one request at a time."""
-
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "add_generation_prompt": (True,),
-    "add_special_tokens": (True,),
-    "best_of": (1,),
-    "continue_final_message": (False,),
-    "echo": (False,),
-    "frequency_penalty": (0,),
-    "function_call": ("none",),
-    "functions": ([],),
-    "include_stop_str_in_output": (False,),
-    "length_penalty": (1,),
-    "logit_bias": ({},),
-    "logits_processors": ([],),
-    "modalities": (["text"],),
-    "n": (1,),
-    "parallel_tool_calls": (True,),
-    "presence_penalty": (0,),
-    "response_format": ({"type": "text"},),
-    "skip_special_tokens": (True,),
-    "stop_token_ids": ([],),
-    "suffix": ("",),
-    "tool_choice": ("auto",),
-    "use_beam_search": (False,),
-}
-"""Values that ask for what is done anyway, beside null."""
-
-_INSTEAD = {
-    "functions": "Send tools.",
-    "function_call": "Send tools, and read the call from the text of the answer.",
-    "max_completion_tokens": "Send max_tokens.",
-    "messages": "Send them to /v1/chat/completions.",
-    "n": "Send the request several times, each with its own seed.",
-    "prompt": "Send messages, or send the prompt to /v1/completions.",
-    "reasoning_effort": "Send the variable of the model's chat template in chat_template_kwargs.",
-    "stop_token_ids": "Send their text in stop.",
-    "tool_choice": "Leave it out: the model decides, and its call is in the text of the answer.",
-}
+_PARAMETERS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("parameters.toml").read_text(encoding="utf-8"))
+WITHOUT_EFFECT: frozenset[str] = frozenset(_PARAMETERS["without_effect"])
+_NEUTRAL: dict[str, list[Any]] = _PARAMETERS["neutral"]
 
 
 def supported(values: Mapping[str, Any], fields: Collection[str]) -> dict[str, Any]:
@@ -93,10 +44,10 @@ def _changes_nothing(name: str, value: Any, values: Mapping[str, Any]) -> bool:
 
 
 def _refusal(name: str, value: Any) -> RequestError:
-    neutral = _NEUTRAL.get(name, ())
+    neutral = _NEUTRAL.get(name)
     instead = f"Leave it out, or send {written(neutral[0])}." if neutral else "Leave it out."
     message = "is not supported." if neutral else "is not a parameter of this request."
-    return RequestError(400, name, value, message, _INSTEAD.get(name, instead))
+    return RequestError(400, name, value, message, _PARAMETERS["instead"].get(name, instead))
 
 
 _Stop = Annotated[str, StringConstraints(min_length=1, max_length=200)]
