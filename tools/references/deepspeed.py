@@ -46,7 +46,7 @@ def _section(section: str) -> str:
 
 
 def _row(key: Key) -> str:
-    default = "" if key.kind in ("section", "open") else f"`{json.dumps(key.default)}`"
+    default = "" if key.type in ("section", "open") else f"`{json.dumps(key.default)}`"
     sentence = f"Deprecated: use `{key.instead}`." if key.instead else key.sentence.replace("|", "\\|")
     return f"| `{key.path.rpartition('.')[2]}` | {sentence} | {key.bounds} | {default} | {'yes' if key.path in AUTO else ''} |"
 

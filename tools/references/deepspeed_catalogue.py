@@ -104,6 +104,9 @@ def catalogue() -> dict[str, Any]:
     for key, kind in _TOP.items():
         keys[key] = {"type": kind or _KINDS[type(defaults[key])], "default": defaults[key]}
     keys |= {key: {"type": kind} for key, kind in _OTHERS.items()}
+    for entry in keys.values():
+        if entry.get("default", 0) is None:
+            entry["optional"] = True
     return {
         "deepspeed": importlib.import_module("deepspeed").__version__,
         "keys": dict(sorted(keys.items())),

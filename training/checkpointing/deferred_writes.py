@@ -164,18 +164,14 @@ class DeferredWrites:
     def taking(self) -> Iterator[list[Write]]:
         """Yields the list of writes, complete at the end of the context. Every rank enters it."""
         writes: list[Write] = []
-        self._join()
+        if self._group is None and several_ranks():  # the writers' messages must not mix with those of training
+            self._group = dist.new_group(backend="gloo")
         with ExitStack() as stack:
             stack.enter_context(_replaced(torch, "save", partial(self._take, writes)))
             for module in (transformers.modeling_utils, peft.peft_model):
                 stack.enter_context(_replaced(module, "safe_save_file", partial(self._take_tensors, writes)))
             stack.enter_context(_replaced(dcp, "save", partial(self._take_shards, writes)))
             yield writes
-
-    def _join(self) -> None:
-        """Creates a process group for writers, whose messages must not mix with those of training."""
-        if self._group is None and several_ranks():
-            self._group = dist.new_group(backend="gloo")
 
     def _take(self, writes: list[Write], state: Any, file: Any, *arguments: Any, **named: Any) -> None:
         if not isinstance(file, (str, Path)):

@@ -237,9 +237,5 @@ def _hash(part: Part) -> torch.Tensor:
         places = torch.arange(place, place + len(chunk), device=chunk.device)
         total += places.mul_(chunk).sum()
         place += len(chunk)
-    return total * _factor(f"{part.name} {part.kind}")
-
-
-def _factor(name: str) -> int:
-    """An odd number, which no hash modulo 2**64 loses information by."""
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], signed=True) | 1
+    factor = int.from_bytes(hashlib.sha256(f"{part.name} {part.kind}".encode()).digest()[:8], signed=True)
+    return total * (factor | 1)  # an odd number, which no hash modulo 2**64 loses information by

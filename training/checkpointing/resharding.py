@@ -38,8 +38,12 @@ def read_full_state(checkpoint: Path, layout: Layout) -> FullState:
     if layout.strategy.zero_stage:
         return _of_zero(checkpoint, layout)
     if layout.strategy is Strategy.FSDP:
-        return _of_fsdp(checkpoint, layout)
-    return _of_copies(checkpoint, layout)
+        weights = read_shards(checkpoint / "pytorch_model_fsdp_0")["model"]
+        state = read_shards(checkpoint / "optimizer_0")["optimizer"]["state"]
+        return FullState(_named(weights, layout), _named(state, layout))
+    state = torch.load(checkpoint / "optimizer.pt", map_location="cpu", weights_only=True, mmap=True)["state"]
+    by_name = {name: state[index] for index, name in enumerate(layout.parameters) if index in state}
+    return FullState(read_weights(checkpoint, layout), by_name)
 
 
 def read_weights(checkpoint: Path, layout: Layout) -> Tensors:
@@ -52,18 +56,6 @@ def read_weights(checkpoint: Path, layout: Layout) -> Tensors:
     for file in checkpoint.glob("*.safetensors"):
         saved |= load_file(file)
     return _named(saved, layout)
-
-
-def _of_copies(checkpoint: Path, layout: Layout) -> FullState:
-    state = torch.load(checkpoint / "optimizer.pt", map_location="cpu", weights_only=True, mmap=True)["state"]
-    by_name = {name: state[index] for index, name in enumerate(layout.parameters) if index in state}
-    return FullState(read_weights(checkpoint, layout), by_name)
-
-
-def _of_fsdp(checkpoint: Path, layout: Layout) -> FullState:
-    weights = read_shards(checkpoint / "pytorch_model_fsdp_0")["model"]
-    state = read_shards(checkpoint / "optimizer_0")["optimizer"]["state"]
-    return FullState(_named(weights, layout), _named(state, layout))
 
 
 def read_shards(folder: Path) -> dict[str, Any]:

@@ -40,16 +40,11 @@ def parse(given: str | None) -> dict[str, Any]:
     except yaml_text.YamlTextError:
         values = None
     named = isinstance(values, dict) and all(isinstance(key, str) and "=" not in key for key in values)
-    if not named or _has_lone_name(text):
+    tree: Any = yaml.compose(text, Loader=yaml.SafeLoader) if named else None
+    # A name without a value, which YAML reads as null.
+    if not named or any(node.tag == "tag:yaml.org,2002:null" and not node.value for _, node in tree.value):
         raise OptionError("must be name=value, name=value.", "Example: r=8, alpha=16.", "")
     return dict(values)
-
-
-def _has_lone_name(text: str) -> bool:
-    """True if a name of the mapping has no value, which YAML reads as null. The text was read before."""
-    mapping = yaml.compose(text, Loader=yaml.SafeLoader)
-    assert isinstance(mapping, yaml.MappingNode)
-    return any(isinstance(node, yaml.ScalarNode) and node.style is None and not node.value for _, node in mapping.value)
 
 
 def written(values: Mapping[str, Any]) -> str:

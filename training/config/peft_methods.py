@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, lru_cache
@@ -40,8 +40,8 @@ OR = "or"
 class Option:
     """One option of a method; `kinds` are the types it accepts, `choices` the allowed texts."""
 
-    kinds: tuple[str, ...]
-    choices: tuple[str, ...]
+    kinds: Sequence[str]
+    choices: Sequence[str]
     default: Any
     help: str
 
@@ -62,8 +62,8 @@ class PeftMethod:
 
     name: str
     config: str
-    usual_targets: Mapping[str, tuple[str, ...]]
-    """PEFT's default target modules, by architecture."""
+    usual_targets: Mapping[str, str]
+    """PEFT's default target modules, separated by commas, by architecture."""
     prompts: bool
     """True if it trains virtual tokens in front of every row and no modules of the model."""
     targets: bool
@@ -75,8 +75,11 @@ class PeftMethod:
 @cache
 def methods() -> dict[str, PeftMethod]:
     """All PEFT methods by name."""
-    catalogue = json.loads(CATALOGUE.read_text(encoding="utf-8"))
-    return {name: _method(name, values) for name, values in catalogue.items()}
+    catalogue: dict[str, Any] = json.loads(CATALOGUE.read_text(encoding="utf-8"))
+    for name, values in catalogue.items():
+        values["options"] = {key: Option(**option) for key, option in values["options"].items()}
+        catalogue[name] = PeftMethod(name, **values)
+    return catalogue
 
 
 def method(name: str) -> PeftMethod | None:
@@ -84,10 +87,12 @@ def method(name: str) -> PeftMethod | None:
     return methods().get("lora" if name == "qlora" else name)
 
 
+@lru_cache(maxsize=1024)
 def usual_targets(name: str, model_type: str) -> tuple[str, ...] | None:
     """The modules that `target_modules: auto` selects for an architecture; None if it selects all linear layers."""
     known = method(name)
-    return known.usual_targets.get(model_type) if known else None
+    modules = known.usual_targets.get(model_type) if known else None
+    return tuple(as_names(modules)) if modules is not None else None
 
 
 _STATE_SPACE = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
@@ -117,17 +122,6 @@ def is_pattern(wanted: str) -> bool:
     return any(sign in wanted for sign in "*+?^$()[]{}|\\")
 
 
-def _method(name: str, values: dict[str, Any]) -> PeftMethod:
-    known_options = {
-        key: Option(tuple(option["kinds"]), tuple(option["choices"]), option["default"], option["help"])
-        for key, option in values["options"].items()
-    }
-    usual = {model: tuple(as_names(modules)) for model, modules in values["usual_targets"].items()}
-    return PeftMethod(
-        name, values["config"], usual, values["prompts"], values["targets"], values["saves_modules"], known_options
-    )
-
-
 def _checked(known: PeftMethod, key: str, value: Any, given: dict[str, Any]) -> Any:
     others = {name: text for name, text in given.items() if name != key}
     if key not in known.options:
@@ -147,7 +141,7 @@ def _checked(known: PeftMethod, key: str, value: Any, given: dict[str, Any]) -> 
     raise OptionError(f"{key} cannot be {value_text(value)}.", f"It must be {option.takes}.", written(others))
 
 
-def _as(kind: str, value: Any, choices: tuple[str, ...]) -> tuple[bool, Any]:
+def _as(kind: str, value: Any, choices: Sequence[str]) -> tuple[bool, Any]:
     """(True, the value for PEFT) if it is of this kind, else (False, ...). Numbers may be text, since YAML reads 1e-4 as text."""
     if kind == "choice":
         return str(value) in choices, str(value)

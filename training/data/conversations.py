@@ -191,7 +191,9 @@ def best_path(root: Row) -> tuple[list[Row], int]:
     while isinstance(message, dict):
         path.append({"role": message.get("role"), "content": message.get("text")})
         replies = [
-            reply for reply in message.get("replies") or [] if isinstance(reply, dict) and not _is_deleted(reply)
+            reply
+            for reply in message.get("replies") or []
+            if isinstance(reply, dict) and not reply.get("deleted") and isinstance(reply.get("text"), str)
         ]
         others += max(0, len(replies) - 1)
         message = min(replies, key=_rank, default=None)
@@ -203,7 +205,3 @@ def best_path(root: Row) -> tuple[list[Row], int]:
 def _rank(reply: Row) -> float:
     rank = reply.get("rank")
     return float(rank) if isinstance(rank, (int, float)) else float("inf")
-
-
-def _is_deleted(reply: Row) -> bool:
-    return bool(reply.get("deleted")) or not isinstance(reply.get("text"), str)

@@ -266,11 +266,12 @@ class Columns:
         missing = self._rows - sum(rows for _, rows in kinds.values())
         if missing > 0 and () not in self._signatures:
             message = f"is missing in {missing:,} of {self._rows:,} rows."
-            yield (
-                DataError(message, "Write the same columns in every row.", field=name),
-                self._first_without(name),
-                missing,
-            )
+            without = [
+                line
+                for signature, (_, line, _) in self._signatures.items()
+                if name not in signature[: len(signature) // 2]
+            ]
+            yield DataError(message, "Write the same columns in every row.", field=name), min(without), missing
 
     def _differing(self, name: str, kinds: dict[type, list[int]]) -> Iterator[tuple[DataError, int, int]]:
         filled = {kind: place for kind, place in kinds.items() if kind is not type(None)}
@@ -278,20 +279,10 @@ class Columns:
             yield DataError("is null in every row.", "Fill in the column, or delete it.", field=name), 1, self._rows
         if len(filled) > 1:
             counts = Counter({kind: rows for kind, (_, rows) in filled.items()}).most_common()
-            types = " and ".join(f"{_type_name(kind)} in {rows:,}" for kind, rows in counts)
+            types = " and ".join(f"{_TYPE_NAMES.get(kind, kind.__name__)} in {rows:,}" for kind, rows in counts)
             rare = counts[-1][0]
             line, rows = filled[rare]
             yield DataError(f"is {types} rows.", "Use one type in all rows.", field=name), line, rows
-
-    def _first_without(self, name: str) -> int:
-        lines: list[int] = [
-            entry[1] for signature, entry in self._signatures.items() if name not in signature[: len(signature) // 2]
-        ]
-        return min(lines)
-
-
-def _type_name(kind: type) -> str:
-    return _TYPE_NAMES.get(kind, kind.__name__)
 
 
 def shorten(value: Any, depth: int = 8) -> Any:

@@ -3,6 +3,7 @@
 import json
 import math
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
@@ -20,17 +21,19 @@ SENTENCES: dict[str, str] = tomllib.loads(Path(__file__).with_name("sentences.to
 
 @dataclass(frozen=True)
 class Key:
-    """A key by its path ("zero_optimization.stage"). `kind` "open" is a section that is passed on unchecked."""
+    """A key by its path ("zero_optimization.stage"), as deepspeed_keys.json has it. `type` "open" is a section that is passed on
+    unchecked, `also` another name of the key."""
 
     path: str
-    kind: str
+    type: str
     default: Any = None
-    choices: tuple[Any, ...] = ()
-    least: float | None = None
-    above: float | None = None
-    most: float | None = None
+    choices: Sequence[Any] = ()
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
     optional: bool = False
     instead: str = ""
+    also: str = ""
     sentence: str = ""
 
     @property
@@ -47,25 +50,23 @@ class Key:
         }
         limits = [
             f"{word} {limit:g}"
-            for word, limit in (("at least", self.least), ("above", self.above), ("at most", self.most))
+            for word, limit in (("at least", self.ge), ("above", self.gt), ("at most", self.le))
             if limit is not None
         ]
-        return ", ".join([kind.get(self.kind, "an object"), *limits])
+        return ", ".join([kind.get(self.type, "an object"), *limits])
 
 
 @cache
 def keys() -> dict[str, Key]:
     """Every key by its path."""
-    return {path: _key(path, entry) for path, entry in _catalogue()["keys"].items()}
+    return {path: Key(path, sentence=SENTENCES.get(path, ""), **entry) for path, entry in _catalogue()["keys"].items()}
 
 
 @cache
 def other_names() -> dict[str, str]:
     """Paths that DeepSpeed accepts for another key, and the path of that key."""
-    catalogue = _catalogue()["keys"]
-    return {
-        f"{path.rpartition('.')[0]}.{entry['also']}": path for path, entry in catalogue.items() if "also" in entry
-    } | _DEPRECATED
+    also = {f"{path.rpartition('.')[0]}.{key.also}": path for path, key in keys().items() if key.also}
+    return also | _DEPRECATED
 
 
 @cache
@@ -83,21 +84,6 @@ def version() -> str:
 def _catalogue() -> dict[str, Any]:
     catalogue: dict[str, Any] = json.loads(_FILE.read_text(encoding="utf-8"))
     return catalogue
-
-
-def _key(path: str, entry: dict[str, Any]) -> Key:
-    return Key(
-        path=path,
-        kind=entry["type"],
-        default=entry.get("default"),
-        choices=tuple(entry.get("choices", ())),
-        least=entry.get("ge"),
-        above=entry.get("gt"),
-        most=entry.get("le"),
-        optional=entry.get("optional", False) or entry.get("default", 0) is None,
-        instead=entry.get("instead", ""),
-        sentence=SENTENCES.get(path, ""),
-    )
 
 
 AUTO = frozenset(
@@ -201,7 +187,7 @@ def _walk(values: dict[str, Any], above: tuple[str, ...] = ()) -> list[tuple[tup
         path = (*above, name)
         keys_and_values.append((path, value))
         known = keys().get(".".join(path))
-        if isinstance(value, dict) and known is not None and known.kind == "section":
+        if isinstance(value, dict) and known is not None and known.type == "section":
             keys_and_values += _walk(value, path)
     return keys_and_values
 
@@ -240,20 +226,20 @@ def _fits(known: Key, value: Any) -> bool:
         return known.optional if value is None else known.path in AUTO
     if known.choices:
         return value in known.choices and not isinstance(value, bool)
-    if known.kind in _TYPES:
-        return isinstance(value, _TYPES[known.kind])
-    return known.kind == "any" or _is_number(known, value)
+    if known.type in _TYPES:
+        return isinstance(value, _TYPES[known.type])
+    return known.type == "any" or _is_number(known, value)
 
 
 def _is_number(known: Key, value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return False
-    if known.kind == "integer" and value != int(value):
+    if known.type == "integer" and value != int(value):
         return False
     if known.path in AUTO and known.path.startswith(("train_", "gradient_acc")) and value < 1:
         return False
-    above_minimum = (known.least is None or value >= known.least) and (known.above is None or value > known.above)
-    return above_minimum and (known.most is None or value <= known.most)
+    above_minimum = (known.ge is None or value >= known.ge) and (known.gt is None or value > known.gt)
+    return above_minimum and (known.le is None or value <= known.le)
 
 
 def _place(path: str) -> str:

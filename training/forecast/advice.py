@@ -73,7 +73,9 @@ def advise(
     tried: list[tuple[float, Advice]] = []
     fastest = float("inf")
     for changes in _candidates(config, shape):
-        changed = config.model_copy(update=_typed(config, changes))
+        changed = config.model_copy(
+            update={name: type(getattr(config, name))(value) for name, value in changes.items()}
+        )
         if "quantization" in changes and not _packing_saves(config, changed, shape, card, batch):
             continue
         if problems(changed, machine):
@@ -165,11 +167,6 @@ def _states(config: RunConfig) -> list[Changes]:
     frees = config.method is Method.FULL and not config.max_grad_norm
     freed: list[Changes] = [{"optimizer_in_backward": True}] if frees else []
     return [{}, *freed, {"optimizer": "adamw_8bit"}] if has_8_bit else [{}, *freed]
-
-
-def _typed(config: RunConfig, changes: Changes) -> Changes:
-    """The changes with the types of the settings."""
-    return {name: type(getattr(config, name))(value) for name, value in changes.items()}
 
 
 def _smaller(batch: Batch, config: RunConfig, changed: RunConfig) -> Batch:

@@ -126,16 +126,10 @@ def _apple(text: str) -> Card | None:
     chip = f"m{match[1]}{match[2] or ''}" if match else ""
     if not match or chip not in _TABLES["apple"]:
         return None
-    gib = int(match[3])
+    gib, (tflops, memory_gbs) = int(match[3]), _TABLES["apple"][chip]
     name = " ".join(part for part in (f"M{match[1]}", (match[2] or "").capitalize(), f"{gib} GB") if part)
-    return _card(
-        f"{chip}-{gib}gb",
-        f"Apple {name}",
-        "apple",
-        gib * (2 / 3 if gib <= 36 else 3 / 4),
-        *_TABLES["apple"][chip],
-        _PCIE,
-    )
+    usable = gib * (2 / 3 if gib <= 36 else 3 / 4)
+    return _card(f"{chip}-{gib}gb", f"Apple {name}", "apple", usable, tflops, memory_gbs, _PCIE)
 
 
 def find_card(text: str) -> Card:

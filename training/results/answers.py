@@ -1,6 +1,5 @@
 """Answers held-out rows with the base model and with the saved, fine-tuned one, and scores the answers."""
 
-import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -92,11 +91,6 @@ def _by_vllm(item: Compared, step: Callable[[int], None], warn: Callable[[str], 
         warn(f"transformers answers the held-out rows: {reason}")
         return []
     return answers
-
-
-def write_records(rows: list[dict[str, Any]], path: Path) -> None:
-    """Writes one JSON object per line."""
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
 
 
 def _record(question: Question, before: str, after: str) -> dict[str, Any]:

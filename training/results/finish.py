@@ -1,5 +1,6 @@
 """After the last step: saves the result, makes the run's summary, answers held-out rows, merges and pushes."""
 
+import json
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from training.ranks import sequence_parallel
 from training.ranks.distributed import gathered, local_machine, main_rank_works
 from training.ranks.stopping import StopSignal
 from training.reports.report import Report, peak_bytes, used_bytes
-from training.results.answers import Compared, compare, write_records
+from training.results.answers import Compared, compare
 from training.results.merging import merge
 from training.results.parity.reference import Reference, by_all_ranks, fits_here, record
 from training.results.parity.verify import verified
@@ -65,7 +66,7 @@ def summarize(
         "trainable_parameters": trainable,
         "total_parameters": total,
         "trainable_percent": 100 * trainable / total,
-        "adapter_bytes": weights_bytes(result),
+        "adapter_bytes": sum(file.stat().st_size for file in result.glob("*.safetensors")),
         "memory": {name: [rank[name] for rank in ranks] for name in ranks[0]},
         "energy_joules": None if None in energy else sum(energy),
         **trainer.throughput.overall(),
@@ -103,16 +104,14 @@ def answer_held_out(
             shown = done
             report.progress(done, total)
 
-    def warn(message: str) -> None:
-        report.warn(message)
-
     answered = ((number, example) for number, example in data.held_out_examples() if example.answered)
     selected = questions(answered, config, tokenizer, config.answer_rows) if config.answer_rows else []
     if selected:
         report.enter("answering")
         item = Compared(selected, config, result, tokenizer, DTYPES[precision])
-        summary["answers"], rows = compare(item, device, progress, warn)
-        write_records(rows, run_dir / ANSWERS_FILE)
+        summary["answers"], rows = compare(item, device, progress, report.warn)
+        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+        (run_dir / ANSWERS_FILE).write_text("".join(lines), encoding="utf-8")
 
 
 def publish_result(
@@ -242,8 +241,3 @@ def save_result(trainer: ReportingTrainer, config: RunConfig, run_dir: Path) -> 
             shutil.rmtree(target, ignore_errors=True)
             partial.rename(target)
     return target
-
-
-def weights_bytes(folder: Path) -> int:
-    """Returns the size in bytes of a folder's safetensors files."""
-    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))

@@ -31,7 +31,7 @@ def summary(report: OutOfMemory) -> str:
 def facts(report: OutOfMemory) -> list[tuple[str, str]]:
     """The other known facts of the report, as labels and texts."""
     pairs = [
-        ("Batch of this rank", ", ".join(_tensor(one) for one in report.tensors)),
+        ("Batch of this rank", ", ".join(map(_tensor, report.tensors))),
         *[(f"Rows on rank {one['rank']}", rows(one)) for one in report.batches],
         ("Allocator", ", ".join(f"{name} {byte_size(count)}" for name, count in report.memory.items())),
         ("In use by", ", ".join(f"{kind} {byte_size(count)}" for kind, count in report.kinds.items() if count)),

@@ -75,14 +75,10 @@ def _record(recorder: Recorder, part: dict[str, Any]) -> None:
         if most is None or logprobs is None:
             recorder.add(token, None, ())
             continue
-        known = [(_id(key), value) for key, value in (logprobs["top_logprobs"][index] or {}).items()]
+        # Of keys token_id:N.
+        known = [(int(key.rpartition(":")[2]), value) for key, value in (logprobs["top_logprobs"][index] or {}).items()]
         best = sorted(known, key=lambda one: -one[1])[:most]
         recorder.add(token, logprobs["token_logprobs"][index], tuple(best))
-
-
-def _id(key: str) -> int:
-    """The token of "token_id:N"."""
-    return int(key.rpartition(":")[2])
 
 
 def _body(job: Job) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import torch
 from peft.tuners.lora import dora
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
@@ -224,11 +224,6 @@ def _even_choice(chosen: torch.Tensor, args: Any) -> torch.Tensor:
     with unset_fake_temporarily():
         even: torch.Tensor = (torch.arange(chosen.numel()) % choices).reshape(chosen.shape)
     return even
-
-
-def fake_mode() -> FakeTensorMode:
-    """Returns a FakeTensorMode that allows real integers beside fake weights."""
-    return FakeTensorMode(allow_non_fake_inputs=True)
 
 
 def head_names(model: PreTrainedModel) -> set[str]:

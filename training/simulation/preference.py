@@ -33,7 +33,9 @@ def prepare_preference(config: RunConfig, *models: Any) -> None:
 
 def preference_loss(config: RunConfig, model: Any, reference: Any, autocast: Callable[[], Any]) -> Loss:
     """The loss of a batch, as the task's trainer computes it, in the context `autocast`."""
-    trainer: Any = object.__new__(_grpo() if config.task is Task.GRPO else objective(config).trainer)
+    from trl.trainer.grpo_trainer import GRPOTrainer  # Lathe's keeps log probabilities of earlier steps
+
+    trainer: Any = object.__new__(GRPOTrainer if config.task is Task.GRPO else objective(config).trainer)
     vars(trainer).update(_attributes(config, autocast), **_experts(config, model), model=model, ref_model=reference)
     match config.task:
         case Task.DPO | Task.KTO:
@@ -51,13 +53,6 @@ def preference_loss(config: RunConfig, model: Any, reference: Any, autocast: Cal
 
             compute: Any = RewardTrainer.compute_loss
             return lambda inputs: compute(trainer, model, inputs)
-
-
-def _grpo() -> Any:
-    """trl's trainer: Lathe's keeps log probabilities of earlier steps."""
-    from trl.trainer.grpo_trainer import GRPOTrainer
-
-    return GRPOTrainer
 
 
 def _attributes(config: RunConfig, autocast: Callable[[], Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from pydantic import TypeAdapter
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from training.batches.layout import base_of
 from training.config.choices import Precision
@@ -23,7 +24,6 @@ from training.simulation.batches import Request, collator, rows_of
 from training.simulation.caching_allocator import least_limit, replay
 from training.simulation.fake_model import (
     RealIntegers,
-    fake_mode,
     head_names,
     make_fake,
     meta_reference,
@@ -88,7 +88,7 @@ def recorded_steps(request: Request, *, last: bool = False) -> Timeline:
     recompute(model, config)
     collate = collator(model, request)
     model.train()
-    with fake_mode(), RealIntegers():  # type: ignore[no-untyped-call]
+    with FakeTensorMode(allow_non_fake_inputs=True), RealIntegers():  # type: ignore[no-untyped-call]
         make_fake(model)
         if reference is not None:
             make_fake(reference)

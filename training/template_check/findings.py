@@ -4,6 +4,8 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from pydantic import TypeAdapter
+
 ERROR, WARNING = "error", "warning"
 
 
@@ -58,10 +60,6 @@ class Finding:
         more = f" The same in {self.rows - 1:,} more of the checked rows." if self.rows > 1 else ""
         return f"{place}{self.message}{f' Tokens: {shown}.' if shown else ''}{more}"
 
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> "Finding":
-        return cls(**values | {"fault": Fault(values["fault"]), "tokens": tuple(values["tokens"])})
-
 
 @dataclass(frozen=True)
 class ShownToken:
@@ -110,12 +108,7 @@ class Report:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Report":
-        rows = tuple(
-            ShownRow(row["number"], row["length"], tuple(ShownToken(**token) for token in row["tokens"]))
-            for row in values["rows"]
-        )
-        findings = tuple(Finding.from_json(finding) for finding in values["findings"])
-        return cls(**values | {"findings": findings, "rows": rows})
+        return TypeAdapter(cls).validate_python(values)
 
 
 def grouped(findings: list[Finding]) -> tuple[Finding, ...]:

@@ -186,7 +186,8 @@ def render_every_row(
             unused = unused_columns(row, (row_format,), columns)
             found.unused.update(name for name in unused if name not in own and _has_text(row[name]))
             if example.label is not False or config.task is Task.KTO:
-                _render(example, number, parts, found)
+                found.gaps.add(number, [gap for part in parts for gap in part.missing(example, part.render(example))])
+                found.rendered += 1
         except EmptyRow:
             continue
         except DataError as error:
@@ -197,11 +198,6 @@ def render_every_row(
             found.complete = False
             return found
     return found
-
-
-def _render(example: Example, number: int, parts: list[PartRenderer], found: EveryRow) -> None:
-    found.gaps.add(number, [gap for part in parts for gap in part.missing(example, part.render(example))])
-    found.rendered += 1
 
 
 def _has_text(value: Any) -> bool:

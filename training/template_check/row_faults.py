@@ -170,16 +170,15 @@ def answers(row: SampleRow, subject: Subject) -> Iterator[Finding]:  # noqa: ARG
         part = row.text[slice(*answer.span)] if answer.span else ""
         if content.strip() not in part:  # it is missing, which is another fault
             continue
-        if content not in part and not _only_end(content, part):
+        stripped = content.rstrip("\n")
+        only_end = (
+            stripped in part and stripped == content.strip()
+        )  # a line break before the end token is all that is missing
+        if content not in part and not only_end:
             message = "The template trims white space of the answer: the model does not learn to write it."
             fix = "Remove the white space from the data, or trim from the template (| trim, .strip())."
             yield Finding(Fault.ANSWER_TRIMMED, WARNING, message, fix, row.number, tokens=(shortened(content),))
             return
-
-
-def _only_end(content: str, part: str) -> bool:
-    """True if a line break between the answer and its end token is all that is missing."""
-    return content.rstrip("\n") in part and content.rstrip("\n") == content.strip()
 
 
 def marks(row: SampleRow, subject: Subject) -> Iterator[Finding]:

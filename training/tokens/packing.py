@@ -95,7 +95,9 @@ class Mixed:
         times = np.concatenate([times for _, times in found])
         due = np.argsort(times, kind="stable")[start - sum(low) :][: self._length]
         generator = np.random.Generator(np.random.PCG64([self._seed, number, _MIX]))
-        mixed = due[_shuffled_within(self._length, self._together, generator)]
+        mixed = due[
+            np.lexsort((generator.random(self._length), np.arange(self._length) // self._together))
+        ]  # within each step
         if all(isinstance(units, np.ndarray) for units, _ in found):
             return np.concatenate([units for units, _ in found])[mixed]
         packs = [pack for units, _ in found for pack in units]
@@ -172,11 +174,6 @@ def mixture(
         for number, (start, end, weight) in enumerate(zip(starts, ends, weights, strict=True))
     ]
     return Mixed(parts, lengths if by_tokens else np.ones(len(lengths)), seed, together, until)
-
-
-def _shuffled_within(count: int, together: int, generator: np.random.Generator) -> NDArray[np.int64]:
-    """The indexes 0 to count - 1, shuffled within each `together` of them."""
-    return np.lexsort((generator.random(count), np.arange(count) // together))
 
 
 def best_fit(lengths: Integers, room: int) -> NDArray[np.int64]:

@@ -98,7 +98,8 @@ class Renderer:
         weights = answer_weights(example.messages, self._settings, example.weight)
         text, answers = self.turns(example.messages, example.tools)
         row = _weighted(text, answers, weights, templated=self.templates)
-        unended = sum(not self._is_ended(text, end) for _, end in row.spans) if self.templates else 0
+        marks = (*self._usual_ends, *self._special_tokens) if self.templates else ()
+        unended = sum(not text.endswith(marks, 0, end) for _, end in row.spans) if self.templates else 0
         return replace(row, answers=tuple(answers), unended=unended)
 
     def _prompt_alone(self, example: Example) -> Rendered:
@@ -206,10 +207,6 @@ class Renderer:
             end = self._ends.search(body, match.start(1))
             return end.end() if end else match.end(1)
         return len(body) if body.endswith(content) else len(body.rstrip())
-
-    def _is_ended(self, text: str, end: int) -> bool:
-        """True if a special token ends at `end`."""
-        return text.endswith(self._usual_ends, 0, end) or text.endswith(self._special_tokens, 0, end)
 
     @cached_property
     def _ending(self) -> re.Pattern[str]:

@@ -10,7 +10,7 @@ import pytest
 from training.config.fields import ConfigError, parse
 from training.deepspeed_file.check import TOLERANT, keys
 
-SECTIONS = sorted(name for name, key in keys().items() if key.kind == "section" and "." not in name)
+SECTIONS = sorted(name for name, key in keys().items() if key.type == "section" and "." not in name)
 
 
 def accepted_by_deepspeed(values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> bool:

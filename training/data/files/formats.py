@@ -56,7 +56,9 @@ def file_format(path: Path, name: str) -> str:
         with path.open("rb") as stream:
             head = stream.read(_HEAD_BYTES)
         if not head.startswith(_GZIP):
-            return _plain_format(head, name)
+            if name.lower().endswith(".gz") and head:
+                raise DataError("is named .gz but is not compressed.", f"Rename it to {name[:-3]}.")
+            return _format(head, _ending(name))
         with open_bytes(path) as stream:
             head = stream.read(_HEAD_BYTES)
     except OSError as error:
@@ -153,12 +155,6 @@ class Expansion:
         if self._expanded > self._limit:
             message = f"expands to more than {self._limit // 2**20} MiB, far more than its size."
             raise DataError(message, "Unpack it and use the file itself.")
-
-
-def _plain_format(head: bytes, name: str) -> str:
-    if name.lower().endswith(".gz") and head:
-        raise DataError("is named .gz but is not compressed.", f"Rename it to {name[:-3]}.")
-    return _format(head, _ending(name))
 
 
 def _ending(name: str) -> str:

@@ -73,7 +73,9 @@ def _header(reader: "Reader", lines: "_Lines") -> list[str]:
         header = next(reader)
     except csv.Error as error:
         raise _broken(error, 1, 1, reader.line_num) from None
-    _check_header(header, lines)
+    if (fault := lines.take_fault()) is not None:
+        raise DataError(f"{fault.message[:-1]}, in the header.", fault.fix)
+    check_columns(header)
     return header
 
 
@@ -132,13 +134,6 @@ class _CountedLines(_Lines):
 
 def _delimiter(header: str) -> str:
     return max(_DELIMITERS, key=header.count)
-
-
-def _check_header(header: list[str], lines: _Lines) -> None:
-    fault = lines.take_fault()
-    if fault is not None:
-        raise DataError(f"{fault.message[:-1]}, in the header.", fault.fix)
-    check_columns(header)
 
 
 def check_columns(names: list[str]) -> None:

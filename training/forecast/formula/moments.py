@@ -83,10 +83,7 @@ def moments(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) ->
         "layer": {
             "activations": kept + layer,
             "gradients": max(before, head) + (table if before else 0),
-            "buffers": passes
-            + casts_left
-            + (0.0 if shape.head else head_cast)
-            + max(_recast(config, shape, sizes), _unpacked(config, shape, sizes)),
+            "buffers": passes + casts_left + (0.0 if shape.head else head_cast) + _weight_copies(config, shape, sizes),
         },
         "encoder": _encoder(config, shape, batch, sizes)
         | {"buffers": passes + (casts_left + head_cast) * _encoder_share(shape)},
@@ -96,7 +93,9 @@ def moments(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) ->
         "optimizer": {"gradients": sizes.gradients + sizes.step, "buffers": float(sizes.buffers)},
         "evaluating": _evaluating(config, shape, batch, sizes),
         "sampling": _sampling(config, shape, batch, sizes),
-        "saving": {"buffers": _saving(config, shape, sizes)},
+        # transformers splits gate and up of fused experts where they are, and all parts live until the file is written
+        # (transformers/core_model_loading.py). Other tensors are saved as they are.
+        "saving": {"buffers": 0.0 if config.method.adapts else float(split_experts(shape) * sizes.gradient_format)},
     }
     if is_sharded(config):
         live |= _sharded(config, shape, sizes, (kept, layer, first, first_layer(shape, batch, sizes)), loss)
@@ -241,17 +240,13 @@ def _casts(config: RunConfig, shape: ModelShape, sizes: Sizes) -> tuple[float, f
     return float(layers), float(left), head
 
 
-def _recast(config: RunConfig, shape: ModelShape, sizes: Sizes) -> float:
-    """Autocast's copies of the weights of a layer that is recomputed."""
+def _weight_copies(config: RunConfig, shape: ModelShape, sizes: Sizes) -> float:
+    """Autocast's copies of the weights of a layer that is recomputed, or the largest quantized weight, which its backward pass
+    unpacks whole."""
     casts = sizes.casts and sizes.stream == 4 and config.recomputes
-    return 2.0 * shape.largest_layer if casts else 0.0
-
-
-def _unpacked(config: RunConfig, shape: ModelShape, sizes: Sizes) -> float:
-    """The largest quantized weight, which its backward pass unpacks whole."""
-    if config.quantized is Quantization.NONE:
-        return 0.0
-    return float(sizes.compute * max(one.inputs * one.outputs for stack in shape.stacks for one in stack.linears))
+    largest = max(one.inputs * one.outputs for stack in shape.stacks for one in stack.linears)
+    unpacked = sizes.compute * largest if config.quantized is not Quantization.NONE else 0
+    return float(max(2 * shape.largest_layer if casts else 0, unpacked))
 
 
 def _head_gradient(config: RunConfig, shape: ModelShape, sizes: Sizes) -> float:
@@ -266,9 +261,3 @@ def _head_gradient(config: RunConfig, shape: ModelShape, sizes: Sizes) -> float:
         if frozen or config.strategy is Strategy.FSDP
         else float((shape.head or shape.table) * sizes.gradient_format)
     )
-
-
-def _saving(config: RunConfig, shape: ModelShape, sizes: Sizes) -> float:
-    """What a device takes to save a trained model: transformers splits gate and up of fused experts where they are, and all parts
-    live until the file is written (transformers/core_model_loading.py). Other tensors are saved as they are."""
-    return 0.0 if config.method.adapts else float(split_experts(shape) * sizes.gradient_format)

@@ -101,7 +101,9 @@ class Sizes:
 def sizes_of(config: RunConfig, shape: ModelShape, card: Card | None) -> Sizes:
     """The memory on each rank that does not depend on the batch."""
     precision = resolved(config.precision, card)
-    stored = weight_bytes(config, precision)
+    stored = loaded_bytes(config, precision)
+    if config.strategy is Strategy.FSDP and precision is not Precision.FP32 and config.method is Method.FULL:
+        stored = 4  # accelerate converts weights that train to fp32 if it computes in 16 bits
     # Without autocast, 16-bit weights compute in their own format.
     compute = stored if precision is Precision.FP32 else 2
     zero, fsdp = config.strategy.zero_stage, config.strategy is Strategy.FSDP
@@ -128,8 +130,10 @@ def sizes_of(config: RunConfig, shape: ModelShape, card: Card | None) -> Sizes:
         state += _IMPORTANCE_BYTES * trained
     step = 0.0 if zero is not None or fsdp else step_bytes(config, shape, stored, on_cuda=card is not None)
     workspaces = card.workspace_bytes if card else 0
-    buffers = _buffers(config, shape, trained, format_, compute) + workspaces
-    start = workspaces + (min(weights, _BROADCAST_BYTES) if config.strategy is Strategy.DDP else 0.0)
+    # The buckets that always live: DDP's have the size of all gradients, ZeRO-3's that of hidden size squared.
+    ddp = config.strategy is Strategy.DDP
+    buffers = workspaces + (trained * format_ if ddp else compute * shape.hidden**2 if zero == 3 else 0.0)
+    start = workspaces + (min(weights, _BROADCAST_BYTES) if ddp else 0.0)
     loading = _loading(shape, stored) if card is None and config.quantized is not Quantization.NONE else 0.0
     gathered = gathered_bytes(config, shape, held, trained, compute) if sharded else Gathered()
     off_state = off_weights = 0.0
@@ -154,13 +158,6 @@ def resolved(precision: Precision, card: Card | None) -> Precision:
     if precision is not Precision.AUTO:
         return precision
     return Precision.FP32 if card is None else Precision.BF16 if card.bf16 else Precision.FP16
-
-
-def weight_bytes(config: RunConfig, precision: Precision) -> int:
-    """Bytes of a stored weight that trains, without quantization."""
-    if config.strategy is Strategy.FSDP and precision is not Precision.FP32 and config.method is Method.FULL:
-        return 4  # accelerate converts weights that train to fp32 if it computes in 16 bits
-    return loaded_bytes(config, precision)
 
 
 def loaded_bytes(config: RunConfig, precision: Precision) -> int:
@@ -203,13 +200,6 @@ def _whole_bytes(config: RunConfig, shape: ModelShape, quantization: Quantizatio
     """Bytes of a frozen model besides the trained one, which each rank holds whole: a teacher, or a reward model."""
     frozen = config.model_copy(update={"method": Method.LORA, "quantization": quantization})
     return _frozen_bytes(frozen, shape, shape.parameters, stored)
-
-
-def _buffers(config: RunConfig, shape: ModelShape, trained: int, format_: int, compute: int) -> float:
-    """Bytes of the buckets that always live: DDP's have the size of all gradients, ZeRO-3's that of hidden size squared."""
-    if config.strategy is Strategy.DDP:
-        return trained * format_
-    return compute * shape.hidden**2 if config.strategy.zero_stage == 3 else 0.0
 
 
 def freed_in_backward(config: RunConfig, shape: ModelShape, sizes: Sizes) -> Sizes:

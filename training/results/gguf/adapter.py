@@ -76,15 +76,11 @@ def _factors(
 
 def _factor(module: str, rank: int, settings: Any) -> float:
     """By what PEFT's scaling of a module differs from the adapter's alpha / rank: rsLoRA, or an alpha of the module's own."""
-    alpha = _of_module(settings.alpha_pattern, module, settings.lora_alpha)
+    patterns = (settings.alpha_pattern or {}).items()  # the first that matches the name counts
+    own = (value for pattern, value in patterns if re.match(rf"(.*\.)?({pattern})$", module))
+    alpha = next(own, settings.lora_alpha)
     scaling = alpha / math.sqrt(rank) if settings.use_rslora else alpha / rank
     return float(scaling / (settings.lora_alpha / rank))
-
-
-def _of_module(pattern: dict[str, float] | None, module: str, default: float) -> float:
-    """The value of the first of PEFT's patterns that matches a module's name."""
-    matching = (value for key, value in (pattern or {}).items() if re.match(rf"(.*\.)?({key})$", module))
-    return next(matching, default)
 
 
 @exit_status
