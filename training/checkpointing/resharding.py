@@ -116,7 +116,6 @@ def _parameter(parts: list[torch.Tensor], cut: slice, shape: list[int]) -> torch
 
 
 def _named(saved: dict[str, Any], layout: Layout) -> dict[str, Any]:
-    """The entries by parameter name."""
     return {name: saved[name] if name in saved else saved[other] for name, other in layout.names_in_files.items()}
 
 

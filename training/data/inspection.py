@@ -127,7 +127,6 @@ def _unread(error: DataError, number: int) -> dict[str, Any]:
 
 
 def _parts(example: Example) -> list[tuple[str, str, bool]]:
-    """The parts of an example in order, as (label, text, has loss)."""
     if example.messages is not None:
         listed = [
             (str(message["role"]), _content(message), example.answered and message["role"] == "assistant")

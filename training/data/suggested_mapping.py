@@ -88,7 +88,6 @@ def _language_pairs(row: Row) -> Iterator[dict[str, str]]:
 
 
 def _named(path: str, names: Mapping[str, str]) -> str:
-    """The path with the column's name as the file writes it."""
     column, dot, rest = path.partition(".")
     return names.get(column, column) + dot + rest
 

@@ -195,7 +195,6 @@ def _dialogue(dialogue: str) -> list[Message]:
 
 
 def _common_length(first: Iterable[Any], second: Iterable[Any]) -> int:
-    """The length of the common beginning."""
     count = 0
     for left, right in zip(first, second, strict=False):
         if left != right:

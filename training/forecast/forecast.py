@@ -186,7 +186,6 @@ def _limit(config: RunConfig, card: Card | None, host_limit_bytes: int | None) -
 
 
 def _reasons(expected: Forecast, card: Card | None) -> list[str]:
-    """The reasons why it does not fit, as sentences."""
     reasons = []
     if expected.limit_bytes is not None and expected.peak_bytes > expected.limit_bytes:
         largest = max(expected.parts, key=lambda name: expected.parts[name])

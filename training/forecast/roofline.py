@@ -68,12 +68,10 @@ def roofline(config: RunConfig, shape: ModelShape, card: Card, batch: Batch) -> 
 
 
 def _recomputed(config: RunConfig) -> float:
-    """Forward passes that are computed again."""
     return {Checkpointing.NONE: 0.0, Checkpointing.SELECTIVE: 0.5}.get(config.gradient_checkpointing, 1.0)
 
 
 def _forward_flops(shape: ModelShape, batch: Batch) -> float:
-    """FLOP of a forward pass over a micro batch."""
     total = 2.0 * shape.hidden * shape.vocab * batch.loss_tokens
     for stack in shape.stacks:
         tokens, length = batch.of(shape, stack)

@@ -195,7 +195,6 @@ def _on_gpus(config: RunConfig, count: int) -> Iterator[dict[str, Any]]:
 
 
 def _plain(config: RunConfig, changes: dict[str, Any]) -> dict[str, Any]:
-    """The changes that change something, as JSON values."""
     values = {name: value for name, value in changes.items() if getattr(config, name) != value}
     return {name: getattr(value, "value", value) for name, value in values.items()}
 

@@ -198,7 +198,6 @@ def _stage(config: RunConfig) -> int:
 
 
 def _allowed(config: RunConfig, changes: Changes, machine: Machine) -> bool:
-    """True if the changes cause no new conflict."""
     try:
         rung = stepped_down(config, changes)
     except ValidationError:

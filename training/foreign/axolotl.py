@@ -65,7 +65,6 @@ def _bits(values: Values) -> str:
 
 
 def _method(value: Any, values: Values) -> Answer:
-    """adapter, with load_in_4bit and load_in_8bit."""
     if is_off(value):
         return Answer({"method": "full"})
     if value in ("lora", "qlora"):
@@ -149,7 +148,6 @@ def _bf16(value: Any, values: Values) -> Answer:
 
 
 def _losses(value: Any, _: Values) -> Answer:
-    """dpo_loss_type: a list of names."""
     name = str(value[0] if isinstance(value, list) and len(value) == 1 else value)
     if is_off(value):
         return IS_OFF

@@ -219,7 +219,6 @@ def _more(before: Any, value: Any) -> Any:
 
 
 def _as(word: str, text: str) -> str:
-    """A part of a word, unresolved as the word is."""
     return Unresolved(text, word.reason) if isinstance(word, Unresolved) else text
 
 

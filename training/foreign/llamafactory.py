@@ -46,7 +46,6 @@ def _stage(value: Any, values: Values) -> Answer:
 
 
 def _method(value: Any, values: Values) -> Answer:
-    """finetuning_type, with quantization_bit."""
     bits = values.get("quantization_bit")
     if value is None:
         return IS_EMPTY
@@ -88,7 +87,6 @@ def _loss(value: Any, values: Values) -> Answer:
 
 
 def _thinking(value: Any, values: Values) -> Answer:
-    """enable_thinking, an argument of the template."""
     if value is None:
         return IS_EMPTY
     others = template_arguments(values.get("chat_template_kwargs"), values).settings or {}

@@ -74,7 +74,6 @@ def _distributed(value: Any, _: Values) -> Answer:
 
 
 def _optimizer(value: Any, _: Values) -> Answer:
-    """optim_config: AdamW of torch without it, or Muon."""
     if is_off(value):
         return Answer({"optimizer": "adamw", "weight_decay": 0.01})
     if not isinstance(value, dict) or value.get("name") != "muon":

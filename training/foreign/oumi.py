@@ -17,7 +17,6 @@ def _task(value: Any, _: Values) -> Answer:
 
 
 def _kind(values: Values) -> str:
-    """The trainer without the name of its library."""
     return str(values.get(f"{_IN}.trainer_type") or "hf").lower().removeprefix("trl_").removeprefix("verl_")
 
 

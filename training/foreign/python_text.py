@@ -260,7 +260,6 @@ def _argument_defaults(nodes: Iterable[ast.AST], value: _Value) -> Values:
 
 
 def _argument_holders(nodes: Iterable[ast.AST]) -> set[str]:
-    """The names of the variables that hold the parsed arguments."""
     names = set(_USUAL_NAMES)
     for node in nodes:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):

@@ -174,7 +174,6 @@ def of_deepspeed(value: Any, read: Reader) -> Answer:
 
 
 def _of_json(text: str, name: str) -> Answer:
-    """The settings of a DeepSpeed JSON, with comments or without."""
     try:
         file = deepspeed_reader.read(text).values
     except deepspeed_reader.LooseJsonError as error:

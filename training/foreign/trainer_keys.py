@@ -121,7 +121,6 @@ def steps(setting: str, *, counts: bool = False) -> Rule:
 
 
 def _checkpointing(value: Any, values: Values) -> Answer:
-    """gradient_checkpointing: true, false, or a kind of it."""
     if is_off(value):
         section = values.get("fsdp_config")
         if isinstance(section, dict) and from_fsdp(section).get("gradient_checkpointing"):
@@ -132,7 +131,6 @@ def _checkpointing(value: Any, values: Values) -> Answer:
 
 
 def _scheduler_options(value: Any, values: Values) -> Answer:
-    """lr_scheduler_kwargs: the lowest rate, the cycles, the share of the decay."""
     if not isinstance(value, dict) or not value:
         return IS_EMPTY if is_off(value) else Answer(None, "is not a mapping.")
     rate = next((given for key, given in values.items() if key.rpartition(".")[2] == "learning_rate"), None)
@@ -153,7 +151,6 @@ def _scheduler_options(value: Any, values: Values) -> Answer:
 
 
 def _hub_name(value: Any, values: Values) -> Answer:
-    """hub_model_id, which has an effect with push_to_hub only."""
     if is_off(value) or not is_on(values.get("push_to_hub")):
         return Answer({}, "push_to_hub is off.")
     if "/" not in str(value):
@@ -162,7 +159,6 @@ def _hub_name(value: Any, values: Values) -> Answer:
 
 
 def _report_to(value: Any, _: Values) -> Answer:
-    """report_to: the trackers that Lathe has."""
     given = [str(name).strip().lower() for name in (value if isinstance(value, list) else str(value or "").split(","))]
     known = [name for name in given if name in TRACKERS]
     others = ", ".join(name for name in given if name not in (*TRACKERS, "none", ""))

@@ -168,7 +168,6 @@ def _mixture(value: Any, _: Values) -> Answer:
 
 
 def _loss(value: Any, values: Values) -> Answer:
-    """loss_type of trl's preference trainers, one or a list, and of its other trainers."""
     name = str(value[0] if isinstance(value, list) and len(value) == 1 else value)
     if name in ("kto", "nll", "chunked_nll", "apo_zero_unpaired"):
         return Answer({}, "belongs to the task.")
@@ -222,7 +221,6 @@ def _text_column(value: Any, _: Values) -> Answer:
 
 
 def _held_out_rows(value: Any, values: Values) -> Answer:
-    """eval_dataset_size of qlora.py."""
     on = is_on(values.get("do_eval"))
     return Answer({"eval_split": value}) if on else Answer({"eval_split": 0}, "do_eval is off.")
 
@@ -232,7 +230,6 @@ def _peft_type(value: Any, values: Values) -> Answer:
 
 
 def _prefix(value: Any, _: Values) -> Answer:
-    """pre_seq_len of the scripts of ChatGLM."""
     return Answer({"method": "prefix_tuning", "method_options": f"num_virtual_tokens={value}"} if value else {})
 
 

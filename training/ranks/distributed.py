@@ -244,7 +244,6 @@ def check_leased_gpus() -> None:
 
 
 def _why_no_cuda() -> str:
-    """Why CUDA does not start."""
     if torch.version.cuda is None and torch.version.hip is None:
         return "this torch was built without CUDA; install one with CUDA."
     try:

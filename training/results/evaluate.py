@@ -348,7 +348,6 @@ def _reporter(path: Path) -> Callable[[str, int, int], None]:
 
 
 def _steps(run_dir: Path) -> str:
-    """The sources of a run that exist."""
     known = ["result"] if saved_result(run_dir) else []
     kept = checkpoints.sealed(run_dir) if checkpoints_dir(run_dir).is_dir() else []
     return ", ".join([*known, *(path.name for path in kept), BASE])

@@ -12,7 +12,7 @@ import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, dataclass_transform
 
 from training.redaction import redact
 
@@ -32,36 +32,39 @@ _BEGIN = b'{"kind":'
 _WORDS = {"message", "fix", "traceback"}
 
 
+KINDS: dict[str, type["Event"]] = {}
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Base class of all records. `time` is in seconds since the epoch, by the trainer's clock."""
+    """Base class of all records, which are frozen dataclasses. `time` is in seconds since the epoch, by the trainer's clock."""
 
     kind: ClassVar[str]
     time: float = field(default_factory=time.time)
 
+    def __init_subclass__(cls, kind: str) -> None:
+        cls.kind = kind
+        KINDS[kind] = dataclass(frozen=True, kw_only=True)(cls)
 
-@dataclass(frozen=True, kw_only=True)
-class RankStarted(Event):
+
+class RankStarted(Event, kind="rank_started"):
     """A rank's process has started on a machine of the run, counted from 0."""
 
-    kind: ClassVar[str] = "rank_started"
     rank: int
     pid: int
     device: str
     machine: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class PhaseStarted(Event):
+class PhaseStarted(Event, kind="phase"):
     """The run entered a phase: starting, compiling DeepSpeed operators, loading data, loading model, preparing, probing, training,
     evaluating, saving, answering, merging, pushing."""
 
-    kind: ClassVar[str] = "phase"
     phase: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Planned(Event):
+class Planned(Event, kind="planned"):
     """The length of the run and its real setup, known once data and model are ready.
 
     `sets` are several training data sets: name, rows, and the rows and tokens of each in the first epoch; `eval_sets` those of the
@@ -69,7 +72,6 @@ class Planned(Event):
     model's own.
     """
 
-    kind: ClassVar[str] = "planned"
     total_steps: int
     start_step: int
     train_rows: int
@@ -89,11 +91,9 @@ class Planned(Event):
     eval_sets: list[dict[str, Any]] = field(default_factory=list)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Placed(Event):
+class Placed(Event, kind="placed"):
     """A rank's share: `parameter_shard` of `parameters` elements, optimizer state for `optimizer_shard` of `optimized`."""
 
-    kind: ClassVar[str] = "placed"
     rank: int
     parameter_shard: int
     parameters: int
@@ -101,8 +101,7 @@ class Placed(Event):
     optimized: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Metrics(Event):
+class Metrics(Event, kind="metrics"):
     """Metrics at a step by name: loss, learning_rate, grad_norm, tokens_per_second, samples_per_second, eval_loss, ...
 
     `tokens` are those of the run so far (without padding, of all ranks), `epoch` the epochs so far.
@@ -111,14 +110,12 @@ class Metrics(Event):
     answers gpu_utilization (percent), gpu_temperature (°C) and gpu_power (watts).
     """
 
-    kind: ClassVar[str] = "metrics"
     step: int
     values: dict[str, float | None]
     rank: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class SampleDrawn(Event):
+class SampleDrawn(Event, kind="sample"):
     """A sample that a step draws and trains on; step 0 is before training.
 
     `sample` is its number in the epoch, `group` that of its prompt there, `row` that of the data row in `file` (its name if there
@@ -127,7 +124,6 @@ class SampleDrawn(Event):
     distill are the mean log-probability that the teacher gives to a token, and have no `advantage`.
     """
 
-    kind: ClassVar[str] = "sample"
     step: int
     sample: int
     group: int
@@ -143,23 +139,19 @@ class SampleDrawn(Event):
     advantage: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Progress(Event):
+class Progress(Event, kind="progress"):
     """The progress of a phase that has no steps: rows tokenized, answered, ..."""
 
-    kind: ClassVar[str] = "progress"
     done: int
     total: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckpointSaved(Event):
+class CheckpointSaved(Event, kind="checkpoint"):
     """A checkpoint is complete: its manifest is on disk. `path` is relative to the run's folder.
 
     `stall_seconds` is how long it stopped training, `write_seconds` how long it was then written in the background.
     """
 
-    kind: ClassVar[str] = "checkpoint"
     step: int
     path: str
     bytes: int
@@ -167,40 +159,32 @@ class CheckpointSaved(Event):
     write_seconds: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Resumed(Event):
+class Resumed(Event, kind="resumed"):
     """Training resumed from a checkpoint; `rejected` has newer incomplete ones, each with the reason."""
 
-    kind: ClassVar[str] = "resumed"
     step: int
     path: str
     rejected: list[str]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Note(Event):
+class Note(Event, kind="note"):
     """A message for the user; `level` is info or warning."""
 
-    kind: ClassVar[str] = "note"
     message: str
     level: str = "info"
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeFault(Event):
+class NodeFault(Event, kind="node_fault"):
     """The attempt cannot go on because of a node: its number in the run, its name, and what is wrong with it."""
 
-    kind: ClassVar[str] = "node_fault"
     machine: int
     node: str
     message: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Failed(Event):
+class Failed(Event, kind="failed"):
     """A rank ended with an error. `expected` errors have a fix for the user; others have a traceback."""
 
-    kind: ClassVar[str] = "failed"
     rank: int
     error: str
     message: str
@@ -210,8 +194,7 @@ class Failed(Event):
     expected: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class OutOfMemory(Event):
+class OutOfMemory(Event, kind="out_of_memory"):
     """An out-of-memory error of a rank: its position in the run, the rows, and the contents of its memory.
 
     `part` of a step is generation, forward, backward, optimizer or evaluation; empty outside of steps. Steps, micro steps (in an
@@ -222,7 +205,6 @@ class OutOfMemory(Event):
     `on_out_of_memory`. Only old records have `step_down`, the changes for the next attempt; now the supervisor chooses them.
     """
 
-    kind: ClassVar[str] = "out_of_memory"
     rank: int
     device: str
     phase: str
@@ -239,8 +221,7 @@ class OutOfMemory(Event):
     step_down: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finished(Event):
+class Finished(Event, kind="finished"):
     """The program has ended. `outcome` is finished, stopped on request, paused at the step of PAUSE_VARIABLE, stopped for a
     review, or diverged.
 
@@ -248,13 +229,9 @@ class Finished(Event):
     only `diverged_at`, and to resume with other settings `changes`.
     """
 
-    kind: ClassVar[str] = "finished"
     outcome: str
     step: int
     summary: dict[str, Any]
-
-
-KINDS: dict[str, type[Event]] = {cls.kind: cls for cls in Event.__subclasses__()}
 
 
 def encode(event: Event) -> bytes:

@@ -111,7 +111,6 @@ def _results(task: Task, summary: dict[str, Any]) -> Rows:
 
 
 def _parity(found: dict[str, Any] | None) -> Rows:
-    """How each form compares with the trained model."""
     rows = []
     for name, form in (found or {}).get("forms", {}).items():
         if "error" in form:

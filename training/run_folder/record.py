@@ -76,13 +76,8 @@ def write_record(folder: Path, config: RunConfig, summary: dict[str, Any], linea
     """
     values = {
         "version": VERSION,
-        "run": lineage.run,
-        "name": lineage.name,
-        "parent": lineage.parent,
-        "attempts": lineage.attempts,
-        "teacher": lineage.teacher,
+        **asdict(lineage),
         "settings": shared(config).model_dump(mode="json", exclude_defaults=True),
-        "data": [asdict(source) for source in lineage.data],
         "model": {
             "name": shared(config).model,
             "revision": config.revision,

@@ -167,7 +167,6 @@ class CachingAllocator:
         self._put(other)
 
     def _join(self, block: _Block, neighbor: _Block) -> None:
-        """Makes a free neighbor part of a block."""
         block.size += neighbor.size
         if neighbor is block.before:
             block.before = neighbor.before

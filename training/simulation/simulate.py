@@ -123,7 +123,6 @@ def summary(live: Timeline, request: Request) -> Simulation:
 
 
 def _step_of(points: list[Point], peak: Point) -> list[Point]:
-    """Returns the points of the step of `peak`; each step begins with the phase load."""
     place = next(number for number, point in enumerate(points) if point is peak)
     starts = [0] + [n for n in range(1, len(points)) if points[n].phase == "load" != points[n - 1].phase]
     first = max(number for number in starts if number <= place)

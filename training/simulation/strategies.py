@@ -171,7 +171,6 @@ class Fsdp(SimulatedStrategy):
 
 
 def _ties(model: Any) -> bool:
-    """True if embeddings and head share a weight."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     head = base.get_output_embeddings()
     return head is not None and base.get_input_embeddings().weight is head.weight

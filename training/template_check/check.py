@@ -88,7 +88,6 @@ def _unreadable(number: int, error: DataError) -> Finding:
 
 
 def _unused(every: "EveryRow") -> Finding:
-    """The columns with texts that training does not use."""
     names = ", ".join(f"{name} (in {rows:,} rows)" for name, rows in every.unused.most_common(8))
     message = f"Nothing uses the texts of the columns {names}: they are not trained."
     fix = "Map them to a role (columns), or leave them out of the file."

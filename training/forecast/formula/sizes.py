@@ -179,7 +179,6 @@ def _loading(shape: ModelShape, stored: int) -> float:
 
 
 def _frozen_bytes(config: RunConfig, shape: ModelShape, frozen: int, stored: int) -> float:
-    """Bytes of the frozen weights over all ranks."""
     if config.quantized is Quantization.NONE:
         return frozen * stored
     # Only linear weights are packed; other weights and fused experts are not, and not T5's `wo` (_keep_in_fp32_modules).

@@ -181,13 +181,11 @@ def share_in_small_tensors(config: RunConfig, shape: ModelShape, elements: int) 
 
 
 def _saved(config: RunConfig, shape: ModelShape) -> int:
-    """The weights of modules_to_save."""
     names = set(as_names(config.modules_to_save or ""))
     return shape.table * bool(names & _TABLES) + (shape.head or shape.table) * bool(names & _HEADS)
 
 
 def _takes_all(config: RunConfig, shape: ModelShape) -> bool:
-    """True if the target modules are all linear ones."""
     auto = config.target_modules == "auto" and usual_targets(config.method, shape.model_type) is None
     return auto or config.target_modules == "all-linear"
 

@@ -71,12 +71,10 @@ def _rope(config: Any) -> dict[str, Any]:
 
 
 def _rotated(config: Any) -> int:
-    """The number of rotated values of a head."""
     return int(_head_size(config) * _rope(config).get("partial_rotary_factor", 1.0))
 
 
 def _head_size(config: Any) -> int:
-    """The number of values of a head's queries and keys."""
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
