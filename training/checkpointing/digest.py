@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -62,21 +63,69 @@ def full_shape(parameter: torch.Tensor) -> list[int]:
 def parts(model: torch.nn.Module, optimizer: Any) -> Iterator[Part]:
     """Yields the parts on this rank. `model` is unwrapped. A state of another shape belongs to a parameter's first part."""
     names, zero = names_of(model), getattr(optimizer, "optimizer", optimizer)
-    if hasattr(zero, "fp32_partitioned_groups_flat"):
-        yield from _of_zero_3(zero, names)
-    elif hasattr(zero, "round_robin_bit16_groups"):
-        ranks = [dist.get_rank(group=group) for group in zero.real_dp_process_group]
-        flats = zero.single_partition_of_fp32_groups
-        yield from _of_flats(zero, names, zero.round_robin_bit16_groups, flats, ranks)
-    elif hasattr(zero, "fp32_groups_flat_partition"):  # stage 1 in bf16
-        ranks = [dist.get_rank(group=group) for group in zero.real_dp_process_group]
-        yield from _of_flats(zero, names, zero.bf16_groups, zero.fp32_groups_flat_partition, ranks)
-    elif hasattr(zero, "fp32_groups_flat"):  # stage 0 in 16 bits: every rank has whole copies in fp32
-        yield from _of_flats(zero, names, zero.fp16_groups, zero.fp32_groups_flat, [0] * len(zero.fp16_groups))
-    elif hasattr(zero, "fp32_groups"):  # the same, for an optimizer that is not fused
-        yield from _of_copies(zero, names)
+    if (flat_parts := flat_parts_of(zero, names)) is not None:
+        for name, first, own, flat in flat_parts:
+            states = {
+                key: state.flatten()[own] if torch.is_tensor(state) and state.numel() == flat.numel() else state
+                for key, state in zero.optimizer.state.get(flat, {}).items()
+            }
+            yield from _with_states(name, first, flat.detach()[own], states)
+    elif hasattr(
+        zero, "fp32_groups"
+    ):  # stage 0 in 16 bits with an optimizer that is not fused: each parameter has a copy in fp32
+        for parameter, copy in zip(chain(*zero.fp16_groups), chain(*zero.fp32_groups), strict=True):
+            yield from _with_states(names[id(parameter)], 0, copy.detach(), zero.optimizer.state.get(copy, {}))
     else:
         yield from _of_parameters(zero, names)
+
+
+class FlatPart(NamedTuple):
+    """Consecutive elements, from `first` on, of the flattened parameter `name`: the elements `own` of a flat tensor."""
+
+    name: str
+    first: int
+    own: slice
+    flat: torch.Tensor
+
+
+def flat_parts_of(zero: Any, names: dict[int, str]) -> Iterator[FlatPart] | None:
+    """This rank's parts in the flat tensors of one of DeepSpeed's optimizers; None for another optimizer."""
+    if hasattr(zero, "fp32_partitioned_groups_flat"):
+        return _of_zero_3(zero, names)
+    ranks = [dist.get_rank(group=group) for group in getattr(zero, "real_dp_process_group", ())]
+    if hasattr(zero, "round_robin_bit16_groups"):
+        return _of_flats(
+            zip(zero.round_robin_bit16_groups, zero.single_partition_of_fp32_groups, ranks, strict=True), names
+        )
+    if hasattr(zero, "fp32_groups_flat_partition"):  # stage 1 in bf16
+        return _of_flats(zip(zero.bf16_groups, zero.fp32_groups_flat_partition, ranks, strict=True), names)
+    if hasattr(zero, "fp32_groups_flat"):  # stage 0 in 16 bits: every rank has whole copies in fp32
+        return _of_flats(zip(zero.fp16_groups, zero.fp32_groups_flat, repeat(0), strict=False), names)
+    return None
+
+
+def _of_flats(groups: Iterable[tuple[Any, torch.Tensor, int]], names: dict[int, str]) -> Iterator[FlatPart]:
+    """Each group of parameters is one flat tensor, of which a rank holds an equal part."""
+    for parameters, flat, rank in groups:
+        start, at = rank * flat.numel(), 0
+        for parameter in parameters:
+            low, high = max(at, start), min(at + parameter.numel(), start + flat.numel())
+            if low < high:
+                yield FlatPart(names[id(parameter)], low - at, slice(low - start, high - start), flat)
+            at += parameter.numel()
+
+
+def _of_zero_3(zero: Any, names: dict[int, str]) -> Iterator[FlatPart]:
+    """Each parameter is divided by itself into equal parts, the last ones padded."""
+    rank = dist.get_rank(group=zero.dp_process_group)
+    for parameters, flat in zip(zero.fp16_groups, zero.fp32_partitioned_groups_flat, strict=True):
+        at = 0
+        for parameter in parameters:
+            part = parameter.partition_numel()
+            size = min(part, parameter.ds_numel - rank * part)
+            if size > 0:
+                yield FlatPart(names[id(parameter)], rank * part, slice(at, at + size), flat)
+            at += part
 
 
 def _of_parameters(optimizer: Any, names: dict[int, str]) -> Iterator[Part]:
@@ -104,51 +153,6 @@ def _first_element(parameter: torch.Tensor) -> int:
         return 0
     _, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
     return int(sum(at * step for at, step in zip(offset, parameter.stride(), strict=True)))
-
-
-def _of_flats(
-    zero: Any, names: dict[int, str], groups: list[Any], flats: list[torch.Tensor], ranks: Iterable[int]
-) -> Iterator[Part]:
-    """Each group of parameters is one flat tensor, of which a rank holds an equal part."""
-    for parameters, flat, rank in zip(groups, flats, ranks, strict=True):
-        start, at = rank * flat.numel(), 0
-        for parameter in parameters:
-            low, high = max(at, start), min(at + parameter.numel(), start + flat.numel())
-            if low < high:
-                own = slice(low - start, high - start)
-                yield from _sliced(
-                    names[id(parameter)], low - at, own, flat.detach(), zero.optimizer.state.get(flat, {})
-                )
-            at += parameter.numel()
-
-
-def _of_copies(zero: Any, names: dict[int, str]) -> Iterator[Part]:
-    """Each parameter has a copy in fp32 of its own."""
-    for parameters, copies in zip(zero.fp16_groups, zero.fp32_groups, strict=True):
-        for parameter, copy in zip(parameters, copies, strict=True):
-            yield from _with_states(names[id(parameter)], 0, copy.detach(), zero.optimizer.state.get(copy, {}))
-
-
-def _of_zero_3(zero: Any, names: dict[int, str]) -> Iterator[Part]:
-    """Each parameter is divided by itself into equal parts, the last ones padded."""
-    rank = dist.get_rank(group=zero.dp_process_group)
-    for parameters, flat in zip(zero.fp16_groups, zero.fp32_partitioned_groups_flat, strict=True):
-        at = 0
-        for parameter in parameters:
-            part = parameter.partition_numel()
-            size = min(part, parameter.ds_numel - rank * part)
-            if size > 0:
-                states = zero.optimizer.state.get(flat, {})
-                yield from _sliced(names[id(parameter)], rank * part, slice(at, at + size), flat.detach(), states)
-            at += part
-
-
-def _sliced(name: str, first: int, own: slice, flat: torch.Tensor, states: dict[str, Any]) -> Iterator[Part]:
-    divided = {
-        key: state.flatten()[own] if torch.is_tensor(state) and state.numel() == flat.numel() else state
-        for key, state in states.items()
-    }
-    yield from _with_states(name, first, flat[own], divided)
 
 
 @dataclass(frozen=True)

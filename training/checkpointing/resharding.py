@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from training.checkpointing.contents import optimizer_files
-from training.checkpointing.digest import full_shape, names_of
+from training.checkpointing.digest import FlatPart, flat_parts_of, full_shape, names_of
 from training.config.choices import Strategy
 from training.run_folder.checkpoint_layout import Layout
 
@@ -140,12 +140,17 @@ def restore(checkpoint: Path, layout: Layout, model: torch.nn.Module, optimizer:
     state, names = read_full_state(checkpoint, layout), names_of(model)
     zero = getattr(optimizer, "optimizer", optimizer)
     with torch.no_grad():
-        if hasattr(zero, "fp16_groups"):
-            _restore_zero_3(zero, names, state)
-        elif hasattr(zero, "round_robin_bit16_groups"):
-            _restore_zero_1_and_2(zero, names, state)
-        else:
+        if (flat_parts := flat_parts_of(zero, names)) is None:
             _restore_parameters(zero, names, state)
+            return
+        for part in flat_parts:
+            _fill(zero, part, state)
+        if hasattr(zero, "fp32_partitioned_groups_flat"):  # ZeRO-3 updates the weights itself
+            zero.load_state_dict({torch.distributed.get_rank(group=zero.dp_process_group): zero.state_dict()})
+            return
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.data.copy_(state.weights[names[id(parameter)]])
 
 
 def _restore_parameters(optimizer: Any, names: dict[int, str], state: FullState) -> None:
@@ -168,41 +173,12 @@ def _like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     return value
 
 
-def _restore_zero_1_and_2(zero: Any, names: dict[int, str], state: FullState) -> None:
-    """Fills this rank's partition of each flat group, and all weights."""
-    for group, parameters in enumerate(zero.round_robin_bit16_groups):
-        flat = zero.single_partition_of_fp32_groups[group]
-        rank = torch.distributed.get_rank(group=zero.real_dp_process_group[group])
-        _fill(zero, flat, slice(0, flat.numel()), state, [names[id(parameter)] for parameter in parameters], rank)
-        for parameter in parameters:
-            parameter.data.copy_(state.weights[names[id(parameter)]])
-
-
-def _restore_zero_3(zero: Any, names: dict[int, str], state: FullState) -> None:
-    """Fills this rank's part of each parameter; DeepSpeed then updates the weights from it."""
-    rank = torch.distributed.get_rank(group=zero.dp_process_group)
-    for parameters, flat in zip(zero.fp16_groups, zero.fp32_partitioned_groups_flat, strict=True):
-        at = 0
-        for parameter in parameters:
-            part = slice(at, at + parameter.partition_numel())
-            _fill(zero, flat, part, state, [names[id(parameter)]], rank)
-            at = part.stop
-    zero.load_state_dict({rank: zero.state_dict()})
-
-
-def _fill(zero: Any, flat: torch.Tensor, part: slice, state: FullState, names: list[str], rank: int) -> None:
-    """Sets `part` of a rank's flat tensor, and of its optimizer state, to the rank's share of the parameters `names`."""
-    own, size = zero.optimizer.state[flat], part.stop - part.start
-    flat.data[part].copy_(_share([state.weights[name] for name in names], size, rank))
-    for key, value in state.optimizer[names[0]].items():
+def _fill(zero: Any, part: FlatPart, state: FullState) -> None:
+    """Sets a part of a rank's flat tensor, and of its optimizer state."""
+    own, elements = zero.optimizer.state[part.flat], slice(part.first, part.first + part.own.stop - part.own.start)
+    part.flat.data[part.own].copy_(state.weights[part.name].flatten()[elements])
+    for key, value in state.optimizer[part.name].items():
         if value.dim() == 0:
             own[key] = torch.tensor(float(value)) if torch.is_tensor(own.get(key, value)) else int(value)
         else:
-            share = _share([state.optimizer[name][key] for name in names], size, rank)
-            own.setdefault(key, torch.zeros_like(flat))[part].copy_(share)
-
-
-def _share(values: list[torch.Tensor], size: int, rank: int) -> torch.Tensor:
-    """A rank's part of the values' elements, one after another, padded with zeros to `size`."""
-    flat = torch.cat([value.flatten() for value in values])[rank * size : (rank + 1) * size]
-    return torch.nn.functional.pad(flat, (0, size - flat.numel()))
+            own.setdefault(key, torch.zeros_like(part.flat))[part.own].copy_(value.flatten()[elements])
