@@ -27,7 +27,7 @@ from training.config.fields import BOUNDS, settings
 from training.config.peft_methods import OR, TYPES, methods
 from training.forecast.forecast import HOST_MOMENTS
 from training.foreign.entries import Outcome
-from training.run_folder.gguf_types import GgufType
+from training.run_folder.derived import GgufType
 
 ROOT = Path(__file__).resolve().parents[1]
 KEYWORDS = {

@@ -6,7 +6,7 @@ import click
 
 from app.cli.options import Command, LocalCommand, calls, count_type, json_option, path_type, run_argument
 from training.config.choices import Quantization
-from training.run_folder.gguf_types import GgufType
+from training.run_folder.derived import GgufType
 
 FORMS = (
     "adapter",

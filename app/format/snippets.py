@@ -11,7 +11,7 @@ from training.config.choices import Quantization, Task
 from training.config.name_values import template_arguments
 from training.config.run_config import RunConfig
 from training.model_info.chat_template import DATE, ChatTemplate, Turns
-from training.run_folder.gguf_types import GgufType
+from training.run_folder.derived import GgufType
 from training.vllm.limits import max_rank
 
 _TOOLS = re.compile(r"\btools\b")

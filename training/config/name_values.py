@@ -1,17 +1,24 @@
 """Settings that are text with several values: `name=value, name=value`, as in `r=8, targets=[a, b], alpha={q_proj: 4}`, or names
-separated by commas.
+separated by commas, such as the trackers of `report_to` and the scores of `eval_metrics`. No torch.
 """
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import yaml
 
 from training.config import yaml_text
-from training.errors import UserError
+from training.errors import Problem, UserError
 
+TRACKERS = ("tensorboard", "wandb", "mlflow", "trackio")
+"""Names of trackers, which are those of their packages too."""
+METRICS = ("exact_match", "f1", "rouge1", "rouge2", "rougeL")
+"""Scores of an answer against the expected one, from 0 to 1."""
+MINOR_METRICS = ("rouge1", "rouge2")
+"""Those that pages leave out."""
 _OWN_ARGUMENTS = ("messages", "conversation", "tools", "documents", "add_generation_prompt", "tokenize")
 
 
@@ -23,9 +30,9 @@ class OptionError(UserError):
         self.corrected = corrected
 
 
-def as_names(text: str) -> list[str]:
+def as_names(text: str | None) -> list[str]:
     """Splits names separated by commas."""
-    return [name.strip() for name in text.split(",") if name.strip()]
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
 def parse(given: str | None) -> dict[str, Any]:
@@ -70,3 +77,55 @@ def template_arguments(given: str | None) -> dict[str, Any]:
             message = f"must not contain {name}: Lathe sets it for each row."
             raise OptionError(message, f"Remove {name}.", written({key: values[key] for key in values if key != name}))
     return values
+
+
+def _names(value: str | Sequence[Any]) -> list[str]:
+    return as_names(value if isinstance(value, str) else ",".join(map(str, value)))
+
+
+def canonical_trackers(value: Any) -> Any:
+    """The value of `report_to` for what a file, a flag or a form gives, or None.
+
+    Raises:
+        ValueError: a name is not that of a tracker.
+    """
+    if not isinstance(value, (str, list, tuple)):
+        return value
+    names = [name.lower() for name in _names(value) if name.lower() != "none"]
+    _check_names(names, TRACKERS)
+    return ", ".join(dict.fromkeys(names)) or None
+
+
+def canonical_metrics(value: Any) -> Any:
+    """The value of `eval_metrics` for what a file, a flag or a form gives.
+
+    Raises:
+        ValueError: a name is not that of a score, or there is none.
+    """
+    if not isinstance(value, (str, list, tuple)):
+        return value
+    if not (names := _names(value)):
+        raise ValueError(f"needs at least one of {', '.join(METRICS)}")
+    _check_names(names, METRICS)
+    return ", ".join(dict.fromkeys(names))
+
+
+def _check_names(names: Sequence[str], choices: Sequence[str]) -> None:
+    if unknown := [name for name in names if name not in choices]:
+        raise ValueError(f"has {unknown[0][:60]!r}, which is not one of {', '.join(choices)}")
+
+
+def is_installed(tracker: str) -> bool:
+    """True if this Python can import the tracker."""
+    spec = find_spec(tracker)
+    return spec is not None and spec.origin is not None  # a folder such as ./wandb is a package without an origin
+
+
+def missing_trackers(text: str | None) -> Sequence[Problem]:
+    """A problem for each tracker of the setting that is not installed here."""
+    fix = "Run `pip install {0}` in the worker's environment, or leave {0} out."
+    return [
+        Problem("report_to", tracker, "is not installed.", fix.format(tracker))
+        for tracker in as_names(text)
+        if not is_installed(tracker)
+    ]

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
-from training.config import data_sets, name_lists, slurm_options
+from training.config import data_sets, name_values, slurm_options
 from training.config.choices import (
     Attention,
     BatchOrder,
@@ -105,9 +105,7 @@ def _slice(value: Any) -> Any:
 def _options(value: Any) -> Any:
     """Options as the text `name=value, name=value`; accepts a mapping from a file."""
     if isinstance(value, dict):
-        from training.config.name_values import written
-
-        value = written({str(name): option for name, option in value.items()})
+        value = name_values.written({str(name): option for name, option in value.items()})
     return _blank_to_none(value)
 
 
@@ -126,8 +124,8 @@ Options = Annotated[str | None, BeforeValidator(_options)]
 Template = Annotated[str | None, StringConstraints(strip_whitespace=False), BeforeValidator(_blank_to_none)]
 Revision = Annotated[str | None, AfterValidator(_revision), BeforeValidator(_blank_to_none)]
 SlurmOptions = Annotated[str | None, BeforeValidator(slurm_options.canonical)]
-AnswerMetrics = Annotated[str, BeforeValidator(name_lists.canonical_metrics)]
-Trackers = Annotated[str | None, BeforeValidator(name_lists.canonical_trackers)]
+AnswerMetrics = Annotated[str, BeforeValidator(name_values.canonical_metrics)]
+Trackers = Annotated[str | None, BeforeValidator(name_values.canonical_trackers)]
 
 
 class RunConfig(BaseModel):

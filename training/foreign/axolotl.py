@@ -7,7 +7,7 @@ from typing import Any
 
 from training.config.choices import PreferenceLoss
 from training.config.data_sets import Source
-from training.config.name_lists import TRACKERS
+from training.config.name_values import TRACKERS
 from training.foreign import data_sets
 from training.foreign.data_sets import DataSet
 from training.foreign.entries import (

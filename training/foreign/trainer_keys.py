@@ -3,8 +3,7 @@
 import json
 from typing import Any
 
-from training.config.name_lists import TRACKERS
-from training.config.name_values import written
+from training.config.name_values import TRACKERS, written
 from training.foreign.entries import IS_EMPTY, IS_OFF, Answer, Rule, Table, Values, is_off, is_on, names, read
 from training.foreign.sharding import from_fsdp
 

@@ -97,7 +97,7 @@ def apply_method(model: PreTrainedModel, config: RunConfig, initial: Path | None
         return add_adapter(model, config, peft_task(config.task), initial)
     if config.trainable_layers:
         check_modules(model, config.modules_to_save)
-        train_last_layers(model, config.trainable_layers, as_names(config.modules_to_save or ""))
+        train_last_layers(model, config.trainable_layers, as_names(config.modules_to_save))
     return model
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from training.config.name_lists import listed, missing_trackers
+from training.config.name_values import as_names, missing_trackers
 from training.config.run_config import RunConfig
 from training.reports.report import Report, memory_now
 from training.run_folder.paths import TENSORBOARD_FOLDER, TRACKERS_FILE
@@ -162,7 +162,7 @@ class ExperimentTrackers(TrainerCallback):  # type: ignore[misc]
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **_: Any
     ) -> None:
         """Starts a thread for each tracker that is installed."""
-        names = listed(self._config.report_to) if self._report.rank == 0 else ()
+        names = as_names(self._config.report_to) if self._report.rank == 0 else ()
         absent = {problem.value: problem for problem in missing_trackers(self._config.report_to)}
         for name in names:
             if name in absent:

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from training.config.name_lists import METRICS
+from training.config.name_values import METRICS
 from training.errors import UserError
 from training.scoring.built_in import JUDGE, MODEL, REWARDS
 from training.scoring.judge import Judge

@@ -225,4 +225,4 @@ def _ids(value: Any) -> list[int]:
 
 
 def _names_embeddings(text: str | None) -> bool:
-    return any(part in name for name in as_names(text or "") for part in _EMBEDDINGS[:-1])
+    return any(part in name for name in as_names(text) for part in _EMBEDDINGS[:-1])

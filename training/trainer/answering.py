@@ -13,7 +13,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 from training.batches.layout import evaluating
 from training.chat.rendering_settings import ChatSettings
 from training.config.choices import Task
-from training.config.name_lists import listed
+from training.config.name_values import as_names
 from training.config.run_config import RunConfig
 from training.data.example import Example
 from training.errors import StopRequested
@@ -139,7 +139,7 @@ class SampleAnswers:
         every: list[Any] = [scores[: len(mine)]] * ranks
         if ranks > 1:
             dist.all_gather_object(every, scores[: len(mine)])
-        names = listed(self._config.eval_metrics)
+        names = as_names(self._config.eval_metrics)
         return {f"eval_{name}": fmean(row[name] for part in every for row in part) for name in names}
 
     def _answered(self, model: Any, part: list[Question], device: torch.device) -> list[dict[str, float]]:

@@ -11,8 +11,7 @@ from sqlmodel import Session
 from training import rules
 from training.config.choices import EngineName, LoraInit, Method, Packing, Task
 from training.config.fields import ConfigError
-from training.config.name_lists import missing_trackers
-from training.config.name_values import as_names
+from training.config.name_values import as_names, missing_trackers
 from training.config.peft_methods import is_pattern
 from training.config.run_config import RunConfig
 from training.errors import Problem, UserError

@@ -20,7 +20,7 @@ from training.errors import UserError
 from training.files import part_of
 from training.rules.outputs import can_merge
 from training.run_folder import paths
-from training.run_folder.gguf_types import ADAPTER_GGUF_FILE, GgufType
+from training.run_folder.derived import ADAPTER_GGUF_FILE, GgufType
 from training.units import byte_size
 from worker.machine import programs
 from worker.machine.programs import ProgramError

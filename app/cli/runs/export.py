@@ -21,7 +21,7 @@ from app.cli.runs.follow import POLL_SECONDS, screen_for
 from app.format.run_text import building, difference, figures
 from training.errors import UserError
 from training.files import whole_file, whole_folder
-from training.run_folder.gguf_types import ADAPTER_GGUF_FILE, GgufType
+from training.run_folder.derived import ADAPTER_GGUF_FILE, GgufType
 from training.run_folder.model_card import upload
 from training.run_folder.paths import ARCHIVE_FILE, MERGED_FILE
 from training.units import byte_size

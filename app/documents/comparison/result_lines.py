@@ -9,7 +9,7 @@ from typing import Any
 from app.format import numbers
 from app.format.evaluation_text import label
 from app.texts import _
-from training.config.name_lists import METRICS, MINOR_METRICS
+from training.config.name_values import METRICS, MINOR_METRICS
 from training.run_folder.evaluated import LOSS, REWARD, evaluated
 from training.units import NONE, byte_size
 from worker.store.tables import Run, Status

@@ -12,7 +12,7 @@ from pydantic import Field
 from sqlmodel import Session
 
 from app.documents import Document, Stored, columns
-from training.config.name_lists import MINOR_METRICS
+from training.config.name_values import MINOR_METRICS
 from training.scoring.paired import Paired, compare
 from training.scoring.request import BASE, RECORDS_FILE, RESULT
 from worker.evaluations.reward_trial import Trial

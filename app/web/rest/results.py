@@ -15,7 +15,7 @@ from app.format.run_text import result_noun
 from app.web.rest.routing import MOST, JsonRouter, Reading, sends
 from app.web.security import error
 from training.config.yaml_file import to_yaml
-from training.run_folder.gguf_types import ADAPTER_GGUF_FILE, GgufType
+from training.run_folder.derived import ADAPTER_GGUF_FILE, GgufType
 from training.run_folder.paths import ANSWERS_FILE, ARCHIVE_FILE, CARD_FILE, MERGED_FILE, saved_result
 from worker import builds as building
 from worker.runs import fetching, run_archive

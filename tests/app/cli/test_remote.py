@@ -16,7 +16,7 @@ from prepared import copied
 from sqlmodel import update
 
 from app.cli.client import Client, connect
-from training.run_folder.gguf_types import GgufType
+from training.run_folder.derived import GgufType
 from worker.runs.lineage import ROLES
 from worker.store import database
 from worker.store.tables import Dataset, Run

@@ -12,7 +12,7 @@ from played_run import SUMMARY, PlayedRun
 from web import client
 
 from app.documents.results.answers import Change, answers_of, differences
-from training.run_folder.gguf_types import GgufType
+from training.run_folder.derived import GgufType
 from worker.settings import get_settings
 from worker.store.tables import Status
 

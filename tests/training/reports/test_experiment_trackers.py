@@ -203,7 +203,7 @@ def test_trackio_keeps_the_metrics_locally(
 
 
 def test_a_tracker_that_is_missing_on_the_worker_is_a_warning(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.config.name_lists.find_spec", lambda _: None)
+    monkeypatch.setattr("training.config.name_values.find_spec", lambda _: None)
     config = RunConfig(model="any", data="any", report_to="wandb")
     trackers = ExperimentTrackers(config, run_dir, Report(run_dir, rank=0))
     trackers.on_train_begin(TrainingArguments(), TrainerState(), TrainerControl())

@@ -161,7 +161,7 @@ def test_a_push_to_a_hub_requires_a_token_at_submit(home, rung, config, monkeypa
 
 
 def test_a_tracker_that_is_not_installed_is_named_at_submit(home, rung, config, monkeypatch):
-    monkeypatch.setattr("training.config.name_lists.find_spec", lambda name: None if name == "wandb" else sys.__spec__)
+    monkeypatch.setattr("training.config.name_values.find_spec", lambda name: None if name == "wandb" else sys.__spec__)
     with pytest.raises(ConfigError) as caught:
         submit.submit(config(report_to="tensorboard, wandb"))
     (problem,) = caught.value.problems

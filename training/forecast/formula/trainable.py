@@ -69,7 +69,7 @@ def trains_tables(config: RunConfig) -> bool:
 def trains_head(config: RunConfig) -> bool:
     """True if the weight of the head is trained."""
     whole = config.method is Method.FULL and not config.trainable_layers
-    return whole or bool(_HEADS & set(as_names(config.modules_to_save or "")))
+    return whole or bool(_HEADS & set(as_names(config.modules_to_save)))
 
 
 def ties_head(config: RunConfig, shape: ModelShape) -> bool:
@@ -181,7 +181,7 @@ def share_in_small_tensors(config: RunConfig, shape: ModelShape, elements: int) 
 
 
 def _saved(config: RunConfig, shape: ModelShape) -> int:
-    names = set(as_names(config.modules_to_save or ""))
+    names = set(as_names(config.modules_to_save))
     return shape.table * bool(names & _TABLES) + (shape.head or shape.table) * bool(names & _HEADS)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from training.ranks.stopping import die_with_parent
 from training.results.gguf.convert import write
 from training.results.progress import exit_status, printed
-from training.run_folder.gguf_types import GgufType
+from training.run_folder.derived import GgufType
 
 
 @exit_status

@@ -22,7 +22,7 @@ from training.results.gguf.llama import llama_cpp
 from training.results.gguf.metadata import add_shape, context_length, factor_tensors
 from training.results.gguf.vocabulary import add_vocabulary
 from training.results.progress import Tell, silent
-from training.run_folder.gguf_types import GgufType
+from training.run_folder.derived import GgufType
 
 _STORED = {
     torch.float32: gguf.GGMLQuantizationType.F32,

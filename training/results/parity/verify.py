@@ -21,7 +21,7 @@ from training.results.merging import merge
 from training.results.parity.comparison import Row, compare, document, exact_match, perplexity, tolerance
 from training.results.parity.forms import Form, adapter_form, gguf_form, model_form, served_form
 from training.results.parity.reference import Reference
-from training.run_folder.gguf_types import GgufType
+from training.run_folder.derived import GgufType
 from training.run_folder.model_card import write_parity
 from training.run_folder.paths import CONFIG_FILE, MERGED_FOLDER, PARITY_FILE, result_dir
 

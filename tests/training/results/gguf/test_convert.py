@@ -16,7 +16,7 @@ from training.results.gguf.__main__ import main
 from training.results.gguf.convert import convert
 from training.results.gguf.split_rules import EACH_DIGIT, THREE_DIGITS, rule_name
 from training.results.gguf.vocabulary import portable_template
-from training.run_folder.gguf_types import GgufType
+from training.run_folder.derived import GgufType
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 

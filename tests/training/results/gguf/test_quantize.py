@@ -16,7 +16,7 @@ pytestmark = [
 
 from training.results.gguf.convert import write  # noqa: E402
 from training.results.gguf.llama import LlamaModel  # noqa: E402
-from training.run_folder.gguf_types import GgufType  # noqa: E402
+from training.run_folder.derived import GgufType  # noqa: E402
 
 TOKENS = torch.randint(10, 300, (64,), generator=torch.Generator().manual_seed(0)).tolist()
 
