@@ -86,11 +86,13 @@ def _counting(one: Entry, winners: Mapping[str, Entry]) -> Entry:
 
 @dataclass(frozen=True)
 class KeyFile:
-    """A program's keys whose rule is plain, rules for beginnings of keys, and values that the program uses for missing keys."""
+    """A program's keys whose rule is plain, rules for beginnings of keys, values that the program uses for missing keys, and all
+    tables of the file."""
 
     rules: Table
     prefixes: Table
     defaults: Values
+    tables: Values
 
 
 def read(name: str, shared: Table | None = None) -> KeyFile:
@@ -102,8 +104,13 @@ def read(name: str, shared: Table | None = None) -> KeyFile:
     keys change nothing in Lathe and `refused` ones are not supported, by note. `prefixes` has rules for beginnings of keys,
     `defaults` the values of missing keys.
     """
-    file = tomllib.loads((Path(__file__).parent / f"{name}.toml").read_text(encoding="utf-8"))
-    return KeyFile(_rules(file, shared or {}), _rules(file.get("prefixes", {}), {}), file.get("defaults", {}))
+    file = tables(name)
+    return KeyFile(_rules(file, shared or {}), _rules(file.get("prefixes", {}), {}), file.get("defaults", {}), file)
+
+
+def tables(name: str) -> Values:
+    """The tables of NAME.toml."""
+    return tomllib.loads((Path(__file__).parent / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def _rules(file: dict[str, Any], shared: Table) -> Table:

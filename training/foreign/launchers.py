@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from training.config import yaml_text
-from training.foreign.entries import Values, as_number
+from training.foreign.entries import Values, as_number, tables
 from training.foreign.shell_text import Command, Script
 from training.foreign.shell_text import read as read_script
 from training.foreign.shell_values import Unresolved
@@ -19,35 +19,8 @@ ACCELERATE = "accelerate launch"
 TORCHRUN = "torchrun"
 DEEPSPEED = "deepspeed"
 PYTHON = "python"
-_SWITCHES = {
-    ACCELERATE: frozenset({
-        "cpu", "multi_gpu", "tpu", "use_xpu", "mps", "quiet", "q", "enable_cpu_affinity", "dynamo_use_fullgraph",
-        "dynamo_use_dynamic", "dynamo_use_regional_compilation", "use_deepspeed", "use_fsdp",
-        "use_parallelism_config", "use_megatron_lm", "same_network", "module", "m", "no_python", "tpu_cluster",
-        "no_tpu_cluster", "tpu_use_sudo", "downcast_bf16", "debug",
-    }),
-    TORCHRUN: frozenset({"standalone", "module", "m", "no_python", "run_path", "use_env"}),
-    DEEPSPEED: frozenset({
-        "module", "no_python", "no_local_rank", "no_ssh_check", "no_ssh", "save_pid", "force_multi", "bind_cores_to_rank",
-        "elastic_training",
-    }),
-    PYTHON: frozenset({"u", "O", "OO", "B", "I", "s", "S", "E", "d", "v", "q", "x", "P"}),
-}  # fmt: skip
-"""Options that take no value."""
-_LAUNCHERS = {
-    "accelerate-launch": ACCELERATE, "torchrun": TORCHRUN, "deepspeed": DEEPSPEED, "deepspeed.pt": DEEPSPEED,
-}  # fmt: skip
-_MODULES = {
-    "accelerate.commands.launch": ACCELERATE, "torch.distributed.run": TORCHRUN, "torch.distributed.launch": TORCHRUN,
-    "deepspeed.launcher.runner": DEEPSPEED,
-}  # fmt: skip
-_NO_TRAINING = frozenset({
-    "echo", "printf", "cat", "cd", "mkdir", "rm", "cp", "mv", "ln", "ls", "export", "source", ".", "pip", "pip3",
-    "conda", "git", "wget", "curl", "test", "[", "[[", "which", "sleep", "tee", "grep", "sed", "awk", "kill", "pkill",
-    "nvidia-smi", "huggingface-cli", "hf", "read", "exit", "return", "set", "module", "alias", "chmod", "tar",
-    "unzip", "apt", "apt-get", "apk", "yum", "rsync", "scp", "ssh", "kubectl", "tensorboard", "wandb", "jq", "date",
-})  # fmt: skip
-"""Commands that start nothing of what their words name."""
+_TABLES = tables("launchers")
+_SWITCHES = {launcher: frozenset(names) for launcher, names in _TABLES["switches"].items()}
 _SHELLS = frozenset(("bash", "sh", "zsh", "eval"))
 _PYTHON_NAME = re.compile(r"(python|pypy)[\d.]*")
 _MOST_NESTED = 4
@@ -76,7 +49,7 @@ def launches(script: Script, programs: frozenset[str], depth: int = 0) -> list[L
 
 def _of_command(command: Command, programs: frozenset[str], depth: int) -> list[Launch]:
     words = [word for word in command.words if word not in ("!", "$", "%")]
-    if not words or _name(words[0].lstrip("!%$")) in _NO_TRAINING:
+    if not words or _name(words[0].lstrip("!%$")) in _TABLES["no_training"]:
         return []
     words[0] = type(words[0])(words[0].lstrip("!%")) if type(words[0]) is str else words[0]
     for part in [*_parts_behind(words), words]:
@@ -127,10 +100,10 @@ def _at(name: str, words: Sequence[str], programs: frozenset[str]) -> Launch | N
     rest = list(words[1:])
     if name == "accelerate" and rest[:1] == ["launch"]:
         return _started(ACCELERATE, rest[1:])
-    launcher = _LAUNCHERS.get(name) or (PYTHON if _PYTHON_NAME.fullmatch(name) else "")
+    launcher = _TABLES["commands"].get(name) or (PYTHON if _PYTHON_NAME.fullmatch(name) else "")
     if launcher:
         launch = _started(launcher, rest)
-        module = _MODULES.get(launch.target) if launch else None
+        module = _TABLES["modules"].get(launch.target) if launch else None
         return _started(module, launch.arguments) if launch and module else launch
     if name == "tune" and rest[:1] == ["run"]:  # which takes torchrun's options
         return _started(TORCHRUN, rest[1:])

@@ -2,23 +2,12 @@
 
 import re
 
-from training.foreign.entries import Answer, Table, Values, ignored, is_off, read, refused, usual
+from training.foreign.entries import Answer, Table, Values, is_off, read
 from training.foreign.trainer_keys import COMMAND, SHARED
 from training.foreign.trl import TRL, defaults, method, task_of, trains_adapter
 
-SCRIPT: Table = {
-    **TRL,
-    "random_state": ignored("Lathe draws everything from seed."),
-    "load_in_16bit": ignored("precision says this."),
-    **dict.fromkeys(
-        ("unsloth_tiled_mlp", "unsloth_force_compile", "offload_embedding"), ignored("changes no numbers.")
-    ),
-    **dict.fromkeys(
-        ("finetune_vision_layers", "finetune_audio_layers"), refused("Lathe freezes the towers of multimodal models.")
-    ),
-    "finetune_language_layers": usual(True, "Lathe trains the language model."),
-    **dict.fromkeys(("finetune_attention_modules", "finetune_mlp_modules"), usual(True, "set target_modules.")),
-}
+_KEYS = read("project_scripts")
+SCRIPT: Table = {**TRL, **_KEYS.rules}
 """Keys of Python scripts: the arguments of their calls."""
 FIREFLY: Table = {
     **TRL,
@@ -31,32 +20,17 @@ ADAPTER: Table = {
     **read("adapter", SHARED).rules,
     "peft_type": lambda value, _: Answer({"method": str(value).lower()}),
 }
-FILES = frozenset({
-    "dataset_id_or_path", "dataset_name", "train_file", "train_files", "train_file_dir", "train_data", "train_data_path",
-    "data_path", "dataset_path", "data_file",
-})  # fmt: skip
-EVAL_FILES = frozenset(
-    ["validation_file", "validation_files", "validation_file_dir", "eval_data_path", "eval_file", "val_file"]
-)
-_OF_UNSLOTH: Values = {
-    "lora_r": 16, "lora_alpha": 16, "lora_dropout": 0.0, "gradient_checkpointing": "unsloth", "lora_target_modules": "all",
-}  # fmt: skip
-_MEDICALGPT: Values = {"use_peft": True, "lora_rank": 8, "lora_dropout": 0.05, "target_modules": "all"}
-
-
-_QLORA: Values = {
-    "bits": 4, "lora_r": 64, "lora_alpha": 16, "lora_dropout": 0.0, "lora_modules": "all", "learning_rate": 2e-4,
-    "max_steps": 10_000, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 16, "source_max_len": 1024,
-    "target_max_len": 256,
-    "eval_dataset_size": 1024, "lr_scheduler_type": "constant", "warmup_ratio": 0.03, "max_grad_norm": 0.3,
-    "gradient_checkpointing": True, "use_peft": None, "save_steps": 250, "optim": "paged_adamw_32bit",
-}  # fmt: skip
-"""Defaults of qlora.py, the script of the paper."""
+FILES = frozenset(_KEYS.tables["files"])
+EVAL_FILES = frozenset(_KEYS.tables["eval_files"])
 
 
 def qlora_or_trainer(values: Values) -> Values:
     """What qlora.py, or else trl or transformers, use for missing keys."""
-    return _QLORA if re.search(r"(^|/)qlora\.py$", str(values.get(COMMAND))) else defaults(values)
+    return (
+        _KEYS.tables["qlora"] | {"use_peft": None}
+        if re.search(r"(^|/)qlora\.py$", str(values.get(COMMAND)))
+        else defaults(values)
+    )
 
 
 def script_defaults(values: Values) -> Values:
@@ -67,7 +41,7 @@ def script_defaults(values: Values) -> Values:
         return own | ({"lora_r": 8, "lora_alpha": 8, "lora_dropout": 0.0} if adapter else {})
     length: Values = {} if "max_length" in values else {"max_seq_length": 2048}
     own |= {"load_in_4bit": True, "use_bnb_nested_quant": True} | length
-    own |= _OF_UNSLOTH if adapter else {}
+    own |= _KEYS.tables["unsloth"] if adapter else {}
     return own
 
 
@@ -83,7 +57,7 @@ def firefly_defaults(values: Values) -> Values:
 def medicalgpt_defaults(values: Values) -> Values:
     """What MedicalGPT's scripts use for missing keys; those of preferences have arguments of their own."""
     task = task_of(values)
-    common = _MEDICALGPT | {"warmup_ratio": 0.0, "logging_steps": 500, "save_steps": 500}
+    common: Values = _KEYS.tables["medicalgpt"] | {"warmup_ratio": 0.0, "logging_steps": 500, "save_steps": 500}
     held_out = {"validation_split_percentage": 0 if any(not is_off(values.get(key)) for key in EVAL_FILES) else 1}
     if task in ("dpo", "orpo"):
         of_task: Values = {

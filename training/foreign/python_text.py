@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
-from training.foreign.entries import Values
+from training.foreign.entries import Values, tables
 from training.foreign.shell_values import Unresolved
 from training.foreign.trainer_keys import COMMAND
 
@@ -28,19 +28,7 @@ _MODEL = re.compile(
 ARGUMENTS = "arguments"
 AT_START = "are given when the script is started, so that missing ones have no defaults here. Import that command"
 _COMPUTED = "is computed by the script"
-_RENAMED = {
-    "model_name": "model_name_or_path", "pretrained_model_name_or_path": "model_name_or_path", "revision": "model_revision",
-    "r": "lora_r", "target_modules": "lora_target_modules", "modules_to_save": "lora_modules_to_save", "bias": "lora_bias",
-    "task_type": "lora_task_type", "use_gradient_checkpointing": "gradient_checkpointing",
-}  # fmt: skip
-_OF_TRAINER = frozenset({
-    "max_seq_length", "packing", "dataset_text_field", "beta", "max_length", "max_prompt_length", "dataset_num_proc", "loss_type",
-    "neftune_noise_alpha", "reward_funcs",
-})  # fmt: skip
-_ABOUT_OBJECTS = frozenset({
-    "model", "quantization_config", "device_map", "token", "peft_config", "max_memory", "use_cache", "tokenizer",
-    "temporary_location", "inference_mode", "config", "low_cpu_mem_usage",
-})  # fmt: skip
+_TABLES = tables("python_text")
 
 
 def is_script(text: str) -> bool:
@@ -153,7 +141,7 @@ class _Script:
         elif name == "BitsAndBytesConfig" or _CONFIG.fullmatch(name) or _ARGUMENTS.fullmatch(name):
             yield from self._keywords(call)
         elif _TRAINER.fullmatch(name):
-            yield from ((key, value) for key, value in self._keywords(call) if key in _OF_TRAINER)
+            yield from ((key, value) for key, value in self._keywords(call) if key in _TABLES["of_trainer"])
         elif name == "load_dataset" and call.args:
             yield "dataset_name", self._value(call.args[0])
         elif name == "train_test_split":
@@ -163,8 +151,8 @@ class _Script:
 
     def _keywords(self, call: ast.Call) -> Iterator[tuple[str, Any]]:
         for keyword in call.keywords:
-            if keyword.arg is not None and keyword.arg not in _ABOUT_OBJECTS:
-                yield _RENAMED.get(keyword.arg, keyword.arg), self._value(keyword.value)
+            if keyword.arg is not None and keyword.arg not in _TABLES["about_objects"]:
+                yield _TABLES["renamed"].get(keyword.arg, keyword.arg), self._value(keyword.value)
 
     def _value(self, node: ast.expr, depth: int = 0) -> Any:
         """The value of an expression, `Unresolved` if only running the script would say it."""

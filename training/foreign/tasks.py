@@ -6,26 +6,12 @@ from typing import Any
 
 from training.config.choices import Task
 from training.errors import UserError
+from training.foreign.entries import tables
 
-_TASKS = {
-    "sft": "sft", "finetune": "sft", "finetuning": "sft", "dpo": "dpo", "ipo": "dpo", "kto": "kto", "orpo": "orpo",
-    "reward": "reward", "rm": "reward", "pt": "pretraining", "pretrain": "pretraining", "pretraining": "pretraining",
-    "clm": "pretraining", "cpt": "pretraining", "summarization": "seq2seq", "translation": "seq2seq", "seq2seq": "seq2seq",
-    "classification": "classification", "glue": "classification", "cls": "classification",
-}  # fmt: skip
+_TABLES = tables("tasks")
+_TASKS = {word: task for task, words in _TABLES["tasks"].items() for word in words}
+_OTHERS = {word: reason for reason, words in _TABLES["refused"].items() for word in words}
 _COMMON = ("sft", "pretraining")  # of which a name such as run_clm_sft.py has both
-_GENERATES = "training by generated answers ({0})"
-_OTHERS = {
-    **dict.fromkeys(("grpo", "gspo", "dapo", "rloo", "ppo", "reinforce", "nash", "xpo", "gdpo", "online"), _GENERATES),
-    **dict.fromkeys(("gkd", "distill", "distillation", "opd", "gold"), "distillation ({0})"),
-    **dict.fromkeys(("simpo", "cpo", "bco", "prm", "steerlm", "spin"), "task {0}; dpo and orpo are the nearest"),
-    **dict.fromkeys(("mlm", "plm"), "masked language models ({0})"),
-    **dict.fromkeys(("embedding", "reranker", "colbert"), "models for retrieval ({0})"),
-    "run_qa": "extractive question answering",
-    "run_ner": "token classification",
-    "run_swag": "multiple choice",
-    **dict.fromkeys(("dreambooth", "controlnet", "inversion"), "models of images ({0})"),
-}
 
 
 def named_task(name: str) -> str | None:

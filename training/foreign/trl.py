@@ -10,72 +10,51 @@ from training.foreign.launch_keys import OF_TRL
 from training.foreign.tasks import named_task, refuse
 from training.foreign.trainer_keys import COMMAND, FILE, SHARED, TRAINER, adapter, summed
 
-ADAPTER_SWITCHES = ("use_peft", "use_lora", "use_peft_lora", "lora_enable", "enable_lora", "lora", "peft")
-QUANTIZED_ADAPTERS = ("use_qlora", "qlora", "q_lora")
-"""Of these, false says nothing about LoRA itself."""
-_ADAPTER_VALUES = (
-    "lora_r", "lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules", "lora_target", "lora_modules", "lora_dim",
-    "adapter_name_or_path", "peft_path",
-)  # fmt: skip
-FOUR_BITS = ("load_in_4bit", "use_4bit", "use_4bit_quantization")
-BITS = ("bits", "load_in_kbits", "load_in_bits", "quantization_bit")
-EIGHT_BITS = ("load_in_8bit", "use_8bit", "use_8bit_quantization", "use_int8_training")
-_OF_TRL = frozenset({
-    "use_peft", "dataset_name", "max_length", "dataset_text_field", "packing", "dataset_train_split", "dataset_test_split",
-    "assistant_only_loss", "completion_only_loss", "use_bnb_nested_quant", "packing_strategy", "eval_packing", "chat_template",
-    "dataset_num_proc", "lora_target_modules", "chat_template_path", "loss_type", "beta", "max_prompt_length",
-    "attn_implementation", "lora_r", "dataset_mixer",
-})  # fmt: skip
-"""Keys of trl's own arguments, and of none of transformers'."""
+_KEYS = read("trl", SHARED)
+_ADAPTER = _KEYS.tables["adapter"]
 _OWN_SCRIPT = re.compile(
     r"^trl |(^|[/.])trl[/.]|examples/(scripts|research)|with (?!Training)"
     r"|(^|/)(run_)?(sft|dpo|kto|orpo|reward|reward_modeling)\.py$"
 )
 LOSSES = tuple(PreferenceLoss)
-_OF_A_TASK = (
-    ("desirable_weight", "kto"), ("undesirable_weight", "kto"), ("center_rewards_coefficient", "reward"),
-    ("f_divergence_type", "dpo"), ("precompute_ref_log_probs", "dpo"), ("discopop_tau", "dpo"), ("beta", "dpo"),
-    ("max_prompt_length", "dpo"), ("dpo_beta", "dpo"), ("dpo_loss_type", "dpo"),
-)  # fmt: skip
-"""Keys that only the arguments of one task have; earlier ones decide."""
-_REFUSED = {
-    "gamma_beta_ratio": "simpo", "simpo_gamma": "simpo", "cpo_alpha": "cpo",
-    **dict.fromkeys(("reward_funcs", "num_generations", "reward_model_path", "vllm_mode", "scale_rewards"), "grpo"),
-    "num_ppo_epochs": "ppo",
-}  # fmt: skip
-"""Keys that only training has that Lathe does not."""
 
 
 def is_own(values: Values) -> bool:
     """True if trl itself reads the arguments, not another script on transformers' Trainer."""
     if COMMAND in values:
         return bool(_OWN_SCRIPT.search(str(values[COMMAND])))
-    return any(values.get(key) is not None for key in _OF_TRL)
+    return any(values.get(key) is not None for key in _KEYS.tables["own"]["keys"])
 
 
 def trains_adapter(values: Values) -> bool:
     """True if the run trains LoRA: a switch says so, or, for scripts other than trl's, there are options of LoRA."""
     if any(is_on(values.get(key)) for key in ("full_finetune", "full_finetuning")):
         return False
-    if any(is_on(values.get(key)) for key in QUANTIZED_ADAPTERS) or values.get("peft_type") is not None:
+    if any(is_on(values.get(key)) for key in _ADAPTER["quantized"]) or values.get("peft_type") is not None:
         return True
     if values.get("full_finetune") is False:
         return True
-    switches = [is_on(values[key]) for key in ADAPTER_SWITCHES if values.get(key) is not None]
+    switches = [is_on(values[key]) for key in _ADAPTER["switches"] if values.get(key) is not None]
     if switches:
         return any(switches)
     if is_own(values):
         return False
-    return any(not is_off(values.get(key)) and values[key] != 0 for key in _ADAPTER_VALUES if key in values)
+    return any(not is_off(values.get(key)) and values[key] != 0 for key in _ADAPTER["options"] if key in values)
 
 
 def quantized_bits(values: Values) -> str:
     """The bits of quantized weights: 4, 8, or empty."""
-    given = str(next((values[key] for key in BITS if key in values), "")).removeprefix("nf").removeprefix("int")
+    given = (
+        str(next((values[key] for key in _ADAPTER["bits"] if key in values), "")).removeprefix("nf").removeprefix("int")
+    )
     by_name = "qlora" in str(values.get(COMMAND)).rpartition("/")[2]
-    if given == "4" or by_name or any(is_on(values.get(key)) for key in (*FOUR_BITS, *QUANTIZED_ADAPTERS)):
+    if (
+        given == "4"
+        or by_name
+        or any(is_on(values.get(key)) for key in (*_ADAPTER["four_bits"], *_ADAPTER["quantized"]))
+    ):
         return "4"
-    return "8" if given == "8" or any(is_on(values.get(key)) for key in EIGHT_BITS) else ""
+    return "8" if given == "8" or any(is_on(values.get(key)) for key in _ADAPTER["eight_bits"]) else ""
 
 
 def task_of(values: Values) -> str:
@@ -86,13 +65,15 @@ def task_of(values: Values) -> str:
     """
     task = named_task(str(values[COMMAND]).rsplit("/", 1)[-1]) if COMMAND in values else None
     if task in (None, "sft", "pretraining"):
-        if key := next((key for key in _REFUSED if not is_off(values.get(key))), ""):
-            refuse(_REFUSED[key], key)
+        if key := next((key for key in _KEYS.tables["of_refused"] if not is_off(values.get(key))), ""):
+            refuse(_KEYS.tables["of_refused"][key], key)
         loss = values.get("loss_type", values.get("dpo_loss_type"))
         refuse(str(loss), f"loss_type: {loss}")
         name = str(loss[0] if isinstance(loss, list) and loss else loss)
         own = {"kto": "kto", "apo_zero_unpaired": "kto"}.get(name, "dpo" if name in LOSSES and task is None else None)
-        keyed = next((of for key, of in _OF_A_TASK if key in values), None) if task is None else None
+        keyed = (
+            next((of for key, of in _KEYS.tables["of_a_task"].items() if key in values), None) if task is None else None
+        )
         path = str(values.get(FILE, "")) if task is None else ""
         named = _task_of_file(path, preferences=keyed == "dpo") if {keyed, own} <= {"dpo", None} else None
         task = named or own or keyed or task
@@ -268,7 +249,7 @@ def defaults(values: Values) -> Values:
 TRL: Table = {
     **OF_TRL,
     **TRAINER,
-    **read("trl", SHARED).rules,
+    **_KEYS.rules,
     COMMAND: _task,
     FILE: _task_by_file,
     "dataset_text_field": _text_column,
@@ -301,9 +282,9 @@ TRL: Table = {
     "center_rewards_coefficient": lambda value, values: (
         _task(value, values) if is_off(value) else Answer(None, "Lathe does not center rewards.")
     ),
-    **dict.fromkeys((*ADAPTER_SWITCHES, *QUANTIZED_ADAPTERS, "full_finetune", "full_finetuning"), method),
+    **dict.fromkeys((*_ADAPTER["switches"], *_ADAPTER["quantized"], "full_finetune", "full_finetuning"), method),
     **{name: only_if(trains_adapter, rule, _NO_ADAPTER) for name, rule in read("trl_lora", SHARED).rules.items()},
-    **dict.fromkeys(BITS, _number_of_bits),
+    **dict.fromkeys(_ADAPTER["bits"], _number_of_bits),
     "peft_type": _peft_type,
     "pre_seq_len": _prefix,
     "desirable_weight": lambda value, values: Answer({"task": task_of(values), "desirable_weight": value}),
