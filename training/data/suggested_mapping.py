@@ -2,31 +2,17 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 from training.data.example import EmptyRow, Row
 from training.data.mapping import apply, format_of, write_mapping
 from training.data.to_examples import to_example
-from training.data.usual_columns import LANGUAGE, MORE
+from training.data.usual_columns import LANGUAGE, MORE, NAMES
 from training.errors import DataError
 
-_ASKED = ("prompt", "question", "query", "instruction", "input", "problem", "user", "human", "request", "context")
-_ANSWERED = ("completion", "answer", "answers.text.0", "answers.0.text", "answers.0", "response", "output", "reply", "solution",
-             "assistant", "bot", "gpt", "answer_text", "sql", "code", "canonical_solution", "target", "query")  # fmt: skip
-_ANSWERS_TO_TEXT = ("summary", "code", "completion", "response", "answer", "output", "target", "reply")
-_CHOSEN = (("chosen", "rejected"), ("chosen_response", "rejected_response"), ("response_chosen", "response_rejected"),
-           ("response_j", "response_k"), ("accepted", "rejected"))  # fmt: skip
-_SOURCES = (("article", "highlights"), ("article", "summary"), ("document", "summary"), ("dialogue", "summary"),
-            ("text", "summary"), ("source_text", "target_text"), ("src", "tgt"), ("input_text", "target_text"))  # fmt: skip
-_CLASSES = (
-    ("sentence", "label"),
-    ("review", "sentiment"),
-    ("text", "category"),
-    ("content", "label"),
-    ("text", "labels"),
-)
-_TEXTS = ("content", "body", "document", "article", "markdown", "code", "story")
+_NAMES: dict[str, list[Any]] = NAMES["suggested"]
+_ASKED, _ANSWERED, _CHOSEN, _SOURCES = (_NAMES[name] for name in ("asked", "answered", "chosen", "sources"))
 _INSTRUCTED = {"prompt": "instruction", "completion": "output"}
-_CHATS = ("conversation.messages", "chat", "dialog", "dialogue", "turns", "messages.messages", "data")
 
 
 def suggest(rows: Sequence[Row]) -> str | None:
@@ -57,7 +43,7 @@ def may_pair(names: frozenset[str]) -> bool:
     """True if the columns include the names of a common pair."""
     lowered = {name.lower() for name in names}
     pairs = [(asked, answered.partition(".")[0]) for asked in _ASKED for answered in _ANSWERED]
-    pairs += [*_CHOSEN, *_SOURCES, *(("text", answer) for answer in _ANSWERS_TO_TEXT)]
+    pairs += [*_CHOSEN, *_SOURCES, *(("text", answer) for answer in _NAMES["answers_to_text"])]
     return any(one != other and {one, other} <= lowered for one, other in pairs)
 
 
@@ -65,15 +51,15 @@ def _candidates(names: Collection[str]) -> Iterator[dict[str, str]]:
     """The mappings to try, in order, whose columns occur in the rows."""
     pairs = [(asked, answered) for asked in _ASKED for answered in _ANSWERED if asked != answered]
     candidates = [
-        *({"messages": column} for column in _CHATS),
+        *({"messages": column} for column in _NAMES["chats"]),
         *({"prompt": asked, "chosen": one, "rejected": other} for asked in _ASKED for one, other in _CHOSEN),
         {"chosen": "chosen_messages", "rejected": "rejected_messages"},
         {"instruction": "instruction", "input": "instances.0.input", "output": "instances.0.output"},
         *({"prompt": asked, "completion": answered} for asked, answered in pairs),
         *({"source": source, "target": target} for source, target in _SOURCES),
-        *({"prompt": "text", "completion": answered} for answered in _ANSWERS_TO_TEXT),
-        *({"text": text, "label": label} for text, label in _CLASSES),
-        *({"text": column} for column in _TEXTS),
+        *({"prompt": "text", "completion": answered} for answered in _NAMES["answers_to_text"]),
+        *({"text": text, "label": label} for text, label in _NAMES["classes"]),
+        *({"text": column} for column in _NAMES["texts"]),
     ]
     for mapping in candidates:
         if all(path.partition(".")[0] in names for path in mapping.values()):

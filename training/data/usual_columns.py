@@ -1,8 +1,11 @@
 """The columns that rows use: those of a format, others whose meaning is certain without a mapping, and those that nothing reads."""
 
 import re
+import tomllib
 from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from training.data.conversations import CONVERSATION_COLUMNS
@@ -10,21 +13,13 @@ from training.data.example import Example, Row
 from training.data.mapping import parse_mapping
 
 LANGUAGE = re.compile(r"[a-z]{2}(_[A-Z]{2})?")
-_ASKED = ("question", "query", "instruction", "problem", "prompt", "user", "human", "request", "input", "context")
-_ANSWERED = (
-    "answer", "response", "output", "completion", "reply", "solution", "assistant", "bot", "gpt", "target", "sql",
-)  # fmt: skip
-_GIVEN = ("input", "context", "passage", "document")
+NAMES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("columns.toml").read_text(encoding="utf-8"))
+_ASKED, _ANSWERED, _GIVEN = NAMES["asked"], NAMES["answered"], NAMES["given"]
 MORE = {"input": _GIVEN, "system": ("system", "system_prompt"), "history": ("history",)}
 """Optional roles, and the usual names of their columns."""
 
 _ANSWER_PAIRS = (("chosen", "rejected"), ("response_j", "response_k"))
-_COMPETING = frozenset({
-    *_ASKED, *_ANSWERED, *_GIVEN, *(name for pair in _ANSWER_PAIRS for name in pair), "answers", "text", "code", "summary",
-    "article", "paragraph", "story", "label", "tools", "functions", "messages", "conversations", "conversation",
-    "choices", "options", "candidates", "reasoning", "rationale", "explanation", "thinking", "thought", "cot",
-    "chain_of_thought",
-})  # fmt: skip
+_COMPETING = frozenset([*_ASKED, *_ANSWERED, *_GIVEN, *chain(*_ANSWER_PAIRS), *NAMES["competing"]])
 """Columns that might be meant too: with one of them beside a pair the meaning is not certain."""
 _NUMBERED = re.compile(rf"({'|'.join((*_ASKED, *_ANSWERED))}|option|choice|opt|op)[ _]?(\d+|[a-e])|[a-e]")
 _OWN = {"preference": (("prompt", "chosen"), ("instruction", "output")), "alpaca": (("instruction", "output"),),

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -20,36 +21,9 @@ from training.tokens.order import Integers
 from training.tokens.rendering import Rendered
 from training.tokens.store import FACTS, VERSION, WEIGHTS
 
-# The first and last characters of the blocks of each script. Other characters (digits, punctuation, spaces) have no script.
-_BLOCKS = {
-    "Latin": [(0x0041, 0x005A), (0x0061, 0x007A), (0x00C0, 0x024F), (0x1E00, 0x1EFF)],
-    "Greek": [(0x0370, 0x03FF), (0x1F00, 0x1FFF)],
-    "Cyrillic": [(0x0400, 0x052F)],
-    "Armenian": [(0x0530, 0x058F)],
-    "Hebrew": [(0x0590, 0x05FF)],
-    "Arabic": [(0x0600, 0x06FF), (0x0750, 0x077F), (0xFB50, 0xFDFF), (0xFE70, 0xFEFF)],
-    "Devanagari": [(0x0900, 0x097F)],
-    "Bengali": [(0x0980, 0x09FF)],
-    "Gurmukhi": [(0x0A00, 0x0A7F)],
-    "Gujarati": [(0x0A80, 0x0AFF)],
-    "Tamil": [(0x0B80, 0x0BFF)],
-    "Telugu": [(0x0C00, 0x0C7F)],
-    "Kannada": [(0x0C80, 0x0CFF)],
-    "Malayalam": [(0x0D00, 0x0D7F)],
-    "Sinhala": [(0x0D80, 0x0DFF)],
-    "Thai": [(0x0E00, 0x0E7F)],
-    "Lao": [(0x0E80, 0x0EFF)],
-    "Tibetan": [(0x0F00, 0x0FFF)],
-    "Burmese": [(0x1000, 0x109F)],
-    "Georgian": [(0x10A0, 0x10FF)],
-    "Hangul": [(0x1100, 0x11FF), (0x3130, 0x318F), (0xAC00, 0xD7AF)],
-    "Ethiopic": [(0x1200, 0x139F)],
-    "Khmer": [(0x1780, 0x17FF)],
-    "Kana": [(0x3040, 0x30FF), (0x31F0, 0x31FF)],
-    "Han": [(0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x323AF)],
-    "Symbols": [(0x2190, 0x2BFF)],
-    "Emoji": [(0x1F000, 0x1FAFF)],
-}
+_BLOCKS: dict[str, list[list[int]]] = tomllib.loads(
+    Path(__file__).with_name("scripts.toml").read_text(encoding="utf-8")
+)
 NO_SCRIPT = "Digits and signs"
 SCRIPTS = [NO_SCRIPT, *_BLOCKS]
 EXAMPLES = 20
