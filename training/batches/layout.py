@@ -187,11 +187,8 @@ class Layout:
 
 
 def choose_layout(config: RunConfig, model: torch.nn.Module, pad_token_id: int) -> Layout:
-    """Chooses the layout of a run's batches, and switches the model's attention to it where needed.
-
-    Raises:
-        UserError: the model does not support the configured packing.
-    """
+    """Chooses the layout of a run's batches, and switches the model's attention to it where needed. Raises UserError if the model
+    does not support the configured packing."""
     packing, reason = _packing(config, model)
     base = base_of(model)
     flat = None

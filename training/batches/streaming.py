@@ -157,11 +157,8 @@ def shuffled(items: Iterator[T], seed: int, epoch: int, size: int) -> Iterator[T
 
 
 def count_rows(source: Path) -> int:
-    """Counts the rows of a JSONL or Parquet file without parsing them.
-
-    Raises:
-        DataError: the file has another format, which cannot be read row by row.
-    """
+    """Counts the rows of a JSONL or Parquet file without parsing them. Raises DataError if the file has another format, which
+    cannot be read row by row."""
     kind = file_format(source, source.name).removesuffix(".gz")
     if kind not in FORMATS:
         message = f"is {kind.upper()}, but streaming reads only JSONL and Parquet."

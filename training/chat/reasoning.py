@@ -43,11 +43,8 @@ class ReasoningWriter:
         self._write, self._reasoning = write, reasoning
 
     def __call__(self, messages: list[Message], write: Write) -> str:
-        """The text of the messages. `write` renders them with the caller's arguments.
-
-        Raises:
-            DataError: the reasoning is to be kept, and the template writes none.
-        """
+        """The text of the messages. `write` renders them with the caller's arguments. Raises DataError if the reasoning is to be
+        kept, and the template writes none."""
         if self._reasoning is Reasoning.TEMPLATE:
             return write(messages)
         earlier = last_question(messages)

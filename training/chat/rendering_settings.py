@@ -44,11 +44,7 @@ class ChatSettings:
 
     @property
     def template_arguments(self) -> Mapping[str, Any]:
-        """The arguments of the chat template.
-
-        Raises:
-            OptionError: as `training.config.name_values.template_arguments`.
-        """
+        """The arguments of the chat template. Raises OptionError as `training.config.name_values.template_arguments`."""
         return template_arguments(self.arguments)
 
     @property
@@ -67,11 +63,8 @@ _WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 
 
 def with_row_weight(example: Example, row: Row, settings: ChatSettings) -> Example:
-    """The example with the weight of its row: 0 if the row's own loss field says that it carries no loss.
-
-    Raises:
-        DataError: the row's weight or loss field has a wrong value.
-    """
+    """The example with the weight of its row: 0 if the row's own loss field says that it carries no loss. Raises DataError if the
+    row's weight or loss field has a wrong value."""
     weight = _weight(row, settings.weight_field, settings.weight_field or "")
     if settings.loss_on is LossOn.FIELD and not _carries_loss(row, settings.loss_field, settings.loss_field):
         weight = 0.0
@@ -79,11 +72,8 @@ def with_row_weight(example: Example, row: Row, settings: ChatSettings) -> Examp
 
 
 def answer_weights(messages: list[Message], settings: ChatSettings, row_weight: float = 1.0) -> list[float]:
-    """The loss weight of each assistant message, in order.
-
-    Raises:
-        DataError: a message's weight or loss field has a wrong value.
-    """
+    """The loss weight of each assistant message, in order. Raises DataError if a message's weight or loss field has a wrong
+    value."""
     answers = [(index, message) for index, message in enumerate(messages) if message["role"] == "assistant"]
     weights = []
     for place, (index, message) in enumerate(answers, start=1):

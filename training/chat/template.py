@@ -52,11 +52,8 @@ def is_source(given: str) -> bool:
 
 
 def from_file(path: Path) -> str:
-    """The template in a file.
-
-    Raises:
-        OSError, ValueError: as `text_in`; or it is not a template.
-    """
+    """The template in a file. Raises OSError or ValueError as
+    `text_in`, and ValueError if it is not a template."""
     text = text_in(path)
     if not is_source(text):
         raise ValueError("is not a Jinja template: it has no {{ }} and no {% %}")
@@ -64,12 +61,7 @@ def from_file(path: Path) -> str:
 
 
 def text_in(path: Path) -> str:
-    """The text of a file.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it is too large, or not text in UTF-8.
-    """
+    """The text of a file. Raises OSError if the file cannot be read, and ValueError if it is too large, or not text in UTF-8."""
     if path.stat().st_size > LARGEST_BYTES:
         raise ValueError(f"is larger than {LARGEST_BYTES // 1024} KiB")
     try:

@@ -9,11 +9,8 @@ from training.errors import UserError
 
 
 def load(model: str, revision: str | None = None, template: str | None = None) -> PreTrainedTokenizerBase:
-    """The tokenizer of a local folder or hub id; `template` replaces its chat template.
-
-    Raises:
-        UserError: there is no tokenizer, or it is not a fast one, which maps tokens to characters.
-    """
+    """The tokenizer of a local folder or hub id; `template` replaces its chat template. Raises UserError if there is no
+    tokenizer, or it is not a fast one, which maps tokens to characters."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, revision=revision or "main", trust_remote_code=False)
     except (OSError, ValueError) as error:

@@ -80,11 +80,7 @@ class Checkpointer:
             raise error
 
     def wait(self) -> None:
-        """Waits until the last checkpoint is complete.
-
-        Raises:
-            Exception: it could not be written.
-        """
+        """Waits until the last checkpoint is complete. Raises Exception if it could not be written."""
         if self._thread is not None and self._thread.is_alive():
             with self._report.during("saving"):
                 self._thread.join()

@@ -17,11 +17,8 @@ Shapes = dict[str, list[int]]
 
 
 def check_contents(checkpoint: Path, layout: Layout, trained: Shapes) -> None:
-    """Checks that a checkpoint's files have the `trained` parameters with their shapes.
-
-    Raises:
-        UserError: a parameter is missing or has another shape.
-    """
+    """Checks that a checkpoint's files have the `trained` parameters with their shapes. Raises UserError if a parameter is
+    missing or has another shape."""
     names, saved = layout.names_in_files, shapes_in(checkpoint, layout)
     missing = [
         name for name, shape in trained.items() if shape not in (saved.get(name), saved.get(names.get(name, name)))
@@ -30,11 +27,7 @@ def check_contents(checkpoint: Path, layout: Layout, trained: Shapes) -> None:
 
 
 def check_missing(name: str, missing: list[str], count: int) -> None:
-    """Refuses a checkpoint or result in which some of `count` trained parameters are `missing`.
-
-    Raises:
-        UserError: some are.
-    """
+    """Refuses a checkpoint or result in which some of `count` trained parameters are `missing`. Raises UserError if some are."""
     if missing:
         refuse(name, f"lacks {len(missing)} of {count} trained parameters, such as {missing[0]}, and does not count.")
 

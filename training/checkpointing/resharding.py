@@ -30,11 +30,8 @@ class FullState:
 
 
 def read_full_state(checkpoint: Path, layout: Layout) -> FullState:
-    """Reads a checkpoint of any layout into host memory (files of torch.save are mapped, not loaded).
-
-    Raises:
-        KeyError: a parameter is missing in the files.
-    """
+    """Reads a checkpoint of any layout into host memory (files of torch.save are mapped, not loaded). Raises KeyError if a
+    parameter is missing in the files."""
     if layout.strategy.zero_stage:
         return _of_zero(checkpoint, layout)
     if layout.strategy is Strategy.FSDP:
@@ -47,11 +44,8 @@ def read_full_state(checkpoint: Path, layout: Layout) -> FullState:
 
 
 def read_weights(checkpoint: Path, layout: Layout) -> Tensors:
-    """Reads the trained weights of a checkpoint of one device or DDP by parameter.
-
-    Raises:
-        KeyError: a parameter is missing in the files.
-    """
+    """Reads the trained weights of a checkpoint of one device or DDP by parameter. Raises KeyError if a parameter is missing in
+    the files."""
     saved: Tensors = {}
     for file in checkpoint.glob("*.safetensors"):
         saved |= load_file(file)

@@ -65,11 +65,8 @@ def written(found: Sequence[Source]) -> str:
 
 
 def canonical(value: Any) -> Any:
-    """The value of the setting for what a file, a flag or a form gives.
-
-    Raises:
-        ValueError: an entry of a list is not valid; names the entry.
-    """
+    """The value of the setting for what a file, a flag or a form gives. Raises ValueError if an entry of a list is not valid;
+    names the entry."""
     value = [value] if isinstance(value, Mapping) else value
     listed = list(value) if isinstance(value, (list, tuple)) else _list_in(value) if isinstance(value, str) else None
     if listed is None:
@@ -88,11 +85,8 @@ def canonical(value: Any) -> Any:
 
 
 def canonical_validation(value: Any) -> Any:
-    """`canonical` for `validation_data`, whose sets are evaluated completely.
-
-    Raises:
-        ValueError: as `canonical`, or a set has a weight.
-    """
+    """`canonical` for `validation_data`, whose sets are evaluated completely. Raises ValueError as `canonical`, and if a set
+    has a weight."""
     text = canonical(value)
     if any(source.weight for source in sources(text if isinstance(text, str) else None)):
         raise ValueError("has a weight; every row of the evaluation data counts, so leave weights out")

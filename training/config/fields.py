@@ -81,11 +81,8 @@ def settings() -> dict[str, Setting]:
 
 
 def parse(values: dict[str, Any]) -> RunConfig:
-    """The configuration with these `values` (setting name to value, as typed or read from a file).
-
-    Raises:
-        ConfigError: a setting is missing, unknown or has a wrong value; names each one and its fix.
-    """
+    """The configuration with these `values` (setting name to value, as typed or read from a file). Raises ConfigError if a
+    setting is missing, unknown or has a wrong value; names each one and its fix."""
     try:
         return RunConfig.model_validate(values)
     except ValidationError as error:

@@ -14,12 +14,8 @@ class JsonTextError(ValueError):
 
 
 def load(text: str | bytes) -> Any:
-    """The value of a JSON text.
-
-    Raises:
-        JsonTextError: it is not valid JSON, or has more than DEEPEST levels, NaN, an infinite number, an integer of more than 64
-            bits or a lone surrogate.
-    """
+    """The value of a JSON text. Raises JsonTextError if it is not valid JSON, or has more than DEEPEST levels, NaN, an infinite
+    number, an integer of more than 64 bits or a lone surrogate."""
     try:
         value = json.loads(text, parse_constant=_refuse)
     except RecursionError:

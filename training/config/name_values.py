@@ -36,11 +36,7 @@ def as_names(text: str | None) -> list[str]:
 
 
 def parse(given: str | None) -> dict[str, Any]:
-    """Parses `name=value, name=value`; values have YAML's types.
-
-    Raises:
-        OptionError: the text does not have this form.
-    """
+    """Parses `name=value, name=value`; values have YAML's types. Raises OptionError if the text does not have this form."""
     text = "{" + re.sub(r"(^|,)\s*([A-Za-z_]\w*)\s*=", r"\1 \2: ", given or "") + "}"
     try:
         values = yaml_text.load(text)
@@ -66,11 +62,8 @@ def value_text(value: Any) -> str:
 
 
 def template_arguments(given: str | None) -> dict[str, Any]:
-    """`chat_template_kwargs` as arguments of a chat template.
-
-    Raises:
-        OptionError: not `name=value, ...`, or an argument that Lathe sets for each row.
-    """
+    """`chat_template_kwargs` as arguments of a chat template. Raises OptionError if it is not
+    `name=value, ...`, or names an argument that Lathe sets for each row."""
     values = parse(given)
     for name in values:
         if name in _OWN_ARGUMENTS:
@@ -84,11 +77,8 @@ def _names(value: str | Sequence[Any]) -> list[str]:
 
 
 def canonical_trackers(value: Any) -> Any:
-    """The value of `report_to` for what a file, a flag or a form gives, or None.
-
-    Raises:
-        ValueError: a name is not that of a tracker.
-    """
+    """The value of `report_to` for what a file, a flag or a form gives, or None. Raises ValueError if a name is not that of a
+    tracker."""
     if not isinstance(value, (str, list, tuple)):
         return value
     names = [name.lower() for name in _names(value) if name.lower() != "none"]
@@ -97,11 +87,8 @@ def canonical_trackers(value: Any) -> Any:
 
 
 def canonical_metrics(value: Any) -> Any:
-    """The value of `eval_metrics` for what a file, a flag or a form gives.
-
-    Raises:
-        ValueError: a name is not that of a score, or there is none.
-    """
+    """The value of `eval_metrics` for what a file, a flag or a form gives. Raises ValueError if a name is not that of a score, or
+    there is none."""
     if not isinstance(value, (str, list, tuple)):
         return value
     if not (names := _names(value)):

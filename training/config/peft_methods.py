@@ -105,11 +105,8 @@ def refused_targets(name: str, model_type: str) -> tuple[str, ...]:
 
 
 def options(name: str, given: str | None) -> dict[str, Any]:
-    """The method's options, with the types of its PEFT configuration.
-
-    Raises:
-        OptionError: not `name=value, ...`, an unknown option, or a value of a wrong type.
-    """
+    """The method's options, with the types of its PEFT configuration. Raises OptionError if it is not
+    `name=value, ...`, an option is unknown, or a value has a wrong type."""
     values = parse(given)
     known = method(name)
     if values and known is None:

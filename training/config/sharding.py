@@ -36,11 +36,8 @@ _AIO = {
 
 
 def deepspeed_config(config: RunConfig, hidden_size: int | None, precision: Precision) -> dict[str, Any] | None:
-    """The DeepSpeed JSON for `config`, or None if its strategy is not ZeRO. `precision` must not be auto.
-
-    Raises:
-        UserError: the configuration's own DeepSpeed JSON cannot be used.
-    """
+    """The DeepSpeed JSON for `config`, or None if its strategy is not ZeRO. `precision` must not be auto. Raises UserError if the
+    configuration's own DeepSpeed JSON cannot be used."""
     stage = config.strategy.zero_stage
     if stage is None:
         return None
@@ -189,12 +186,8 @@ def _read(config: RunConfig) -> Values:
 
 
 def deepspeed_from_file(path: Path) -> str:
-    """The checked JSON of a file, in one line.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: the JSON is not valid; names each error with its line.
-    """
+    """The checked JSON of a file, in one line. Raises OSError if the file cannot be read, and ValueError if the JSON is not
+    valid; names each error with its line."""
     return checked(read_regular(path, _MOST_BYTES).decode())
 
 

@@ -25,11 +25,8 @@ _NEXT = re.compile(r",\s*(?=[A-Za-z_-]+\s*=)")
 
 
 def canonical(given: Any) -> str | None:
-    """The options as `name=value, name=value`, from such a text or a mapping; None if there are none.
-
-    Raises:
-        ValueError: an unknown option, or a value that no option has.
-    """
+    """The options as `name=value, name=value`, from such a text or a mapping; None if there are none. Raises ValueError if
+    an option is unknown, or a value is one that no option has."""
     values = {str(name): str(value) for name, value in given.items()} if isinstance(given, dict) else parse(given)
     checked = {name.replace("_", "-"): value for name, value in values.items()}
     for name, value in checked.items():
@@ -41,11 +38,8 @@ def canonical(given: Any) -> str | None:
 
 
 def parse(text: str | None) -> dict[str, str]:
-    """The options by name; a value may contain commas, as in `nodelist=n1,n2, time=60`.
-
-    Raises:
-        ValueError: a part is not name=value.
-    """
+    """The options by name; a value may contain commas, as in `nodelist=n1,n2, time=60`. Raises ValueError if a part is not
+    name=value."""
     values = {}
     for part in filter(None, map(str.strip, _NEXT.split(text or ""))):
         name, separator, value = part.partition("=")

@@ -13,11 +13,8 @@ from training.errors import Problem
 
 
 def read_config(path: Path, overrides: dict[str, Any] | None = None) -> RunConfig:
-    """The configuration in a YAML (or JSON) file, updated with `overrides` (setting name to value).
-
-    Raises:
-        ConfigError: the file cannot be read or is not a mapping, or a setting is wrong.
-    """
+    """The configuration in a YAML (or JSON) file, updated with `overrides` (setting name to value). Raises ConfigError if the
+    file cannot be read or is not a mapping, or a setting is wrong."""
     try:
         values = yaml_text.load(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -17,11 +17,8 @@ class YamlTextError(ValueError):
 
 
 def load(text: str) -> Any:
-    """The value of a YAML or JSON text, with aliases.
-
-    Raises:
-        YamlTextError: it is not valid YAML, or exceeds one of the limits above.
-    """
+    """The value of a YAML or JSON text, with aliases. Raises YamlTextError if it is not valid YAML, or exceeds one of the limits
+    above."""
     if len(text) > LONGEST_TEXT:
         raise YamlTextError(f"it has {len(text):,} characters; at most {LONGEST_TEXT:,} are possible")
     try:

@@ -30,12 +30,8 @@ _MESSAGES_FIX = "Each message is {role, content}."
 
 
 def conversation(row: Row, column: str) -> list[Message]:
-    """The messages in a column, with at least one answer.
-
-    Raises:
-        EmptyRow: no assistant message has text or a tool call.
-        DataError: as `turns`.
-    """
+    """The messages in a column, with at least one answer. Raises EmptyRow if no assistant message has text or a tool call, and
+    DataError as `turns`."""
     messages = turns(row, column)
     if not any(is_answer(message) for message in messages):
         message = "has no assistant message with text: nothing to train on."
@@ -49,11 +45,8 @@ def is_answer(message: Message) -> bool:
 
 
 def turns(row: Row, column: str) -> list[Message]:
-    """The messages in a column: a list, a list as JSON text, or a single message. Null gives no messages.
-
-    Raises:
-        DataError: the value or one of its messages has another type.
-    """
+    """The messages in a column: a list, a list as JSON text, or a single message. Null gives no messages. Raises DataError if the
+    value or one of its messages has another type."""
     if column not in row:
         raise DataError("is missing.", "Add this column to every row, or delete the row.", field=column)
     value = from_json(row[column])
@@ -75,11 +68,8 @@ def _exchange(entry: Row) -> list[Row]:
 
 
 def tools(row: Row) -> list[Row] | None:
-    """The tools in a row's column `tools` (or `functions`): a list of objects, or that list as JSON text.
-
-    Raises:
-        DataError: the value has another type.
-    """
+    """The tools in a row's column `tools` (or `functions`): a list of objects, or that list as JSON text. Raises DataError if the
+    value has another type."""
     value = from_json(row.get("tools"))
     if not value and (functions := from_json(row.get("functions"))):  # OpenAI's form before tools
         value = (

@@ -60,11 +60,7 @@ class EmptyRow(DataError):  # noqa: N818
 
 
 def text(row: Row, column: str) -> str:
-    """The text in a column; null gives an empty text.
-
-    Raises:
-        DataError: the column is missing or is not text.
-    """
+    """The text in a column; null gives an empty text. Raises DataError if the column is missing or is not text."""
     if column not in row:
         raise DataError("is missing.", "Add this column to every row, or delete the row.", field=column)
     value = row[column]
@@ -72,12 +68,7 @@ def text(row: Row, column: str) -> str:
 
 
 def filled(row: Row, column: str) -> str:
-    """The text in a column that must not be empty.
-
-    Raises:
-        EmptyRow: it is empty.
-        DataError: as `text`.
-    """
+    """The text in a column that must not be empty. Raises EmptyRow if it is empty, and DataError as `text`."""
     value = text(row, column)
     if not value or value.isspace():
         raise EmptyRow("is empty: nothing to train on.", "Fill it in, or delete the row.", field=column)
@@ -85,11 +76,8 @@ def filled(row: Row, column: str) -> str:
 
 
 def valid_text(value: Any, place: str) -> str:
-    """The value, checked to be text that a tokenizer and a database accept.
-
-    Raises:
-        DataError: it is not text, or contains a NUL or an unpaired surrogate.
-    """
+    """The value, checked to be text that a tokenizer and a database accept. Raises DataError if it is not text, or contains a NUL
+    or an unpaired surrogate."""
     if not isinstance(value, str):
         raise DataError(f"is {kind_of(value)}, not text.", "Write text (in quotes).", field=place)
     if "\0" in value:
@@ -121,22 +109,14 @@ def kind_of(value: Any) -> str:
 
 
 def refuse_media_columns(row: Row) -> None:
-    """Checks that no column of the row holds images, audio or video.
-
-    Raises:
-        DataError: one does.
-    """
+    """Checks that no column of the row holds images, audio or video. Raises DataError if one does."""
     for name in _MEDIA_COLUMNS.keys() & row.keys():
         if row[name]:
             raise DataError(f"holds {_MEDIA_COLUMNS[name]} data.", _MEDIA_FIX, field=name)
 
 
 def refuse_placeholders(example: Example) -> None:
-    """Checks that no prompt of the example contains a placeholder for an image, audio or video.
-
-    Raises:
-        DataError: one does.
-    """
+    """Checks that no prompt of the example contains a placeholder for an image, audio or video. Raises DataError if one does."""
     asked = (message["content"] for message in example.messages or [] if message["role"] == "user")
     for text in (example.prompt, *asked):
         if ("<" in text or "[" in text) and (found := _PLACEHOLDER.search(text)):
@@ -144,11 +124,8 @@ def refuse_placeholders(example: Example) -> None:
 
 
 def check_classes(names: Sequence[str], *, all_rows: bool = False) -> None:
-    """Checks the classes of rows, empty for a row without one: all rows, or the first ones.
-
-    Raises:
-        DataError: no row has a class, all have the same, or the answers are free text.
-    """
+    """Checks the classes of rows, empty for a row without one: all rows, or the first ones. Raises DataError if no row has a
+    class, all have the same, or the answers are free text."""
     classes = [name for name in names if name]
     if not classes:
         raise DataError("has no row with a class.", _CLASS_FIX, field="label")

@@ -32,11 +32,8 @@ Read = TypeVar("Read")
 
 
 def parse_mapping(text: str) -> dict[str, str]:
-    """The roles of a mapping and the path of each. Paths with a comma or an equals sign need double quotes.
-
-    Raises:
-        DataError: the text is not a mapping, or its roles form no row format.
-    """
+    """The roles of a mapping and the path of each. Paths with a comma or an equals sign need double quotes. Raises DataError if
+    the text is not a mapping, or its roles form no row format."""
     if not text.isprintable():
         raise _wrong("contains a character that cannot be printed.", _FIX)
     mapping: dict[str, str] = {}
@@ -98,11 +95,7 @@ def _follow(row: Row, path: str) -> Any:
 
 
 def format_of(mapping: dict[str, str]) -> str:
-    """The row format that a mapping gives.
-
-    Raises:
-        DataError: its roles form no row format.
-    """
+    """The row format that a mapping gives. Raises DataError if its roles form no row format."""
     roles = set(mapping)
     for needed, (more, row_format) in _PLANS.items():
         if roles >= set(needed) and roles <= {*needed, *more}:

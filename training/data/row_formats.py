@@ -35,12 +35,8 @@ class UnknownFormat(DataError):  # noqa: N818
 
 
 def find_format(row: Row) -> DetectedFormat:
-    """The format of a row.
-
-    Raises:
-        UnknownFormat: the columns match no known format.
-        DataError: it is not a row but contains the list of rows.
-    """
+    """The format of a row. Raises UnknownFormat if the columns match no known format, and DataError if it is not a row but
+    contains the list of rows."""
     detected = _preference(row) or _conversation(row) or (_TREE if root_of(row) else _columns(row)) or _usual(row)
     detected = detected or (_ALONE if _is_prompt_alone(row) else None)
     if detected is None:
@@ -51,11 +47,8 @@ def find_format(row: Row) -> DetectedFormat:
 
 
 def _check_text_alone(row: Row) -> None:
-    """Checks that a column `text` is not beside a pair, or one message of a conversation.
-
-    Raises:
-        UnknownFormat: it is, so that rows of text are only a guess.
-    """
+    """Checks that a column `text` is not beside a pair, or one message of a conversation. Raises UnknownFormat if it is, so that
+    rows of text are only a guess."""
     if row.get("parent_id", row.get("message_tree_id")) and row.get("role"):
         message = "is one message of a conversation (it has role and parent_id), not a whole one."
         raise UnknownFormat(message, "Use the file with trees, or set the column mapping to text=text.", field="text")

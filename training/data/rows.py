@@ -41,11 +41,7 @@ def read_numbered(
 
 
 def reader(columns: str | None = None) -> Reader:
-    """A function from a row to its format and its example.
-
-    Raises:
-        DataError: `columns` is not a valid mapping.
-    """
+    """A function from a row to its format and its example. Raises DataError if `columns` is not a valid mapping."""
     if columns is None:
         return _detected
     mapping = parse_mapping(columns)
@@ -99,11 +95,8 @@ def data_files(found: Sequence[Source], columns: str | None) -> tuple[DataFile, 
 def read_files(
     files: Sequence[DataFile], *, unwanted: bool = False
 ) -> Iterator[tuple[int, DataFile, int, Row, Example | None]]:
-    """Yields every row's number over all files from 0, its file, its number in the file, and as `read_numbered`.
-
-    Raises:
-        DataError: as `read_numbered`; of several files it names the file.
-    """
+    """Yields every row's number over all files from 0, its file, its number in the file, and as `read_numbered`. Raises DataError
+    as `read_numbered`; of several files it names the file."""
     number = 0
     for file in files:
         try:

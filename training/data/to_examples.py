@@ -36,12 +36,8 @@ _NO_PROMPT_FIX = "Name the column with the prompt `prompt`, or set a column mapp
 
 
 def to_example(row: Row, row_format: str) -> Example:
-    """The example of a row of that format.
-
-    Raises:
-        EmptyRow: the prompt or the answer is empty.
-        DataError: a required value is missing or has a wrong type, or the row has images, audio or video.
-    """
+    """The example of a row of that format. Raises EmptyRow if the prompt or the answer is empty, and DataError if a required
+    value is missing or has a wrong type, or the row has images, audio or video."""
     refuse_media_columns(row)
     roles = in_roles(row, row_format)
     read = _READERS[row_format]
@@ -221,11 +217,8 @@ def is_answer_pair(value: Any) -> bool:
 
 
 def _label(value: Any) -> bool:
-    """The label of an unpaired answer: true or 1 for good, false or 0 for bad, also as text.
-
-    Raises:
-        DataError: it is none of these.
-    """
+    """The label of an unpaired answer: true or 1 for good, false or 0 for bad, also as text. Raises DataError if it is none of
+    these."""
     meaning = {True: True, False: False, "true": True, "false": False, "1": True, "0": False}
     key = value.strip().lower() if isinstance(value, str) else value
     if isinstance(key, (str, int)) and key in meaning:

@@ -119,11 +119,8 @@ TOLERANT = frozenset(
 
 
 def canonical(value: Any) -> str | None:
-    """The stored value of the setting: checked JSON in one line, or an unchanged file path, which `submit` reads.
-
-    Raises:
-        ValueError: the JSON is not valid; names each error with its line.
-    """
+    """The stored value of the setting: checked JSON in one line, or an unchanged file path, which `submit` reads. Raises
+    ValueError if the JSON is not valid; names each error with its line."""
     if value is None or (isinstance(value, str) and not value.strip()):
         return None
     text = json.dumps(value, indent=1) if isinstance(value, dict) else str(value)
@@ -131,11 +128,7 @@ def canonical(value: Any) -> str | None:
 
 
 def checked(text: str) -> str:
-    """The JSON of a file in one line.
-
-    Raises:
-        ValueError: the JSON is not valid; names each error with its line.
-    """
+    """The JSON of a file in one line. Raises ValueError if the JSON is not valid; names each error with its line."""
     if len(text) > _MAX_CHARACTERS:
         raise ValueError(f"is longer than {_MAX_CHARACTERS:,} characters")
     try:

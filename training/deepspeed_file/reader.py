@@ -27,11 +27,7 @@ class Document:
 
 
 def read(text: str) -> Document:
-    """The object in `text`.
-
-    Raises:
-        LooseJsonError: there is none, or it is incomplete.
-    """
+    """The object in `text`. Raises LooseJsonError if there is none, or it is incomplete."""
     try:
         return _Reader(text).document()
     except RecursionError:

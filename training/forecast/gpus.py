@@ -133,11 +133,8 @@ def _apple(text: str) -> Card | None:
 
 
 def find_card(text: str) -> Card:
-    """The GPU with this name, or a GPU with this number of GiB (`24gib`, `24`) and the speed of an A100.
-
-    Raises:
-        ValueError: the name is unknown; lists the known ones.
-    """
+    """The GPU with this name, or a GPU with this number of GiB (`24gib`, `24`) and the speed of an A100. Raises ValueError if the
+    name is unknown; lists the known ones."""
     plain = re.sub(r"[\s_]+", "-", text.strip().lower())
     name = re.sub(r"^(?:geforce-|nvidia-)+", "", plain)
     name = re.sub(r"(rtx|pro|50\d0)-(?=pro|ti|\d{4})", r"\1", name).removesuffix("-blackwell")

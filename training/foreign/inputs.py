@@ -111,11 +111,7 @@ class Given:
 
 
 def given(text: str, folder: Path | None, name: str) -> Given:
-    """What a text gives.
-
-    Raises:
-        UserError: the text exceeds a limit, or is of no program that Lathe reads.
-    """
+    """What a text gives. Raises UserError if the text exceeds a limit, or is of no program that Lathe reads."""
     nearby = Nearby(folder)
     if python_text.is_script(text):
         return _script(text, name)
@@ -204,11 +200,8 @@ def _command(text: str, nearby: Nearby) -> Given | None:
 
 
 def _given(launch: Launch, nearby: Nearby) -> Given | None:
-    """What a command gives to a program; None if it starts no training.
-
-    Raises:
-        UserError: it starts a program that Lathe does not read, or a task that it does not train.
-    """
+    """What a command gives to a program; None if it starts no training. Raises UserError if it starts a program that Lathe does
+    not read, or a task that it does not train."""
     words = list(launch.arguments)
     skipped = 1 if launch.target in COMMANDS else 0
     command = " ".join([launch.target, *words[:skipped]])
@@ -252,11 +245,8 @@ def _given(launch: Launch, nearby: Nearby) -> Given | None:
 
 
 def _check_trains(program: Program, values: Values, given: str) -> None:
-    """Checks that a program that trains only with do_train is asked to, if it is asked for something else.
-
-    Raises:
-        NoTraining: it is not.
-    """
+    """Checks that a program that trains only with do_train is asked to, if it is asked for something else. Raises NoTraining if
+    it is not."""
     needs_it = program is LLAMAFACTORY or _EXAMPLE.search(str(values.get(COMMAND)))
     asked = next((name for name in ("do_predict", "do_eval") if is_on(values.get(name))), None)
     if program is LLAMAFACTORY and not any(_OF_TRAINING.match(str(key)) for key in values):

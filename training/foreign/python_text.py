@@ -38,11 +38,8 @@ def is_script(text: str) -> bool:
 
 
 def read(text: str) -> Values:
-    """The arguments of the calls that make model, adapter and trainer, under trl's names.
-
-    Raises:
-        ValueError: the text is no valid Python, makes no trainer, or exceeds a limit; with the reason.
-    """
+    """The arguments of the calls that make model, adapter and trainer, under trl's names. Raises ValueError if the text is no
+    valid Python, makes no trainer, or exceeds a limit; with the reason."""
     return _read(text, {})[0]
 
 

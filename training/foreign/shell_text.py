@@ -48,11 +48,8 @@ class Script:
 
 
 def read(text: str) -> Script:
-    """The commands of a shell text.
-
-    Raises:
-        ShellTextError: it is longer than LONGEST_TEXT, expands to more than LONGEST_EXPANDED, or is nested deeper than DEEPEST.
-    """
+    """The commands of a shell text. Raises ShellTextError if it is longer than LONGEST_TEXT, expands to more than
+    LONGEST_EXPANDED, or is nested deeper than DEEPEST."""
     if len(text) > LONGEST_TEXT:
         raise ShellTextError(f"it has {len(text):,} characters; at most {LONGEST_TEXT:,} are possible")
     reader = _Reader(without_marks(text).replace("\r\n", "\n"), slurm_variables(text))

@@ -120,12 +120,8 @@ def _integer(value: Variable) -> str:
 
 
 def _value(node: ast.expr) -> int:
-    """The value of a formula.
-
-    Raises:
-        ValueError: it is none of integers, or leaves what a shell can hold.
-        ZeroDivisionError: it divides by 0.
-    """
+    """The value of a formula. Raises ValueError if it is none of integers, or leaves what a shell can hold, and ZeroDivisionError
+    if it divides by 0."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return node.value
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):

@@ -27,11 +27,7 @@ _LOSS = choice("dpo_loss", {name.value: name.value for name in PreferenceLoss}, 
 
 
 def _task_of(values: Values) -> str:
-    """The task.
-
-    Raises:
-        UserError: it is one that Lathe does not train.
-    """
+    """The task. Raises UserError if it is one that Lathe does not train."""
     command = str(values.get(COMMAND, ""))
     if "rlhf_type" in values or "rlhf" in command:
         kind = str(values.get("rlhf_type") or "dpo").lower()

@@ -15,11 +15,8 @@ _COMMON = ("sft", "pretraining")  # of which a name such as run_clm_sft.py has b
 
 
 def named_task(name: str) -> str | None:
-    """The task that a name such as `run_dpo.py` says; None if it says none.
-
-    Raises:
-        UserError: it names one that Lathe does not train.
-    """
+    """The task that a name such as `run_dpo.py` says; None if it says none. Raises UserError if it names one that Lathe does not
+    train."""
     words = [word for word in re.split(r"[^a-z0-9]+", name.lower().removesuffix(".py")) if word]
     for word in (*words, "_".join(words[:2])):
         refuse(word, name)
@@ -28,11 +25,7 @@ def named_task(name: str) -> str | None:
 
 
 def known_task(value: Any, names: Mapping[str, str], key: str) -> str:
-    """The task of a program's name for it.
-
-    Raises:
-        UserError: Lathe does not train it.
-    """
+    """The task of a program's name for it. Raises UserError if Lathe does not train it."""
     name = str(value).lower()
     refuse(name, f"{key}: {value}")
     if name not in names:
@@ -41,11 +34,7 @@ def known_task(value: Any, names: Mapping[str, str], key: str) -> str:
 
 
 def refuse(word: str, given: str) -> None:
-    """Checks that a word does not name training that Lathe does not have.
-
-    Raises:
-        UserError: it does.
-    """
+    """Checks that a word does not name training that Lathe does not have. Raises UserError if it does."""
     reason = _OTHERS.get(word.lower())
     if reason is not None:
         message = f"Lathe has no {reason.format(word.upper())}."

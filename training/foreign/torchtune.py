@@ -27,11 +27,7 @@ def _component(values: Values, section: str) -> str:
 
 
 def task_of(values: Values) -> str:
-    """The task that recipe, loss and data set say.
-
-    Raises:
-        UserError: it is one that Lathe does not train.
-    """
+    """The task that recipe, loss and data set say. Raises UserError if it is one that Lathe does not train."""
     recipe = str(values.get(COMMAND, ""))
     for word in recipe.replace("_", " ").split():
         refuse("distillation" if word in ("kd", "knowledge") else word, recipe)

@@ -61,20 +61,14 @@ class Imported:
 
 
 def import_files(paths: Sequence[Path]) -> Imported:
-    """Translates files; a later one adds to an earlier one and overrides it.
-
-    Raises:
-        UserError: a file cannot be read, or is of no known program.
-    """
+    """Translates files; a later one adds to an earlier one and overrides it. Raises UserError if a file cannot be read, or is of
+    no known program."""
     return together([import_text(_text(path), path.parent, str(path)) for path in paths])
 
 
 def import_text(text: str, folder: Path | None, name: str = "") -> Imported:
     """Translates one file's text: YAML, JSON or a shell command. Paths in it start from `folder`; without one, no file is read.
-
-    Raises:
-        UserError: the text is of no known program.
-    """
+    Raises UserError if the text is of no known program."""
     source = given(text, folder, name)
     launcher: list[Entry] = []
     if source.launcher is not None:
@@ -209,11 +203,8 @@ def _checked(program: Program, entries: list[Entry]) -> Imported:
 
 
 def foreign_program(path: Path) -> str | None:
-    """The name of the program whose configuration a file is; None if it is Lathe's own, or of none of them.
-
-    Raises:
-        UserError: it cannot be read.
-    """
+    """The name of the program whose configuration a file is; None if it is Lathe's own, or of none of them. Raises UserError if
+    it cannot be read."""
     try:
         source = given(_text(path), path.parent, str(path))
     except UserError:

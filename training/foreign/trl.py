@@ -58,11 +58,7 @@ def quantized_bits(values: Values) -> str:
 
 
 def task_of(values: Values) -> str:
-    """The task that the command says, or keys that only one task has.
-
-    Raises:
-        UserError: it is one that Lathe does not train.
-    """
+    """The task that the command says, or keys that only one task has. Raises UserError if it is one that Lathe does not train."""
     task = named_task(str(values[COMMAND]).rsplit("/", 1)[-1]) if COMMAND in values else None
     if task in (None, "sft", "pretraining"):
         if key := next((key for key in _KEYS.tables["of_refused"] if not is_off(values.get(key))), ""):
@@ -81,11 +77,8 @@ def task_of(values: Values) -> str:
 
 
 def _task_of_file(path: str, *, preferences: bool) -> str | None:
-    """The task that the name of a file or of its folder says, where the keys do not decide.
-
-    Raises:
-        UserError: the keys are of training on preferences, and the name says one that Lathe does not have.
-    """
+    """The task that the name of a file or of its folder says, where the keys do not decide. Raises UserError if the keys are of
+    training on preferences, and the name says one that Lathe does not have."""
     for part in reversed(path.split("/")[-2:]):
         try:
             task = named_task(part.rpartition(".")[0] or part)

@@ -31,11 +31,8 @@ class ModelError(UserError):
 
 
 def read_config(model: str | Path) -> Values:
-    """The values in a model's config.json. `model` is the model's folder or the file itself.
-
-    Raises:
-        ModelError: the file is missing, cannot be read, or is not a JSON object.
-    """
+    """The values in a model's config.json. `model` is the model's folder or the file itself. Raises ModelError if the file is
+    missing, cannot be read, or is not a JSON object."""
     try:
         path = Path(model).expanduser()
         values = json.loads(read_regular(path / CONFIG_FILE if path.is_dir() else path, _MAX_BYTES))
@@ -74,11 +71,8 @@ class Dimensions:
 
 
 def read_dimensions(model: str) -> Dimensions:
-    """The dimensions of the model in a folder, or of a config.json.
-
-    Raises:
-        ModelError: there is no config.json, or it lacks one of the dimensions.
-    """
+    """The dimensions of the model in a folder, or of a config.json. Raises ModelError if there is no config.json, or it lacks one
+    of the dimensions."""
     dimensions = dimensions_of(read_config(model))
     if dimensions is None:
         message = "config.json lacks the model's number of heads, hidden size or vocabulary size."

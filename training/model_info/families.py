@@ -30,12 +30,8 @@ class UnknownLayers(ModelError):  # noqa: N818
 
 
 def read_shape(config: Path, *, scores: int | None = None) -> ModelShape:
-    """The shape of the model that a config.json describes; `scores` as in `shape_of`.
-
-    Raises:
-        UnknownLayers: no formula knows the layers of the architecture.
-        ModelError: the file cannot be read, or lacks a size.
-    """
+    """The shape of the model that a config.json describes; `scores` as in `shape_of`. Raises UnknownLayers if no formula knows
+    the layers of the architecture, and ModelError if the file cannot be read, or lacks a size."""
     return shape_of(read_config(config), scores=scores)
 
 

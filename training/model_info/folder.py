@@ -41,11 +41,8 @@ class ModelFacts:
 
 
 def describe_model(model: str) -> ModelFacts:
-    """Reads the facts of a local folder. Accepts a hub id unchecked, without a network request.
-
-    Raises:
-        ModelError: `model` is neither a folder with a model nor a valid hub id.
-    """
+    """Reads the facts of a local folder. Accepts a hub id unchecked, without a network request. Raises ModelError if `model` is
+    neither a folder with a model nor a valid hub id."""
     try:
         path = Path(model).expanduser()
         is_folder, exists = path.is_dir(), path.exists()
@@ -113,11 +110,7 @@ def _describe_folder(model: str, path: Path) -> ModelFacts:
 
 
 def _refuse_other_kinds(model: str, path: Path) -> None:
-    """Refuses a folder without config.json that has an adapter or a GGUF file.
-
-    Raises:
-        ModelError: it has one.
-    """
+    """Refuses a folder without config.json that has an adapter or a GGUF file. Raises ModelError if it has one."""
     if (base := adapter_base(path)) is not None:
         fix = f"Set model to {base or 'its base model'}, and init_adapter to this folder to continue from the adapter."
         raise ModelError(model, "this is the folder of an adapter, not of a model.", fix)
@@ -131,11 +124,7 @@ def _gguf(model: str) -> ModelError:
 
 
 def _refuse_missing_shards(model: str, path: Path) -> None:
-    """Refuses a folder without one of the files that the index of its weights names.
-
-    Raises:
-        ModelError: one is missing.
-    """
+    """Refuses a folder without one of the files that the index of its weights names. Raises ModelError if one is missing."""
     try:
         index = json.loads(read_regular(path / "model.safetensors.index.json", _LONGEST_HEADER))
         names = {str(name) for name in index["weight_map"].values()}
@@ -149,11 +138,8 @@ def _refuse_missing_shards(model: str, path: Path) -> None:
 
 
 def module_names(folder: Path) -> set[str]:
-    """The names of the modules that have a weight in a model's safetensors files.
-
-    Raises:
-        OSError, ValueError, KeyError, struct.error: as `count_parameters`.
-    """
+    """The names of the modules that have a weight in a model's safetensors files. Raises OSError, ValueError, KeyError or
+    struct.error as `count_parameters`."""
     names = (name for file in folder.glob("*.safetensors") for name in _header(file))
     return {name.rpartition(".")[0] for name in names if name.endswith(".weight")}
 
@@ -173,11 +159,8 @@ def tensor_shapes(folder: Path) -> dict[str, list[int]]:
 
 
 def count_parameters(file: Path) -> int:
-    """The number of elements in a safetensors file, from its header (8 bytes of length, then JSON).
-
-    Raises:
-        OSError, ValueError, KeyError, struct.error: the file is truncated or damaged.
-    """
+    """The number of elements in a safetensors file, from its header (8 bytes of length, then JSON). Raises OSError, ValueError,
+    KeyError or struct.error if the file is truncated or damaged."""
     return sum(prod(entry["shape"]) for entry in _header(file).values())
 
 

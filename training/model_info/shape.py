@@ -167,9 +167,5 @@ def as_document(shape: ModelShape) -> dict[str, Any]:
 
 
 def from_document(document: Any) -> ModelShape:
-    """The shape that `as_document` wrote.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """The shape that `as_document` wrote. Raises ValueError if it is something else."""
     return _shapes.validate_python(document)

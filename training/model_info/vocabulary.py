@@ -26,11 +26,8 @@ def vocabulary(folder: Path) -> dict[str, int] | None:
 
 
 def refuse_other_tokens(teacher: str | None, own: Mapping[str, int], others: Mapping[str, int]) -> None:
-    """Refuses a teacher with other tokens than the model's: their probabilities would not be those of the same texts.
-
-    Raises:
-        UserError: a token is missing or has another id in one of them.
-    """
+    """Refuses a teacher with other tokens than the model's: their probabilities would not be those of the same texts. Raises
+    UserError if a token is missing or has another id in one of them."""
     different = [token for token in {**own, **others} if own.get(token) != others.get(token)]
     if different:
         token = min(different, key=lambda token: (own.get(token, others.get(token, 0)), token))

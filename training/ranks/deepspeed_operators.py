@@ -94,11 +94,8 @@ class CompileProgress:
 
 
 def check_nvme(config: RunConfig) -> None:
-    """Checks the requirements of NVMe offload before anything is loaded; DeepSpeed itself fails only later.
-
-    Raises:
-        UserError: the NVMe folder cannot be created, or DeepSpeed cannot compile the operator async_io here.
-    """
+    """Checks the requirements of NVMe offload before anything is loaded; DeepSpeed itself fails only later. Raises UserError if
+    the NVMe folder cannot be created, or DeepSpeed cannot compile the operator async_io here."""
     field = next((name for name in ("offload_param", "offload_optimizer") if getattr(config, name) is Offload.NVME), "")
     if not field:
         return

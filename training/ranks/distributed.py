@@ -30,11 +30,8 @@ _NO_LIMIT = timedelta(days=30)
 
 
 def local_machine() -> Machine:
-    """Returns this machine's devices, as torch reports them, and the number of machines that torchrun connects.
-
-    Raises:
-        UserError: torch does not see the GPUs that the run leased.
-    """
+    """Returns this machine's devices, as torch reports them, and the number of machines that torchrun connects. Raises UserError
+    if torch does not see the GPUs that the run leased."""
     check_leased_gpus()
     machines = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
     if not torch.cuda.is_available():
@@ -220,21 +217,14 @@ def keep_gradient_norm(model: torch.nn.Module) -> None:
 
 
 def compute_device() -> torch.device:
-    """The kind of device to compute on.
-
-    Raises:
-        UserError: as `check_leased_gpus`.
-    """
+    """The kind of device to compute on. Raises UserError as `check_leased_gpus`."""
     check_leased_gpus()
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def check_leased_gpus() -> None:
-    """Refuses to compute on the CPU without a word while the leased GPUs stay idle.
-
-    Raises:
-        UserError: torch sees fewer GPUs than were leased; with the reason that CUDA gives.
-    """
+    """Refuses to compute on the CPU without a word while the leased GPUs stay idle. Raises UserError if torch sees fewer GPUs
+    than were leased; with the reason that CUDA gives."""
     leased = int(os.environ.get(LEASED_GPUS_VARIABLE) or 0)
     seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if seen < leased:

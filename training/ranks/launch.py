@@ -19,11 +19,7 @@ from training.errors import EXPECTED_EXIT
 
 
 def store(host: str, port: int, world_size: int, is_master: bool, *arguments: Any, **options: Any) -> TCPStore:
-    """A TCPStore, which listens only on `host` if that is a loopback address.
-
-    Raises:
-        OSError: the port is in use.
-    """
+    """A TCPStore, which listens only on `host` if that is a loopback address. Raises OSError if the port is in use."""
     if is_master and _is_loopback(host):
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         # torch closes the file descriptor.

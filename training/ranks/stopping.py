@@ -51,10 +51,7 @@ class StopSignal:
 
     def check(self) -> None:
         """Ends a run whose stop was lost: Python ignores what a signal handler raises inside a finalizer or a callback from C.
-
-        Raises:
-            StopRequested: a stop was requested.
-        """
+        Raises StopRequested if a stop was requested."""
         if self.requested:
             from training.errors import StopRequested
 

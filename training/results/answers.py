@@ -167,11 +167,8 @@ def answer_with_classes(
     classes: tuple[str, ...],
     progress: Callable[[str, int, int], None],
 ) -> list[str]:
-    """Returns the most probable class of each row, of its first `max_length` tokens as in training.
-
-    Raises:
-        UserError: the classes are unknown, since the run has not finished.
-    """
+    """Returns the most probable class of each row, of its first `max_length` tokens as in training. Raises UserError if the
+    classes are unknown, since the run has not finished."""
     if not classes:
         raise UserError("run", None, "has not saved its classes yet.", "Finish the run, then evaluate it.")
     answers: list[str] = []

@@ -59,11 +59,8 @@ _NO_WEIGHTS = "Evaluate the result, or a checkpoint of a run on one device or wi
 
 
 def evaluate(run_dir: Path, folder: Path) -> None:
-    """Answers and scores the rows, or runs the tasks of lm-eval.
-
-    Raises:
-        UserError: there is no such result or checkpoint, the task has no answers, or no row has a prompt.
-    """
+    """Answers and scores the rows, or runs the tasks of lm-eval. Raises UserError if there is no such result or checkpoint, the
+    task has no answers, or no row has a prompt."""
     request = EvaluationRequest.model_validate_json((folder / REQUEST_FILE).read_text(encoding="utf-8"))
     config = RunConfig.model_validate_json((run_dir / CONFIG_FILE).read_text(encoding="utf-8"))
     progress = _reporter(folder / PROGRESS_FILE)
@@ -101,11 +98,7 @@ def evaluate(run_dir: Path, folder: Path) -> None:
 
 
 def check_installed(tasks: Sequence[str]) -> None:
-    """Checks that lm-eval is installed on this machine.
-
-    Raises:
-        UserError: it is not.
-    """
+    """Checks that lm-eval is installed on this machine. Raises UserError if it is not."""
     if find_spec(PACKAGE) is None:
         fix = "Install it on the worker's machine, in the environment of Lathe: pip install lm-eval"
         raise UserError("lm_eval", ", ".join(tasks), "needs the package lm-eval, which is not installed.", fix)
@@ -115,10 +108,7 @@ def run_tasks(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tasks: Sequence[str], limit: int | None
 ) -> dict[str, dict[str, Any]]:
     """Returns the metrics of each task by name, as lm-eval computes them on the first `limit` rows, with its standard errors.
-
-    Raises:
-        UserError: lm-eval does not know a task, or cannot run it.
-    """
+    Raises UserError if lm-eval does not know a task, or cannot run it."""
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
 
@@ -136,11 +126,8 @@ def run_tasks(
 
 
 def find_weights(run_dir: Path, config: RunConfig, source: str) -> Path | None:
-    """Returns the folder of the result or of the checkpoint; None for the model before training.
-
-    Raises:
-        UserError: there is none, it is damaged, or it has no weights that can be loaded alone.
-    """
+    """Returns the folder of the result or of the checkpoint; None for the model before training. Raises UserError if there is
+    none, it is damaged, or it has no weights that can be loaded alone."""
     if config.task is Task.REWARD:
         raise UserError("task", "reward", "gives scores to answers, no answers.", "Evaluate a run of another task.")
     if source == BASE:
@@ -168,11 +155,7 @@ def find_weights(run_dir: Path, config: RunConfig, source: str) -> Path | None:
 def load_weights(
     config: RunConfig, weights: Path | None, tokenizer: PreTrainedTokenizerBase, classes: tuple[str, ...]
 ) -> PreTrainedModel | PeftModel:
-    """Returns the model with the weights of a folder; before training for None.
-
-    Raises:
-        UserError: a weight is not finite.
-    """
+    """Returns the model with the weights of a folder; before training for None. Raises UserError if a weight is not finite."""
     dtype = _dtype(config)
     if weights is not None and not config.method.adapts:
         model = model_class(config.task).from_pretrained(str(weights), dtype=dtype)
@@ -192,11 +175,7 @@ def _dtype(config: RunConfig) -> torch.dtype:
 
 
 def ask(config: RunConfig, request: EvaluationRequest, tokenizer: PreTrainedTokenizerBase) -> list[Question]:
-    """Returns the rows that are answered: the first ones with a prompt.
-
-    Raises:
-        UserError: no row has a prompt and an answer.
-    """
+    """Returns the rows that are answered: the first ones with a prompt. Raises UserError if no row has a prompt and an answer."""
     files = [DataFile(Path(request.path), request.columns, request.name)]
     columns: dict[int, dict[str, Any]] = {}
     scored: dict[int, Example] = {}

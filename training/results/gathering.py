@@ -33,12 +33,8 @@ _MODEL_FILES = ("config.json", "generation_config.json", "model*.safetensors", "
 
 
 def gather(config: RunConfig, run_dir: Path, checkpoint: Path, target: Path, tell: Tell = silent) -> None:
-    """Writes the adapter or model of a checkpoint to the folder `target`, atomically.
-
-    Raises:
-        UserError: the checkpoint has no weights, or the base model cannot be loaded.
-        OSError: the disk is full.
-    """
+    """Writes the adapter or model of a checkpoint to the folder `target`, atomically. Raises UserError if the checkpoint has no
+    weights, or the base model cannot be loaded, and OSError if the disk is full."""
     with whole_folder(target) as partial:
         if whole := _in_one_piece(config, checkpoint):
             _copy(whole, partial, tell)
@@ -91,11 +87,7 @@ def _weights(checkpoint: Path) -> dict[str, torch.Tensor]:
 
 @torch.no_grad()
 def _load(model: Any, weights: dict[str, torch.Tensor], checkpoint: Path) -> None:
-    """Puts the weights into the model.
-
-    Raises:
-        UserError: a trained parameter is missing.
-    """
+    """Puts the weights into the model. Raises UserError if a trained parameter is missing."""
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     layout = Layout.read(checkpoint)
     names = {name: plain_adapter_name(name) for name in trained} | (layout.names_in_files if layout else {})

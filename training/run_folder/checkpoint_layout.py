@@ -61,11 +61,8 @@ def plain_adapter_name(name: str) -> str:
 
 
 def check_resume(layout: Layout, config: RunConfig) -> None:
-    """Checks that a run with these settings can continue from a checkpoint with this layout.
-
-    Raises:
-        UserError: it cannot; with the reason and the fix.
-    """
+    """Checks that a run with these settings can continue from a checkpoint with this layout. Raises UserError if it cannot; with
+    the reason and the fix."""
     if layout.global_batch_size != config.global_batch_size:
         raise UserError(
             "gradient_accumulation_steps",

@@ -14,11 +14,8 @@ from training.run_folder.paths import MANIFEST_FILE, checkpoint_step, checkpoint
 
 
 def seal(checkpoint: Path) -> int:
-    """Writes the manifest of a checkpoint after all its other files; returns its size in bytes.
-
-    Raises:
-        OSError: a file cannot be read, or the disk is full.
-    """
+    """Writes the manifest of a checkpoint after all its other files; returns its size in bytes. Raises OSError if a file cannot
+    be read, or the disk is full."""
     present = sorted(path for path in checkpoint.rglob("*") if path.is_file() and MANIFEST_FILE not in path.name)
     files = {str(file.relative_to(checkpoint)): _entry(file) for file in present}
     temporary = checkpoint / f".{MANIFEST_FILE}.tmp"

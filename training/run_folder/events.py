@@ -268,11 +268,7 @@ class EventWriter:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def write(self, event: Event) -> None:
-        """Appends one line.
-
-        Raises:
-            OSError: the disk is full, or the file is gone.
-        """
+        """Appends one line. Raises OSError if the disk is full, or the file is gone."""
         record = line = encode(event)
         while os.write(self._descriptor, line) < len(line):
             # The disk is or was full, and the written part is not a complete record.

@@ -29,11 +29,7 @@ class FullDisk(NamedTuple):
 
 
 def keep_reserve(folder: Path) -> None:
-    """Allocates the reserve in `folder`.
-
-    Raises:
-        OSError: the disk is full.
-    """
+    """Allocates the reserve in `folder`. Raises OSError if the disk is full."""
     try:
         with (folder / RESERVE_FILE).open("wb") as stream:
             if hasattr(os, "posix_fallocate"):

@@ -169,11 +169,8 @@ def environment_token() -> str | None:
 
 
 def upload(folder: Path, repo: str, *, private: bool, secret: str | None) -> str:
-    """Uploads the files of `folder` to the hub repository `repo`; returns its address. A new repository is `private`.
-
-    Raises:
-        UserError: there is no token, the hub refuses the request, or it cannot be reached.
-    """
+    """Uploads the files of `folder` to the hub repository `repo`; returns its address. A new repository is `private`. Raises
+    UserError if there is no token, the hub refuses the request, or it cannot be reached."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 

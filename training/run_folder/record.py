@@ -51,11 +51,7 @@ class Lineage:
     teacher: str = ""
 
     def write(self, run_dir: Path) -> None:
-        """Writes the file atomically.
-
-        Raises:
-            OSError: the disk is full.
-        """
+        """Writes the file atomically. Raises OSError if the disk is full."""
         write_whole(run_dir / LINEAGE_FILE, json.dumps(asdict(self), indent=2))
 
     @classmethod
@@ -69,11 +65,7 @@ class Lineage:
 
 
 def write_record(folder: Path, config: RunConfig, summary: dict[str, Any], lineage: Lineage, machine: Machine) -> None:
-    """Writes lathe.json into the folder of a result.
-
-    Raises:
-        OSError: the disk is full.
-    """
+    """Writes lathe.json into the folder of a result. Raises OSError if the disk is full."""
     values = {
         "version": VERSION,
         **asdict(lineage),

@@ -28,11 +28,7 @@ def load(
     arguments: Mapping[str, Mapping[str, Any]],
     running: ExitStack,
 ) -> tuple[dict[str, Served], Generator, Server]:
-    """As `loaded.load`, with what answers for the models. vLLM ends with `running`.
-
-    Raises:
-        NotLoaded: vLLM cannot load them.
-    """
+    """As `loaded.load`, with what answers for the models. vLLM ends with `running`. Raises NotLoaded if vLLM cannot load them."""
     if models:
         raise NotLoaded("vllm", next(iter(models)), "is not loaded: a process of vLLM serves one whole model.")
     dtype, quantized = str(base.dtype).removeprefix("torch."), base.quantized != Quantization.NONE

@@ -24,11 +24,8 @@ _NEUTRAL: dict[str, list[Any]] = _PARAMETERS["neutral"]
 
 
 def supported(values: Mapping[str, Any], fields: Collection[str]) -> dict[str, Any]:
-    """The parameters among `fields` that are not null; the others must change nothing.
-
-    Raises:
-        RequestError: a parameter would change the answer, or is unknown.
-    """
+    """The parameters among `fields` that are not null; the others must change nothing. Raises RequestError if a parameter would
+    change the answer, or is unknown."""
     for name, value in values.items():
         if name not in fields and not _changes_nothing(name, value, values):
             raise _refusal(name, value)

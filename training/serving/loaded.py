@@ -82,11 +82,8 @@ def load(
     models: Mapping[str, Path],
     arguments: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Served]:
-    """The models by name, the base first. `arguments` are those of the chat template, by the model's name.
-
-    Raises:
-        UserError: one of them cannot be loaded.
-    """
+    """The models by name, the base first. `arguments` are those of the chat template, by the model's name. Raises UserError if
+    one of them cannot be loaded."""
     device = compute_device().type
     tokenizers = tokenizers_of(base, adapters)
     module = _base(base, list(tokenizers.values())).to(device).eval()
@@ -165,11 +162,8 @@ def _model(name: str, folder: Path, base: Base, device: str, arguments: Mapping[
 
 
 def tokenizers_of(base: Base, adapters: Mapping[str, Path]) -> dict[str, Any]:
-    """The tokenizer of the base model, and of each adapter its own or the base model's, by name.
-
-    Raises:
-        UserError: one cannot be loaded.
-    """
+    """The tokenizer of the base model, and of each adapter its own or the base model's, by name. Raises UserError if one cannot
+    be loaded."""
     own = _tokenizer(base.model, base.revision)
     return {base.name: own} | {name: _own_tokenizer(folder) or own for name, folder in adapters.items()}
 

@@ -26,11 +26,8 @@ def of_messages(
     arguments: Mapping[str, Any],
     templates: TemplateProcess,
 ) -> list[int]:
-    """The tokens of a conversation up to the answer.
-
-    Raises:
-        RequestError: the model has no chat template, or it cannot render the messages.
-    """
+    """The tokens of a conversation up to the answer. Raises RequestError if the model has no chat template, or it cannot render
+    the messages."""
     if served.tokenizer.chat_template is None:
         fix = "Send the prompt as plain text, to /v1/completions."
         raise RequestError(400, "messages", None, f"cannot be rendered: {served.name} has no chat template.", fix)
@@ -51,11 +48,8 @@ def of_messages(
 
 
 def of_text(served: Served, prompt: str | list[int]) -> list[int]:
-    """The tokens of a prompt without a template, with the special tokens that the tokenizer adds; or the tokens given.
-
-    Raises:
-        RequestError: a token is not one of the model's.
-    """
+    """The tokens of a prompt without a template, with the special tokens that the tokenizer adds; or the tokens given. Raises
+    RequestError if a token is not one of the model's."""
     if isinstance(prompt, str):
         return prompt_ids(served.tokenizer, prompt, templated=False)
     most = len(served.tokenizer)
@@ -68,11 +62,8 @@ def of_text(served: Served, prompt: str | list[int]) -> list[int]:
 
 
 def check_length(served: Served, prompt: list[int], request: Request) -> int:
-    """The number of tokens that the answer may have.
-
-    Raises:
-        RequestError: the prompt is empty, or does not fit the model's context with the answer; or the answer would be longer.
-    """
+    """The number of tokens that the answer may have. Raises RequestError if the prompt is empty, or does not fit the model's
+    context with the answer; or the answer would be longer."""
     if not prompt:
         raise RequestError(400, "prompt", None, "has no tokens.", "Give a prompt.")
     left = served.context - (0 if served.reads_prompt else len(prompt))

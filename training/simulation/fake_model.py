@@ -31,11 +31,7 @@ _SCALES = 256  # scales that share a scale, with double quantization
 
 
 def meta_trainable(config: RunConfig, precision: Precision, tokens: int = 0, classes: Sequence[str] = ()) -> Any:
-    """Builds the model as `load_trainable` does, on torch's meta device.
-
-    Raises:
-        UserError: as `empty_model` and `apply_method`.
-    """
+    """Builds the model as `load_trainable` does, on torch's meta device. Raises UserError as `empty_model` and `apply_method`."""
     dtype = weights_dtype(config, precision)
     model = _empty(config, dtype, classes)
     quantized = quantization(config, dtype, DTYPES[precision])
@@ -88,11 +84,8 @@ def _empty(config: RunConfig, dtype: torch.dtype, classes: Sequence[str] = ()) -
 
 
 def meta_reference(config: RunConfig, precision: Precision, tokens: int = 0) -> Any:
-    """Builds the reference model of a preference task, whose weights are frozen, on torch's meta device.
-
-    Raises:
-        UserError: as `empty_model`.
-    """
+    """Builds the reference model of a preference task, whose weights are frozen, on torch's meta device. Raises UserError as
+    `empty_model`."""
     model = _empty(config, weights_dtype(config, precision))
     if tokens > model.get_input_embeddings().num_embeddings:
         model.resize_token_embeddings(tokens, mean_resizing=False)

@@ -58,11 +58,8 @@ class Simulation:
 
 
 def simulate(request: Request) -> Simulation:
-    """Runs two training steps on fake tensors.
-
-    Raises:
-        UserError: as `meta_trainable`; or the task's reference model is sharded.
-    """
+    """Runs two training steps on fake tensors. Raises UserError as `meta_trainable`, and if the task's reference
+    model is sharded."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the libraries warn about a model that is never used
         ranks = (False, True) if ranks_differ(request.config) else (False,)

@@ -79,11 +79,7 @@ class Sampler:
         self._renderer, self._encoder = Renderer(tokenizer, settings), Encoder(tokenizer)
 
     def row(self, number: int, example: Example) -> SampleRow:
-        """The rendered row.
-
-        Raises:
-            DataError: the template cannot render it, or a weight has a wrong value.
-        """
+        """The rendered row. Raises DataError if the template cannot render it, or a weight has a wrong value."""
         rendered = self._renderer.render(example)
         (encoding,) = self._encoder.encode([rendered])
         assert encoding is not None
@@ -122,11 +118,7 @@ class Sampler:
 
 def sample(path: Path, columns: str | None, settings: ChatSettings) -> Iterator[tuple[int, Example | DataError]]:
     """Yields the number (from 1) and the example of some of the first rows, or why a row cannot be read. Rows that training skips
-    are left out.
-
-    Raises:
-        DataError: the file cannot be read, or `columns` is not a mapping.
-    """
+    are left out. Raises DataError if the file cannot be read, or `columns` is not a mapping."""
     read = reader(columns)
     found: list[tuple[int, Example | DataError]] = []
     for number, row in enumerate(islice(read_rows(path, file_format(path, path.name)), READ_ROWS), start=1):
@@ -170,11 +162,8 @@ class EveryRow:
 def render_every_row(
     config: RunConfig, file: Path, columns: str | None, tokenizer: PreTrainedTokenizerBase, seconds: float = SECONDS
 ) -> EveryRow:
-    """Renders the rows of a file as the run will, for at most `seconds` of CPU time.
-
-    Raises:
-        DataError: the file cannot be read, or `columns` is not a mapping.
-    """
+    """Renders the rows of a file as the run will, for at most `seconds` of CPU time. Raises DataError if the file cannot be read,
+    or `columns` is not a mapping."""
     settings, read, found = ChatSettings.of(config), reader(columns), EveryRow()
     own = {config.weight_field, config.loss_field, config.stratify_by}
     parts = [PartRenderer(tokenizer, part, settings) for part in STORED_TEXTS[config.task]]

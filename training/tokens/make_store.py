@@ -61,11 +61,8 @@ def make_store(
     part: StoredText = StoredText.WHOLE,
     chat: ChatSettings = DEFAULT,
 ) -> None:
-    """Tokenizes the rows of `source` into the store `folder`. The caller holds the store's lock.
-
-    Raises:
-        DataError: a row cannot be read or rendered, or no row can train.
-    """
+    """Tokenizes the rows of `source` into the store `folder`. The caller holds the store's lock. Raises DataError if a row cannot
+    be read or rendered, or no row can train."""
     from training.tokens.store_writer import StoreWriter
 
     temporary = making_folder(folder)

@@ -83,11 +83,8 @@ class PartRenderer:
         self._renderer = Renderer(tokenizer, settings)
 
     def render(self, example: Example) -> Rendered:
-        """The text of a row's part and the spans that carry loss.
-
-        Raises:
-            DataError: the row has no such part, or the chat template cannot render it.
-        """
+        """The text of a row's part and the spans that carry loss. Raises DataError if the row has no such part, or the chat
+        template cannot render it."""
         match self.part:
             case StoredText.WHOLE:
                 return self._renderer.render(example)

@@ -85,11 +85,7 @@ class Renderer:
         return self._tokenizer.chat_template is not None
 
     def render(self, example: Example) -> Rendered:
-        """A row's text and the spans that carry loss.
-
-        Raises:
-            DataError: the chat template cannot render it.
-        """
+        """A row's text and the spans that carry loss. Raises DataError if the chat template cannot render it."""
         if not example.answered:
             return self._prompt_alone(example)
         if example.messages is None:
@@ -121,11 +117,8 @@ class Renderer:
         return text, self._quick_spans(messages, text) or self._spans(messages, tools, text)
 
     def generation_prompt(self, messages: list[Message], tools: list[Row] | None) -> str:
-        """The text that the template writes before an answer to `messages`, as at inference.
-
-        Raises:
-            DataError: the chat template cannot render it.
-        """
+        """The text that the template writes before an answer to `messages`, as at inference. Raises DataError if the chat
+        template cannot render it."""
         return self._apply(without_fields(messages, self._settings), tools, add_generation_prompt=True)
 
     def question(self, example: Example) -> tuple[str, str]:
@@ -139,11 +132,7 @@ class Renderer:
         return rendered.text[: rendered.spans[-1][0]], str(answer)
 
     def last_turn(self, example: Example) -> Rendered:
-        """A row up to its last answer.
-
-        Raises:
-            DataError: the chat template omits the answer or cannot render it.
-        """
+        """A row up to its last answer. Raises DataError if the chat template omits the answer or cannot render it."""
         if not example.messages or not example.answered:
             return self.render(replace(example, weight=1.0))
         last = max(index for index, message in enumerate(example.messages) if message["role"] == "assistant")

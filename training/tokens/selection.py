@@ -100,11 +100,7 @@ def sliced_rows(data_slice: str | None, rows: int) -> int:
 
 
 def held_out_count(eval_split: float, rows: int) -> int:
-    """The number of held-out rows: a share below 1 of `rows`, or that number.
-
-    Raises:
-        DataError: no row would be left.
-    """
+    """The number of held-out rows: a share below 1 of `rows`, or that number. Raises DataError if no row would be left."""
     count = round(rows * eval_split) if eval_split < 1 else int(eval_split)
     if eval_split and not count:
         count = min(1, rows - 1)

@@ -191,11 +191,7 @@ def ends_of(store: Store) -> tuple[int, ...]:
 
 
 def open_store(folder: Path) -> TokenStore:
-    """The store in `folder`.
-
-    Raises:
-        FileNotFoundError: there is none, or it is not complete.
-    """
+    """The store in `folder`. Raises FileNotFoundError if there is none, or it is not complete."""
     if not (folder / FACTS).is_file():
         raise FileNotFoundError(f"{folder} has no tokens")
     os.utime(folder)  # the least recently used store is removed first

@@ -47,11 +47,8 @@ _BAD_BYTE = re.compile("[\udc80-\udcff]")
 
 
 def file_format(path: Path, name: str) -> str:
-    """The format of a file: json, jsonl, csv, tsv, parquet, arrow or txt, with the suffix `.gz` if it is compressed.
-
-    Raises:
-        DataError: the file cannot be read, is empty, or has another format.
-    """
+    """The format of a file: json, jsonl, csv, tsv, parquet, arrow or txt, with the suffix `.gz` if it is compressed. Raises
+    DataError if the file cannot be read, is empty, or has another format."""
     try:
         with path.open("rb") as stream:
             head = stream.read(_HEAD_BYTES)
@@ -72,11 +69,7 @@ def file_format(path: Path, name: str) -> str:
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[BinaryIO]:
-    """The file's bytes, unpacked if it is gzip.
-
-    Raises:
-        DataError: the gzip is damaged, or expands beyond the limit.
-    """
+    """The file's bytes, unpacked if it is gzip. Raises DataError if the gzip is damaged, or expands beyond the limit."""
     with path.open("rb") as stream:
         packed = stream.peek(2).startswith(_GZIP)
         raw: Any = _Unpacked(stream, path.stat().st_size) if packed else stream
@@ -146,11 +139,7 @@ class Expansion:
         self._expanded = 0
 
     def add(self, count: int) -> None:
-        """Counts further bytes.
-
-        Raises:
-            DataError: the file expands beyond the limit, as a decompression bomb does.
-        """
+        """Counts further bytes. Raises DataError if the file expands beyond the limit, as a decompression bomb does."""
         self._expanded += count
         if self._expanded > self._limit:
             message = f"expands to more than {self._limit // 2**20} MiB, far more than its size."

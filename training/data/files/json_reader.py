@@ -237,11 +237,7 @@ class _Pieces:
         self._rows = 0
 
     def value(self) -> Any:
-        """The value at the current position.
-
-        Raises:
-            DataError: it is not valid, too long or nested too deeply.
-        """
+        """The value at the current position. Raises DataError if it is not valid, too long or nested too deeply."""
         self._rows += 1
         while True:
             try:

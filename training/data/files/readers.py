@@ -25,11 +25,7 @@ REFUSED = 3
 
 
 def read_rows(path: Path, file_format: str) -> Iterator[Row]:
-    """Yields the rows of a file of that format.
-
-    Raises:
-        DataError: a row cannot be read; names the first one.
-    """
+    """Yields the rows of a file of that format. Raises DataError if a row cannot be read; names the first one."""
     for number, row in enumerate(read_records(path, file_format), 1):
         if isinstance(row, DataError):
             raise DataError(row.message, row.fix, line=number, field=row.field)
@@ -37,11 +33,8 @@ def read_rows(path: Path, file_format: str) -> Iterator[Row]:
 
 
 def read_records(path: Path, file_format: str) -> Iterator[Row | DataError]:
-    """As `read_rows`, but yields the error in place of a row that cannot be read.
-
-    Raises:
-        DataError: the rest of the file cannot be read.
-    """
+    """As `read_rows`, but yields the error in place of a row that cannot be read. Raises DataError if the rest of the file cannot
+    be read."""
     readers: dict[str, Any] = {
         "json": read_json,
         "jsonl": read_jsonl,
@@ -153,11 +146,8 @@ def _groups_from(metadata: Any, first: int) -> tuple[int, list[int]]:
 
 
 def _within(rows: list[Row], expansion: Expansion) -> list[Row]:
-    """The rows, counted as decoded: many of them may share one value of a dictionary, a run or a view.
-
-    Raises:
-        DataError: the file has expanded beyond the limit.
-    """
+    """The rows, counted as decoded: many of them may share one value of a dictionary, a run or a view. Raises DataError if the
+    file has expanded beyond the limit."""
     expansion.add(sum(map(_size, rows)))
     return rows
 

@@ -32,10 +32,7 @@ class Place:
 
 def read_table(path: Path, delimiter: str = "", start: Place | None = None) -> Iterator[Row | DataError]:
     """Yields a row of texts for each record, from `start` on. The default delimiter is the most frequent one in the header.
-
-    Raises:
-        DataError: the header has a column twice, or a quote is not closed.
-    """
+    Raises DataError if the header has a column twice, or a quote is not closed."""
     with open_text(path) as stream:
         lines = _Lines(stream)
         delimiter = delimiter or _delimiter(lines.first)
@@ -137,11 +134,7 @@ def _delimiter(header: str) -> str:
 
 
 def check_columns(names: list[str]) -> None:
-    """Checks that each column has a name of its own.
-
-    Raises:
-        DataError: two have the same name.
-    """
+    """Checks that each column has a name of its own. Raises DataError if two have the same name."""
     counts = Counter(names)
     if repeated := [name for name in names if counts[name] > 1]:
         message = f"has the column {repeated[0]!r} twice."

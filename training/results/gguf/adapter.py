@@ -29,12 +29,8 @@ _WEIGHTS = "adapter_model.safetensors"
 
 
 def convert_adapter(folder: Path, base: PretrainedConfig, target: Path) -> None:
-    """Writes the adapter in `folder` to `target` atomically; `base` is the configuration of its base model.
-
-    Raises:
-        UserError: llama.cpp cannot apply an adapter of this kind.
-        OSError: the disk is full.
-    """
+    """Writes the adapter in `folder` to `target` atomically; `base` is the configuration of its base model. Raises UserError if
+    llama.cpp cannot apply an adapter of this kind, and OSError if the disk is full."""
     architecture, text = architecture_of(base), base.get_text_config()
     settings: Any = PeftConfig.from_pretrained(str(folder))
     _check(settings)

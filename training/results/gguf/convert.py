@@ -53,11 +53,7 @@ class Source:
 
     @classmethod
     def of(cls, folder: Path) -> "Source":
-        """The model in a folder.
-
-        Raises:
-            UserError: its architecture is not supported.
-        """
+        """The model in a folder. Raises UserError if its architecture is not supported."""
         config = AutoConfig.from_pretrained(folder)
         architecture, text = architecture_of(config), config.get_text_config()
         text.dtype = config.dtype or text.dtype or torch.float32
@@ -66,12 +62,8 @@ class Source:
 
 
 def convert(folder: Path, target: Path, kind: GgufType = GgufType.TRAINED, tell: Tell = silent) -> list[str]:
-    """Writes the model in `folder` to `target` atomically. Returns sentences about what to know of the file.
-
-    Raises:
-        UserError: its architecture, positions or tokenizer are not supported.
-        OSError: the disk is full.
-    """
+    """Writes the model in `folder` to `target` atomically. Returns sentences about what to know of the file. Raises UserError if
+    its architecture, positions or tokenizer are not supported, and OSError if the disk is full."""
     source = Source.of(folder)
     with gguf_file(target, source.architecture) as writer:
         writer.add_name(folder.resolve().parent.name)  # the run's id
@@ -134,11 +126,8 @@ def encoded(tensor: torch.Tensor, stored: gguf.GGMLQuantizationType) -> np.ndarr
 
 
 def _tensors(source: Source) -> Iterator[tuple[str, torch.Tensor]]:
-    """Names and tensors in the model's dtype, one in memory at a time; vectors in fp32, which llama.cpp requires.
-
-    Raises:
-        UserError: the model has a tensor that its architecture does not have.
-    """
+    """Names and tensors in the model's dtype, one in memory at a time; vectors in fp32, which llama.cpp requires. Raises
+    UserError if the model has a tensor that its architecture does not have."""
     config, architecture = source.config, source.architecture
     names = Names(config, architecture)
     for file in sorted(source.folder.glob("*.safetensors")):
@@ -167,11 +156,7 @@ class Names:
         return not (tied or name.endswith(_NO_WEIGHTS) or plain.startswith(_OTHER_MODELS))
 
     def of(self, name: str) -> str:
-        """The name in llama.cpp.
-
-        Raises:
-            UserError: there is none.
-        """
+        """The name in llama.cpp. Raises UserError if there is none."""
         plain = name if name.endswith("lm_head.weight") else _TEXT_MODEL.sub("model.", name)
         plain = plain.removeprefix("language_model.") if plain.endswith("lm_head.weight") else plain
         found = self._map.get_name(plain, try_suffixes=(".weight", ".bias"))
@@ -203,11 +188,7 @@ def write(folder: Path, target: Path, kind: GgufType, tell: Tell = silent) -> li
 
 
 def quantize(library: ModuleType, whole: Path, target: Path, kind: GgufType) -> None:
-    """Quantizes a GGUF file.
-
-    Raises:
-        UserError: llama.cpp cannot.
-    """
+    """Quantizes a GGUF file. Raises UserError if llama.cpp cannot."""
     options = library.llama_model_quantize_default_params()
     options.ftype = getattr(library, f"LLAMA_FTYPE_MOSTLY_{kind.value}")
     status = library.llama_model_quantize(str(whole).encode(), str(target).encode(), ctypes.byref(options))

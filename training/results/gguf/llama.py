@@ -14,11 +14,8 @@ _F32 = 0  # ggml's number of fp32, for the cache of keys and values
 
 
 def llama_cpp(needed_by: str, otherwise: str = "") -> ModuleType:
-    """The package llama_cpp.
-
-    Raises:
-        UserError: it is not installed; the error names `needed_by`, and the fix ends with `otherwise`.
-    """
+    """The package llama_cpp. Raises UserError if it is not installed; the error names `needed_by`, and the fix ends with
+    `otherwise`."""
     try:
         import_module("llama_cpp.llama_chat_format")
         return import_module("llama_cpp")

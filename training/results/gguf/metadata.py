@@ -79,11 +79,7 @@ def _head_size(config: Any) -> int:
 
 
 def _add_positions(writer: gguf.GGUFWriter, config: Any) -> None:
-    """Writes the base and scaling of rotary positions.
-
-    Raises:
-        UserError: llama.cpp does not scale positions in this way.
-    """
+    """Writes the base and scaling of rotary positions. Raises UserError if llama.cpp does not scale positions in this way."""
     rope = _rope(config)
     writer.add_rope_dimension_count(_rotated(config))
     writer.add_rope_freq_base(rope["rope_theta"])

@@ -37,11 +37,8 @@ _ASCII_WORD = re.compile(r"[A-Za-z]+")
 
 
 def rule_name(values: dict[str, Any]) -> str:
-    """llama.cpp's name of the split rule of a byte-level tokenizer, the content of tokenizer.json.
-
-    Raises:
-        UserError: llama.cpp has no such rule.
-    """
+    """llama.cpp's name of the split rule of a byte-level tokenizer, the content of tokenizer.json. Raises UserError if llama.cpp
+    has no such rule."""
     steps = values.get("pre_tokenizer") or {}
     steps = steps.get("pretokenizers", [steps])
     kinds = [step.get("type") for step in steps]

@@ -31,11 +31,8 @@ _ADDED_SCORE = -1000.0
 
 
 def add_vocabulary(writer: gguf.GGUFWriter, folder: Path, size: int) -> None:
-    """Writes the tokenizer in `folder`, for `size` embeddings.
-
-    Raises:
-        UserError: llama.cpp would split text differently from this tokenizer.
-    """
+    """Writes the tokenizer in `folder`, for `size` embeddings. Raises UserError if llama.cpp would split text differently from
+    this tokenizer."""
     tokenizer = AutoTokenizer.from_pretrained(str(folder))
     values = json.loads(tokenizer.backend_tokenizer.to_str())
     if values["model"]["type"] != "BPE":
@@ -98,11 +95,8 @@ def _ends(folder: Path) -> list[int]:
 
 
 def _tokens(values: dict[str, Any], size: int) -> tuple[list[str], list[int]]:
-    """The text and type of each embedding by the content of tokenizer.json; one without a token is unused.
-
-    Raises:
-        UserError: the tokenizer has more tokens than the model has embeddings.
-    """
+    """The text and type of each embedding by the content of tokenizer.json; one without a token is unused. Raises UserError if
+    the tokenizer has more tokens than the model has embeddings."""
     texts = [f"[PAD{number}]" for number in range(size)]
     types = [int(gguf.TokenType.UNUSED)] * size
     added = values.get("added_tokens", [])
@@ -121,11 +115,8 @@ def _tokens(values: dict[str, Any], size: int) -> tuple[list[str], list[int]]:
 def _add_sentencepiece(
     writer: gguf.GGUFWriter, values: dict[str, Any], texts: list[str], types: list[int], *, chats: bool
 ) -> None:
-    """Writes tokens, scores and the handling of the first space.
-
-    Raises:
-        UserError: llama.cpp would split text differently from this tokenizer.
-    """
+    """Writes tokens, scores and the handling of the first space. Raises UserError if llama.cpp would split text differently from
+    this tokenizer."""
     model = values["model"]
     added = {number for number, kind in enumerate(types) if kind in _ADDED}
     scores = _scores(model, len(texts), added)
@@ -149,11 +140,8 @@ def _add_sentencepiece(
 
 
 def _scores(model: dict[str, Any], count: int, added: set[int]) -> list[float]:
-    """The score of every token; characters, which nothing is merged to, have the lowest of the merged ones.
-
-    Raises:
-        UserError: a score for each token cannot replace the merges.
-    """
+    """The score of every token; characters, which nothing is merged to, have the lowest of the merged ones. Raises UserError if a
+    score for each token cannot replace the merges."""
     vocab: dict[str, int] = model["vocab"]
     places: dict[str, int] = {}
     last = ""

@@ -33,11 +33,8 @@ class Row:
 
 
 def compare(reference: Reference, form: Form) -> list[Row]:
-    """Renders and answers every prompt of the reference. Answers are made from the tokens that training saw.
-
-    Raises:
-        UserError: its logits are not finite.
-    """
+    """Renders and answers every prompt of the reference. Answers are made from the tokens that training saw. Raises UserError if
+    its logits are not finite."""
     rows = []
     for index, prompt in enumerate(reference.prompts):
         ids = form.prompt_ids(prompt, reference.template_arguments)

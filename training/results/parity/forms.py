@@ -142,11 +142,7 @@ def _device() -> str:
 
 @contextmanager
 def gguf_form(file: Path, longest: int) -> Iterator[Form]:
-    """A GGUF file, for prompts with answers of at most `longest` tokens.
-
-    Raises:
-        UserError: llama.cpp is not installed.
-    """
+    """A GGUF file, for prompts with answers of at most `longest` tokens. Raises UserError if llama.cpp is not installed."""
     with LlamaModel(file, longest) as model:
         yield GgufForm(model)
 
@@ -190,11 +186,8 @@ class ServedForm:
 
 @contextmanager
 def served_form(config: RunConfig, folder: Path, arguments: dict[str, Any]) -> Iterator[Form]:
-    """Serves the result in `folder` in a process of its own, which ends with the context.
-
-    Raises:
-        UserError: the model cannot be served.
-    """
+    """Serves the result in `folder` in a process of its own, which ends with the context. Raises UserError if the model cannot be
+    served."""
     with subprocess.Popen(_command(config, folder), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         try:
             assert process.stdout

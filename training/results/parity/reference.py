@@ -98,11 +98,7 @@ class Reference:
     classes: list[str] = field(default_factory=list)
 
     def write(self, run_dir: Path) -> None:
-        """Writes the reference into the run's folder.
-
-        Raises:
-            OSError: the disk is full.
-        """
+        """Writes the reference into the run's folder. Raises OSError if the disk is full."""
         folder = run_dir / PARITY_FOLDER
         folder.mkdir(exist_ok=True)
         facts = {name: value for name, value in vars(self).items() if name not in ("prompts", "logits")}
