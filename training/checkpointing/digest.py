@@ -70,9 +70,7 @@ def parts(model: torch.nn.Module, optimizer: Any) -> Iterator[Part]:
                 for key, state in zero.optimizer.state.get(flat, {}).items()
             }
             yield from _with_states(name, first, flat.detach()[own], states)
-    elif hasattr(
-        zero, "fp32_groups"
-    ):  # stage 0 in 16 bits with an optimizer that is not fused: each parameter has a copy in fp32
+    elif hasattr(zero, "fp32_groups"):  # stage 0 in 16 bits, not fused: each parameter has a copy in fp32
         for parameter, copy in zip(chain(*zero.fp16_groups), chain(*zero.fp32_groups), strict=True):
             yield from _with_states(names[id(parameter)], 0, copy.detach(), zero.optimizer.state.get(copy, {}))
     else:
