@@ -23,7 +23,7 @@ PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist each --max-wor
 # Importing torch takes longer than all other unit tests.
 WITH_TORCH = $(addprefix tests/training/, models batches reports ranks trainer results simulation) \
 	$(addprefix tests/training/tokens/test_, answer_tokens.py order.py packing.py tokens.py) tests/whole/test_reference_loop.py \
-	tests/training/vllm/test_answering.py
+	tests/training/results/test_by_vllm.py
 
 up: $(VENV)/.installed
 	@$(BIN)/lathe up
