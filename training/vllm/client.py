@@ -14,7 +14,8 @@ from training.errors import UserError
 
 _PATH = "/v1/completions"
 _TIMEOUT = httpx.Timeout(10, read=None)  # an answer may take as long as it takes; a process that ends closes its socket
-_CONNECTIONS = httpx.Limits(max_connections=None)
+# Its web server closes connections that were idle for 5 s, and one that is used at that moment is lost.
+_CONNECTIONS = httpx.Limits(max_connections=None, keepalive_expiry=1.0)
 LOG = "The output has the last lines of its log."
 
 
