@@ -1,9 +1,9 @@
-"""The probe: two optimizer steps on the largest batch of the run, on every rank, before training begins.
+"""The probe: two optimizer steps on the largest batches of the run, on every rank, before training begins.
 
-A run that would run out of memory hours later does so at once. Adam allocates its state in the first step, so the second one
-reaches the peak of any step. The weights do not change, since the learning rate is 0 (and without DeepSpeed the gradients are 0
-too); so the probe needs no copy of them, however they are sharded. It restores the optimizer's state, learning rates, schedule,
-loss scale and random states.
+A run that would run out of memory hours later does so at once. Adam allocates its state in the first step, so the first one is on
+the largest batch of the run's first step, and the second one, with the state, on that of all later ones. The weights do not
+change, since the learning rate is 0 (and without DeepSpeed the gradients are 0 too); so the probe needs no copy of them, however
+they are sharded. It restores the optimizer's state, learning rates, schedule, loss scale and random states.
 """
 
 import copy
@@ -23,7 +23,6 @@ from training.reports.step_position import StepTracker
 from training.run_folder.events import Metrics
 from training.tokens.order import worst_batches
 
-STEPS = 2
 _ENGINE_COUNTERS = ("micro_steps", "global_steps", "global_samples", "skipped_steps")  # of DeepSpeed
 _TRL_METRICS = ("_metrics", "_stored_metrics", "_total_train_tokens")
 _GIB = 2**30
@@ -39,45 +38,52 @@ def probe(trainer: Any, tracker: StepTracker) -> None:
     view = tracker.rows
     if view is None or trainer.optimizer.state:
         return
-    batches = largest_batches(trainer, tracker, view)
+    steps = largest_batches(trainer, tracker, view)
     with _state_restored(trainer):
-        for rows in batches * STEPS:
-            _step(trainer, tracker, view, rows)
+        for batches in steps:
+            _step(trainer, tracker, view, batches)
     trainer.model.zero_grad()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-    _report_peak(trainer.context.report, view, batches)
+    _report_peak(trainer.context.report, view, [rows for batches in steps for rows in batches])
 
 
-def largest_batches(trainer: Any, tracker: StepTracker, view: View) -> list[list[int]]:
-    """Returns the rows of the largest micro batch; for an encoder-decoder of those with the longest source and target."""
+def largest_batches(trainer: Any, tracker: StepTracker, view: View) -> list[list[list[int]]]:
+    """Returns the rows of the micro batches of each of the probe's steps: the largest of the run's first step, then of later ones,
+    and of each the largest of first micro steps, then of others, in which there are gradients. An encoder-decoder has steps with
+    the longest sources and with the longest targets."""
     args = trainer.args
     sides = [view.first.lengths, view.second.lengths] if isinstance(view, TargetView) else [view.lengths]
-    pads = not getattr(trainer.data_collator, "flat", False)
-    largest = [
-        worst_batches(
-            lengths,
-            micro_batch=args.per_device_train_batch_size,
-            accumulation=args.gradient_accumulation_steps,
-            world=args.world_size,
-            seed=args.seed,
-            epochs=args.num_train_epochs,
-            max_steps=trainer.state.max_steps,
-            count=1,
-            order=tracker.order,
-            pads=pads,
-            iterations=trainer.context.config.iterations,
-        )
+    micro_steps = (True, False) if args.gradient_accumulation_steps > 1 else (True,)
+    steps = [
+        [
+            batch.rows
+            for first_micro in micro_steps
+            for batch in worst_batches(
+                lengths,
+                micro_batch=args.per_device_train_batch_size,
+                accumulation=args.gradient_accumulation_steps,
+                world=args.world_size,
+                seed=args.seed,
+                epochs=args.num_train_epochs,
+                max_steps=trainer.state.max_steps,
+                count=1,
+                order=tracker.order,
+                pads=not getattr(trainer.data_collator, "flat", False),
+                first=(first_step, first_micro),
+                iterations=trainer.context.config.iterations,
+            )
+        ]
+        for first_step in (True, False)
         for lengths in sides
     ]
-    rows = [batch.rows for batches in largest for batch in batches]
-    return rows[:1] if len(rows) > 1 and rows[0] == rows[1] else rows
+    return [batches for batches in steps if batches]
 
 
-def _step(trainer: Any, tracker: StepTracker, view: View, rows: list[int]) -> None:
-    """Takes one optimizer step of at most two micro steps; the second also holds the gradients of the first."""
-    count = min(2, trainer.args.gradient_accumulation_steps)
-    for micro_step in range(count):
+def _step(trainer: Any, tracker: StepTracker, view: View, batches: list[list[int]]) -> None:
+    """Takes one optimizer step on the rows of these micro batches."""
+    count = len(batches)
+    for micro_step, rows in enumerate(batches):
         last = micro_step == count - 1
         inputs = trainer.data_collator([view[row] for row in rows])
         tracker.probe(inputs, rows)
@@ -176,9 +182,7 @@ def _random_states_restored() -> Iterator[None]:
 def _report_peak(report: Report, view: View, batches: list[list[int]]) -> None:
     peak = peak_bytes()
     report.for_rank(Metrics(step=0, rank=report.rank, values={"probe_peak": peak}))
-    longest = [int(view.lengths[rows].max()) for rows in batches]
-    sizes = " and ".join(
-        f"{len(rows)} rows of up to {tokens:,} tokens" for rows, tokens in zip(batches, longest, strict=True)
-    )
-    message = f"The largest batch of the run fits ({sizes}): peak memory {peak / _GIB:.2f} GiB on rank {report.rank}."
+    largest = max(batches, key=lambda rows: int(view.lengths[rows].max()))
+    size = f"{len(largest)} rows of up to {int(view.lengths[largest].max()):,} tokens"
+    message = f"The largest batch of the run fits ({size}): peak memory {peak / _GIB:.2f} GiB on rank {report.rank}."
     report.note(message)

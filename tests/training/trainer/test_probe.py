@@ -1,12 +1,15 @@
 """The probe tests the largest batch before the first step, and does not change any bit of the run."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from tiny import make_model
 from trained import LONG_ROW, resumable, trained
+from trainer_process import train_here
 
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
@@ -15,6 +18,7 @@ from training.rules import check
 from training.rules.memory import wants_probe
 from training.run_folder.events import Metrics, Note, OutOfMemory, PhaseStarted, decode
 from training.run_folder.memory_words import summary
+from training.tokens.order import Shuffled
 
 
 def events(folder: Path, kind: type[Any]) -> list[Any]:
@@ -91,6 +95,28 @@ def test_the_probe_leaves_no_optimizer_state_behind(tmp_path: Path, strategy: st
                   and event.step == 0 and "memory_allocated" in event.values]  # fmt: skip
         allocated[probe] = memory[-1]
     assert allocated["on"] == pytest.approx(allocated["off"], rel=0.01)
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("place", [0, 7])
+def test_the_probe_takes_the_memory_of_the_run(tmp_path: Path, place: int) -> None:
+    """A largest batch in the first step, in which the optimizer has no state yet, takes less than in the last one."""
+    model, long, peaks = make_model(tmp_path / "model"), int(Shuffled(8, 0).epoch(0)[place]), {}
+    lines = [json.dumps({"prompt": "a", "completion": "b" * (300 if row == long else 20)}) for row in range(8)]
+    (tmp_path / "rows.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    settings = {
+        "method": "full",
+        "packing": "none",
+        "micro_batch_size": 1,
+        "max_steps": 8,
+        "eval_split": 0,
+        "eval_steps": 0,
+    }
+    for probe in ("off", "on"):
+        settings |= {"probe": probe, "memory_limit": 4096, "seed": 0, "answer_rows": 0}
+        train_here(tmp_path / probe, model, tmp_path / "rows.jsonl", **settings)
+        peaks[probe] = max(event.values.get("memory_peak", 0) for event in events(tmp_path / probe, Metrics))
+    assert peaks["on"] == pytest.approx(peaks["off"], rel=0.01)
 
 
 @pytest.mark.train
