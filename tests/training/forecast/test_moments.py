@@ -165,6 +165,22 @@ def test_adafactor_s_step_makes_fp32_tensors_of_the_largest_weight() -> None:
     assert taken["adafactor"] - state == taken["sgd"] - 4 * shape.parameters + 2 * 4 * shape.table
 
 
+@pytest.mark.parametrize("task", ["grpo", "distill"])
+def test_of_prompts_with_samples_only_these_are_taken_to_have_logits(task: str) -> None:
+    values = {
+        "task": task,
+        "precision": "bf16",
+        "max_length": 1024,
+        "max_completion_length": 256,
+        "micro_batch_size": 4,
+    }
+    shape, samples = shape_of(LLAMA), Batch(4, 1280, 4 * 1280, 4 * 256)
+    run, card = config(**values), CARDS["a100-80gb"]
+    assert estimate(run, shape, card=card).moments == estimate(run, shape, card=card, batch=samples).moments
+    every = replace(samples, loss_tokens=samples.tokens)
+    assert estimate(run, shape, card=card).peak_bytes < estimate(run, shape, card=card, batch=every).peak_bytes
+
+
 def test_a_teacher_is_whole_on_each_rank_at_every_moment_and_its_logits_are_compared() -> None:
     shape = shape_of(LLAMA)
     small = shape_of(LLAMA | {"num_hidden_layers": 2})
