@@ -114,8 +114,8 @@ def test_the_probe_takes_the_memory_of_the_run(tmp_path: Path, place: int) -> No
     }
     for probe in ("off", "on"):
         settings |= {"probe": probe, "memory_limit": 4096, "seed": 0, "answer_rows": 0}
-        train_here(tmp_path / probe, model, tmp_path / "rows.jsonl", **settings)
-        peaks[probe] = max(event.values.get("memory_peak", 0) for event in events(tmp_path / probe, Metrics))
+        run = train_here(tmp_path / probe, model, tmp_path / "rows.jsonl", **settings)
+        (peaks[probe],) = run.summary["memory"]["peak_bytes"]
     assert peaks["on"] == pytest.approx(peaks["off"], rel=0.01)
 
 
