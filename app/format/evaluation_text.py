@@ -55,7 +55,7 @@ def progress(evaluation: dict[str, Any]) -> str:
 
 def is_share(value: dict[str, Any]) -> bool:
     """True if a metric lies between 0 and 1, as far as its mean and interval show: such a metric is shown in percent."""
-    return bool(value["low"] >= 0 and value["high"] <= 1)
+    return bool(value["low"] >= 0 and value["high"] <= 1) and not value.get("unbounded")
 
 
 def mean(value: dict[str, Any], name: str = "mean") -> str:

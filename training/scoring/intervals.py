@@ -33,10 +33,10 @@ _NODE_WEIGHTS = math.pi / 2 * np.cosh(_GRID) * (_GRID[1] - _GRID[0])
 Scores = NDArray[np.float64]
 
 
-def mean_interval(scores: Sequence[float] | Scores) -> tuple[float, float]:
-    """The interval of a mean: `bounded` of scores from 0 to 1, else `bootstrap`."""
+def mean_interval(scores: Sequence[float] | Scores, *, unbounded: bool = False) -> tuple[float, float]:
+    """The interval of a mean: `bounded` of scores from 0 to 1, else `bootstrap`. `unbounded`: they could lie elsewhere."""
     values = np.asarray(scores, np.float64)
-    return bounded(values, 0.0, 1.0) if is_share(values) else bootstrap(values)
+    return bounded(values, 0.0, 1.0) if is_share(values) and not unbounded else bootstrap(values)
 
 
 def is_share(values: Scores) -> bool:

@@ -1,7 +1,7 @@
 """Scores of an evaluation's answers by rewards and by a judge, and the means of all."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -56,14 +56,16 @@ def add_scores(
     return troubles
 
 
-def summarize(records: Sequence[Record], metrics: Sequence[str]) -> dict[str, Any]:
-    """The number of rows, and of each metric its mean with the 95% interval and the rows that have a score."""
+def summarize(records: Sequence[Record], metrics: Sequence[str], unbounded: Collection[str] = ()) -> dict[str, Any]:
+    """The number of rows, and of each metric its mean with the 95% interval and the rows that have a score. The scores of
+    `unbounded` metrics are no shares, also if all lie from 0 to 1."""
     found: dict[str, Any] = {}
     for metric in metrics:
         scores = [record["scores"][metric] for record in records if record["scores"].get(metric) is not None]
         if scores:
-            low, high = mean_interval(scores)
+            low, high = mean_interval(scores, unbounded=metric in unbounded)
             found[metric] = {"mean": fmean(scores), "low": low, "high": high, "rows": len(scores)}
+            found[metric] |= {"unbounded": True} if metric in unbounded else {}
     return {"rows": len(records), "metrics": found}
 
 

@@ -85,8 +85,9 @@ def _scored(run_id: str, folder: Path, request: requests.EvaluationRequest, stat
     if request.prompt_set:
         _keep_answers(run_id, folder, request)
     troubles = add_scores(folder, request, state.progress, state.stopping.is_set)
+    unbounded = [reward.name for reward in request.reward_models]
     failed = told.pop("troubles", {}) | {name: asdict(one) for name, one in troubles.items()}
-    return summarize(read_records(folder), request.metrics) | told | ({"troubles": failed} if failed else {})
+    return summarize(read_records(folder), request.metrics, unbounded) | told | ({"troubles": failed} if failed else {})
 
 
 def launched(run: Run, item: Evaluation) -> Launch:

@@ -62,6 +62,7 @@ def test_a_metric_of_an_evaluation_and_a_trial_on_its_answers_give_the_same_scor
     starting.start_waiting()
     done = eventually(lambda: ended(item), every=0.2)
     assert done.error is None and done.summary["metrics"]["model"]["rows"] == 6
+    assert done.summary["metrics"]["model"]["unbounded"] and "unbounded" not in done.summary["metrics"]["exact_match"]
     records = [json.loads(line) for line in (folder_of(done) / RECORDS_FILE).read_text().splitlines()]
     scores = [record["scores"]["model"] for record in records]
     trial = tried(reward(run=scoring), rows, {record["row"]: record["answer"] for record in records})

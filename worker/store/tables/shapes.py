@@ -120,12 +120,13 @@ class Problem(_Part):
 
 
 class Mean(_Part):
-    """The mean of a metric over `rows`, with its interval."""
+    """The mean of a metric over `rows`, with its interval; `unbounded`: its scores are no shares."""
 
     mean: Real
     low: Real
     high: Real
     rows: Count
+    unbounded: bool = False
 
 
 class MetricTrouble(_Part):
