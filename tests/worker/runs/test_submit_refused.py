@@ -149,6 +149,13 @@ def test_with_remote_workers_only_impossible_runs_are_refused(home, rung, config
     assert problems_of(config(offload_param="cpu")).keys() == {"offload_param"}
 
 
+def test_samples_of_vllm_need_it_on_this_machine_or_at_an_address(home, rung, config):
+    values = {"task": "grpo", "generation": "vllm", "micro_batch_size": 8}
+    problem = problems_of(config(**values))["generation"]
+    assert "LATHE_VLLM_COMMAND is not set" in problem.message and "Set generation to model" in problem.fix
+    assert submit.submit(config(**values, vllm_url="http://host:8000")).id in rung
+
+
 def test_a_push_to_a_hub_requires_a_token_at_submit(home, rung, config, monkeypatch):
     monkeypatch.delenv("HF_TOKEN", raising=False)
     with pytest.raises(ConfigError) as caught:
