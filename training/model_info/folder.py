@@ -150,11 +150,8 @@ def has_tokenizer(folder: Path) -> bool:
 
 
 def tensor_shapes(folder: Path) -> dict[str, list[int]]:
-    """The shapes of the tensors in the safetensors files of a folder, by name.
-
-    Raises:
-        OSError, ValueError, KeyError, struct.error: as `count_parameters`.
-    """
+    """The shapes of the tensors in the safetensors files of a folder, by name. Raises OSError, ValueError, KeyError or
+    struct.error as `count_parameters`."""
     return {name: entry["shape"] for file in folder.glob("*.safetensors") for name, entry in _header(file).items()}
 
 

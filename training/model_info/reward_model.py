@@ -16,11 +16,8 @@ FIX = (
 
 
 def check_reward_model(folder: Path, name: str) -> None:
-    """Checks the folder of a model, or of an adapter, that users call `name`.
-
-    Raises:
-        UserError: it is incomplete, generates text, or has several labels; its field is rewards.
-    """
+    """Checks the folder of a model, or of an adapter, that users call `name`. Raises UserError if it is incomplete, generates
+    text, or has several labels; its field is rewards."""
     if adapter_base(folder) is None:
         describe_model(str(folder))
         values = read_config(folder)
@@ -36,11 +33,8 @@ def check_reward_model(folder: Path, name: str) -> None:
 
 
 def check_labels(architectures: Sequence[str], labels: int, name: str) -> None:
-    """Checks the architectures of a config.json and its number of labels.
-
-    Raises:
-        UserError: they are not those of a reward model.
-    """
+    """Checks the architectures of a config.json and its number of labels. Raises UserError if they are not those of a reward
+    model."""
     architecture = next(iter(architectures), "unknown")
     if not architecture.endswith("ForSequenceClassification"):
         raise UserError("rewards", name, f"is no reward model: its architecture is {architecture}.", FIX)

@@ -263,10 +263,7 @@ def _scored_by_models(
     progress: Callable[[str, int, int], None],
 ) -> dict[str, list[float | None]]:
     """The scores of the answers by the reward models among the metrics. The summary says what went wrong with some of them.
-
-    Raises:
-        UserError: a model cannot be loaded, or scores no answer.
-    """
+    Raises UserError if a model cannot be loaded, or scores no answer."""
     rewards = request.reward_models
     examples = [question.example for question in asked if question.example]
     if not rewards or not examples:

@@ -22,11 +22,7 @@ _ROWS = 8  # at once
 
 
 def scores(text: str) -> dict[str, Any]:
-    """The scores that a request asks for.
-
-    Raises:
-        UserError: a model cannot be loaded, or a row cannot be read.
-    """
+    """The scores that a request asks for. Raises UserError if a model cannot be loaded, or a row cannot be read."""
     asked = json.loads(text)
     answers = {int(number): answer for number, answer in asked["answers"].items()}
     try:
