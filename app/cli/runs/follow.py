@@ -4,7 +4,7 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from app.cli.client import Unreachable, connect, path_of
 from app.cli.options import clear_line
@@ -19,29 +19,40 @@ from worker.store.tables import Status
 EVERY_SECONDS = 5.0
 
 
-class Screen(Protocol):
-    """Shows the progress of a run. `bar_width` is the width of a progress bar in characters, 0 for none."""
+class Screen:
+    """Shows the progress of a run in a file or a pipe: a line for each new activity, and one every few seconds.
 
-    bar_width: int
+    `bar_width` is the width of a progress bar in characters, 0 for none.
+    """
+
+    bar_width = 0
+
+    def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream, self._clock = stream, clock
+        self._heading = self._line = ""
+        self._written = 0.0
 
     def update(self, line: str, heading: str) -> None:
         """Shows the run's current line; `heading` names its activity."""
+        now = self._clock()
+        due = heading != self._heading or now - self._written >= EVERY_SECONDS
+        if due and line != self._line:
+            self._heading, self._line, self._written = heading, line, now
+            self.note(line)
 
     def note(self, line: str) -> None:
         """Writes a permanent line."""
+        self._stream.write(line + "\n")
+        self._stream.flush()
 
     def close(self) -> None:
-        """Clears the current line."""
+        """Clears the current line, where it is none of the permanent ones."""
 
 
-class LiveScreen:
+class LiveScreen(Screen):
     """A terminal: the last line is updated in place, notes scroll above it."""
 
     bar_width = 20
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._line = ""
 
     def update(self, line: str, heading: str) -> None:  # noqa: ARG002 - a terminal shows every line
         self._line = line
@@ -63,38 +74,9 @@ class LiveScreen:
         self._stream.flush()
 
 
-class PlainScreen:
-    """A file or a pipe: a line for each new activity, and one every few seconds."""
-
-    bar_width = 0
-
-    def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream = stream
-        self._clock = clock
-        self._heading = self._line = ""
-        self._written = 0.0
-
-    def update(self, line: str, heading: str) -> None:
-        now = self._clock()
-        due = heading != self._heading or now - self._written >= EVERY_SECONDS
-        if due and line != self._line:
-            self._heading, self._line, self._written = heading, line, now
-            self._write(line)
-
-    def note(self, line: str) -> None:
-        self._write(line)
-
-    def close(self) -> None:
-        pass
-
-    def _write(self, line: str) -> None:
-        self._stream.write(line + "\n")
-        self._stream.flush()
-
-
 def screen_for(stream: TextIO) -> Screen:
     """The screen for the stream."""
-    return LiveScreen(stream) if stream.isatty() else PlainScreen(stream)
+    return LiveScreen(stream) if stream.isatty() else Screen(stream)
 
 
 POLL_SECONDS = 0.5

@@ -8,7 +8,7 @@ from sqlalchemy.exc import OperationalError
 
 from app.cli.options import CLEAR
 from app.cli.runs import follow as cli_follow
-from app.cli.runs.follow import LiveScreen, PlainScreen, follow, screen_for
+from app.cli.runs.follow import LiveScreen, Screen, follow, screen_for
 from training.run_folder.events import CheckpointSaved, Metrics, Note, PhaseStarted, Planned, Progress
 from worker.store.tables import Status
 
@@ -47,7 +47,7 @@ class Script:
 def followed(run, *parts, seconds=10.0):
     """Returns the lines that a follower writes to a file, and the end of the run."""
     script, out = Script(*parts, seconds=seconds), io.StringIO()
-    status = follow(run.id, PlainScreen(out, clock=script.clock), sleep=script.sleep, clock=script.clock)
+    status = follow(run.id, Screen(out, clock=script.clock), sleep=script.sleep, clock=script.clock)
     return out.getvalue().splitlines(), status
 
 
@@ -166,7 +166,7 @@ def test_a_line_longer_than_the_terminal_is_truncated(monkeypatch):
 
 
 def test_a_file_gets_plain_lines():
-    assert isinstance(screen_for(io.StringIO()), PlainScreen)
+    assert isinstance(screen_for(io.StringIO()), Screen)
 
 
 @pytest.mark.parametrize(
