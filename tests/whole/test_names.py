@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,3 +73,9 @@ def test_every_path_named_in_a_document_or_docstring_exists():
     assert not [
         f"{path} in {where}" for path, where in sorted(named) if not (ROOT / path).exists() and "NAME" not in path
     ]
+
+
+def test_a_name_of_a_file_is_used_at_most_three_times() -> None:
+    files = (path for folder in ("app", "worker", "training") for path in (ROOT / folder).rglob("*.py"))
+    counts = Counter(path.name for path in files if path.stem not in ("__init__", "__main__", "page", "view"))
+    assert {name: count for name, count in counts.items() if count > 3} == {}

@@ -7,7 +7,7 @@ import numpy as np
 
 from training.config.choices import ScaleRewards
 from training.config.run_config import RunConfig
-from training.trainer.samples import Scored
+from training.trainer.sample_records import Scored
 
 _SMALLEST = 1e-4  # added to a standard deviation, as in trl
 

@@ -23,7 +23,7 @@ from training.trainer.jensen_shannon import token_measures
 from training.trainer.prompts import Batch, prompts
 from training.trainer.questions import Questions
 from training.trainer.sample_means import SampleMeans, of_samples
-from training.trainer.samples import Scored
+from training.trainer.sample_records import Scored
 from training.trainer.sampling_trainer import HELD_OUT, HeldOutSamples, SamplingTrainer, vocabulary_of
 
 _SCORE = "teacher_logprob"

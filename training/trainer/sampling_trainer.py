@@ -21,7 +21,7 @@ from training.trainer.answering import end_tokens
 from training.trainer.generation import Choose, Sampler, continued, left_padded
 from training.trainer.prompts import Batch, prompts
 from training.trainer.reporting_trainer import ReportingTrainer
-from training.trainer.samples import SampleWriter
+from training.trainer.sample_records import SampleWriter
 from training.trainer.vllm_sampler import VllmSampler
 
 TRAINING, HELD_OUT = 11, 12

@@ -13,7 +13,7 @@ from training.scoring.judge import key_of_rank
 from training.scoring.reward_process import GIVEN_UP, RewardProcess
 from training.scoring.rewards import CODE_FILE, Reward, Sample, rewards_of, total
 from training.trainer.questions import Question, Questions
-from training.trainer.samples import Scored
+from training.trainer.sample_records import Scored
 
 _JUDGE_SECONDS = 120.0  # for the samples of a step, for which all ranks wait
 

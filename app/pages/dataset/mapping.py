@@ -76,7 +76,7 @@ def _fit(mapping: Mapping[str, str], roles: Sequence[str]) -> tuple[int, int]:
 def partial(written: str) -> dict[str, str]:
     """A possibly incomplete mapping from its text; invalid parts are dropped."""
     pairs = {role: path.strip().strip('"') for role, path in _PAIR.findall(written)}
-    return {role: path for role, path in pairs.items() if role in ROLES and path}
+    return {role: path for role, path in pairs.items() if role in ROLES and path and path.isprintable()}
 
 
 def for_kind(mapping: Mapping[str, str], kind: str, columns: Sequence[str]) -> dict[str, str]:

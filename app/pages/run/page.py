@@ -8,7 +8,7 @@ from app.access import callers
 from app.format import run_text as words
 from app.pages.common import diagnosis  # noqa: F401 what its template needs
 from app.pages.common.view import Context, MissingError, View, why_missing
-from app.pages.run import answers, attempts, overview, samples, scores, snapshot, take_away
+from app.pages.run import answers, attempts, overview, sample_groups, scores, snapshot, take_away
 from app.pages.run.failure import failure
 from app.pages.run.snapshot import Snapshot
 from app.texts import _
@@ -33,7 +33,7 @@ def shown(query: QueryParams) -> Context:
         raise MissingError(_("Run not found"), why_missing(run_id), "/", _("Show all runs")) from None
     continues = now.run.status.resumable and can_continue(now.run)
     context = _heading(now.run) | _progress(now, continues=continues) | answers.shown(now.run, query)
-    context |= samples.shown(now.run, query) | scores.shown(now.run, query) | take_away.shown(now.run, query)
+    context |= sample_groups.shown(now.run, query) | scores.shown(now.run, query) | take_away.shown(now.run, query)
     busy = context["evaluating"] or context["building"]
     context["seconds"] = _ENDED_SECONDS if now.run.status.ended and not busy else _LIVE_SECONDS
     return context

@@ -18,7 +18,7 @@ from training.run_folder.events import Finished, Metrics, Note, SampleDrawn
 from training.scoring.reward_process import RewardProcess
 from training.trainer.advantages import advantages
 from training.trainer.baseline import Baseline, Compared
-from training.trainer.samples import Scored
+from training.trainer.sample_records import Scored
 
 NAMES = ("reward", "reward_std", "all_equal_groups", "completion_length", "cut_off")
 CODE = """

@@ -26,7 +26,7 @@ from training.scoring.judge import KEY_VARIABLE, URLS_VARIABLE
 from training.trainer import kept_samples
 from training.trainer.advantages import advantages
 from training.trainer.generation import Sampler
-from training.trainer.samples import Scored
+from training.trainer.sample_records import Scored
 
 CPU = torch.device("cpu")
 STEPS, RATE, LONGEST = 3, 0.1, 6

@@ -9,7 +9,7 @@ import pytest
 from training.reports.report import Report
 from training.run_folder.events import SampleDrawn, decode, encode
 from training.trainer.questions import Question
-from training.trainer.samples import LONGEST_TEXT, MOST_BYTES, STEP_BYTES, SampleWriter, Scored
+from training.trainer.sample_records import LONGEST_TEXT, MOST_BYTES, STEP_BYTES, SampleWriter, Scored
 
 LARGE = "x" * 19_000
 
