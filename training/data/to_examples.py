@@ -78,7 +78,7 @@ def _prompt(row: Row) -> Example:
     elif (messages := turns(row, "prompt")) and messages[-1]["role"] not in ("user", "tool"):
         fix = "Let it end with a message of the user, and put the answer into the column completion."
         raise DataError(f"ends with a message of the role {messages[-1]['role']}.", fix, field="prompt")
-    if not messages:
+    if not messages or (messages[-1].get("content") is not None and not str(messages[-1]["content"]).strip()):
         raise EmptyRow("is empty: nothing to answer.", "Fill it in, or delete the row.", field="prompt")
     return Example(messages=_system(row, messages) + messages, tools=tools(row), answered=False)
 

@@ -150,6 +150,8 @@ def problem(kind: str, options: dict[str, Any]) -> str | None:
             return f"{error}: the pattern is not one of RE2, which has no look-around and no backreferences."
     if kind == "language" and options["code"] not in _identifier().labels:
         return f"is not a language; languages are {', '.join(sorted(_identifier().labels))}."
+    if kind == "number_equal" and options.get("tolerance", 0) < 0:
+        return "is negative: no number is equal."
     if kind == "length" and options.get("most") is not None and options["most"] < options.get("least", 0):
         return "is more than most: no answer has this length."
     return None

@@ -30,4 +30,4 @@ class RewardModel(BaseModel):
     @property
     def name(self) -> str:
         """The id of the run, the folder or the hub id."""
-        return self.run or self.model
+        return self.run.strip() or self.model.strip()

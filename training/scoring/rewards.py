@@ -21,8 +21,10 @@ _FORMS = (
     'Write names, such as "exact_match, own.py:score*0.5", or a JSON list, such as [{"reward": "length", "most": 50}].'
 )
 _RESERVED = ("name", "reward", "weight")
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # as JSON writes it
 MOST = 20
 """Rewards of a run or an evaluation."""
+MOST_WEIGHT = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -162,11 +164,11 @@ def parse_rewards(text: str, own: Collection[str] = ()) -> tuple[Reward, ...]:
 
 
 def total(rewards: Sequence[Reward], values: Mapping[str, Sequence[float | None]]) -> list[float | None]:
-    """The weighted sum of each sample's rewards, over those that apply; None if none does."""
+    """The weighted sum of each sample's rewards, over those that apply; None if none does, or it is not finite."""
     sums: list[float | None] = []
     for row in zip(*(values[reward.name] for reward in rewards), strict=True):
         terms = [reward.weight * value for reward, value in zip(rewards, row, strict=True) if value is not None]
-        sums.append(sum(terms) if terms else None)
+        sums.append(sum(terms) if terms and math.isfinite(sum(terms)) else None)
     return sums
 
 
@@ -186,10 +188,13 @@ def reward_of(entry: Any, own: Collection[str] = ()) -> Reward:
     if kind not in (*REWARDS, JUDGE, MODEL) and not OWN.fullmatch(kind):
         fix = f"Rewards are {', '.join(REWARDS)}, judge, model, and FILE.py:FUNCTION."
         raise UserError("rewards", kind[:200], "is unknown.", fix)
-    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight):
-        raise UserError("rewards", weight, f"is not the weight of {kind}.", "Give a finite number.")
-    if not isinstance(name, str) or not 0 < len(name) <= 80:
-        raise UserError("rewards", name, f"is not a name of {kind}.", "Give a text of 1 to 80 characters.")
+    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not abs(weight) <= MOST_WEIGHT:
+        fix = f"Give a number from -{MOST_WEIGHT} to {MOST_WEIGHT}."
+        raise UserError("rewards", str(weight)[:80], f"is not the weight of {kind}.", fix)
+    if not isinstance(name, str) or not 0 < len(name) <= 80 or not name.isprintable():
+        raise UserError(
+            "rewards", name, f"is not a name of {kind}.", "Give a text of 1 to 80 characters that can be printed."
+        )
     options = {key: value for key, value in entry.items() if key not in _RESERVED}
     return Reward(name, float(weight), options, kind if name != kind else "")
 
@@ -226,6 +231,10 @@ def functions_in(field_name: str, file: str, code: str) -> list[str]:
 def _entries(text: str) -> list[Any]:
     try:
         found = json.loads(text)
+        if _NUL.search(
+            json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
+        ):  # or a number, or text, without UTF-8
+            raise ValueError("it contains the character NUL")
     except (ValueError, RecursionError) as error:
         raise UserError("rewards", text[:200], f"is not valid JSON: {error}.", _FORMS) from None
     return found if isinstance(found, list) else [found]

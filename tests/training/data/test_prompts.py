@@ -6,7 +6,7 @@ import pytest
 from tiny import make_model
 
 from training.config.choices import Task
-from training.data.example import Example
+from training.data.example import EmptyRow, Example
 from training.data.inspection import inspect, preview
 from training.data.row_formats import find_format
 from training.data.rows import reader
@@ -40,6 +40,11 @@ def test_a_prompt_that_ends_with_an_answer_is_refused_with_the_column_for_it():
     with pytest.raises(DataError, match="ends with a message of the role assistant") as refused:
         reader()({"prompt": [USER, {"role": "assistant", "content": "b"}], "level": 1})
     assert "completion" in refused.value.fix and "prompt" in str(refused.value)
+
+
+def test_a_prompt_of_empty_messages_is_an_empty_row():
+    with pytest.raises(EmptyRow):
+        reader()({"prompt": [{"role": "user", "content": "  "}]})
 
 
 def test_only_tasks_that_draw_samples_take_prompts_alone():

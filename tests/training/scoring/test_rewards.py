@@ -33,6 +33,11 @@ def test_names_have_weights_and_a_list_has_options():
         ("[]", "names 0 rewards"),
         ('[{"pattern": "a"}]', 'has no "reward"'),
         ("{", "is not valid JSON"),
+        ('[{"reward": "json_valid", "weight": 1%s}]' % ("0" * 400), "is not the weight of json_valid"),
+        ('[{"reward": "json_valid", "weight": 1e999}]', "is not valid JSON: Out of range"),
+        ('[{"reward": "json_valid", "name": "\\ud800"}]', "is not valid JSON"),
+        ('[{"reward": "json_valid", "name": "\\u0000"}]', "contains the character NUL"),
+        ('[{"reward": "number_equal", "tolerance": -1}]', "is negative"),
         ("regex", "needs the option pattern"),
         ('[{"reward": "length", "mots": 3}]', "is no option of length. Its options are: least, most, unit, falloff"),
         ('[{"reward": "length", "most": true}]', "is not a whole number: length, option most"),
@@ -128,3 +133,4 @@ def test_the_language_of_an_answer_is_a_probability():
 def test_the_total_is_the_weighted_sum_of_the_rewards_that_apply():
     rewards = (Reward("a", 2.0), Reward("b", -1.0))
     assert total(rewards, {"a": [1.0, None, None], "b": [0.5, 1.0, None]}) == [1.5, -1.0, None]
+    assert total(rewards, {"a": [1e308, 1.0], "b": [-1e308, 0.0]}) == [None, 2.0]
