@@ -21,7 +21,10 @@ def check_reward_model(folder: Path, name: str) -> None:
     if adapter_base(folder) is None:
         describe_model(str(folder))
         values = read_config(folder)
-        check_labels(values.get("architectures") or [], _labels(values), name)
+        architectures = values.get("architectures") or []
+        if not isinstance(architectures, list) or not all(isinstance(one, str) for one in architectures):
+            raise _not_readable(name, "architectures", architectures, "a list of names")
+        check_labels(architectures, _labels(values, name), name)
         return
     try:
         heads = {shape[0] for key, shape in tensor_shapes(folder).items() if _is_head(key)}
@@ -42,8 +45,18 @@ def check_labels(architectures: Sequence[str], labels: int, name: str) -> None:
         raise UserError("rewards", name, f"is no reward model: it has {labels} labels.", FIX)
 
 
-def _labels(values: dict[str, Any]) -> int:
-    return int(values.get("num_labels") or len(values.get("id2label") or (0, 1)))
+def _labels(values: dict[str, Any], name: str) -> int:
+    number, names = values.get("num_labels"), values.get("id2label") or {"0": "", "1": ""}
+    if number and not isinstance(number, int):
+        raise _not_readable(name, "num_labels", number, "a whole number")
+    if not number and not isinstance(names, dict):
+        raise _not_readable(name, "id2label", names, "an object with the name of each label")
+    return number or len(names)
+
+
+def _not_readable(name: str, key: str, value: Any, expected: str) -> UserError:
+    message = f"has {key} {value!r:.80} in its config.json, which is not {expected}."
+    return UserError("rewards", name, message, f"Correct {key} in config.json, or save the model again.")
 
 
 def _is_head(key: str) -> bool:

@@ -125,7 +125,7 @@ def conversation(example: Example, answer: str) -> Example:
 
 def _settings(folder: Path) -> dict[str, Any]:
     """The settings of the run whose result is in a folder; empty for another folder, or a hub id."""
-    return dict(read_record(folder)["settings"]) if (folder / RECORD_FILE).is_file() else {}
+    return dict(read_record(folder, "rewards")["settings"]) if (folder / RECORD_FILE).is_file() else {}
 
 
 def _check(name: str) -> None:

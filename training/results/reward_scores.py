@@ -6,17 +6,16 @@ prints {"scores": {reward: [scores in the order of the answers]}, "troubles": {r
 
 import json
 from dataclasses import astuple
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from training.config.choices import Precision, Task
 from training.config.run_config import RunConfig
-from training.data.rows import read_numbered
-from training.errors import DataError, UserError, answer_json
+from training.errors import answer_json
 from training.models.reward_model import load_scorers, scores_of
 from training.scoring.rewards import reward_of
+from training.scoring.sample_rows import wanted_rows
 
 _ROWS = 8  # at once
 
@@ -25,11 +24,7 @@ def scores(text: str) -> dict[str, Any]:
     """The scores that a request asks for. Raises UserError if a model cannot be loaded, or a row cannot be read."""
     asked = json.loads(text)
     answers = {int(number): answer for number, answer in asked["answers"].items()}
-    try:
-        rows = read_numbered(Path(asked["path"]), asked["columns"])
-        examples = {number: example for number, _, example in rows if number in answers and example}
-    except DataError as error:
-        raise UserError("data", asked["name"], error.message, error.fix) from None
+    examples = {number: example for number, _, example in wanted_rows(asked, answers)}
     rewards = [reward_of(document) for document in asked["rewards"]]
     config = RunConfig(model="-", data="-", task=Task.REWARD)
     scorers = load_scorers(rewards, config, Precision.FP32, torch.device("cpu"), _ROWS)

@@ -85,21 +85,24 @@ def write_record(folder: Path, config: RunConfig, summary: dict[str, Any], linea
     (folder / RECORD_FILE).write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def read_record(folder: Path) -> dict[str, Any]:
-    """The record in the folder of a result, or in the file itself.
+def read_record(folder: Path, field: str = "--like") -> dict[str, Any]:
+    """The record in the folder of a result, or in the file itself, which `field` names.
 
     Raises:
         UserError: there is none, or a newer Lathe wrote it.
     """
     file = folder / RECORD_FILE if folder.is_dir() else folder
+    fix = f"Give the folder of an adapter or model that Lathe trained: it contains {RECORD_FILE}."
+    unreadable = UserError(field, str(folder), f"has no readable {RECORD_FILE}.", fix)
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
-        version, has_settings = int(values["version"]), isinstance(values["settings"], dict)
-    except (OSError, ValueError, KeyError, TypeError):
-        fix = f"Give the folder of an adapter or model that Lathe trained: it contains {RECORD_FILE}."
-        raise UserError("--like", str(folder), f"has no readable {RECORD_FILE}.", fix) from None
-    if version > VERSION or not has_settings:
-        raise UserError("--like", str(folder), f"was written by a newer Lathe (version {version}).", "Update Lathe.")
+        version, settings = int(values["version"]), values["settings"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        raise unreadable from None
+    if version <= VERSION and not isinstance(settings, dict):
+        raise unreadable
+    if version > VERSION:
+        raise UserError(field, str(folder), f"was written by a newer Lathe (version {version}).", "Update Lathe.")
     return dict(values)
 
 

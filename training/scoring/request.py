@@ -29,6 +29,8 @@ EVALUATIONS_FOLDER = "evaluations"
 """In the run's folder, with a folder for each evaluation."""
 
 _CHECKPOINT = re.compile(r"checkpoint-\d+")
+_FIXED = (*BUILT_IN, ACCURACY, JUDGE)
+"""Names that always stand for the same metric."""
 
 
 class Prompt(BaseModel):
@@ -46,7 +48,8 @@ class EvaluationRequest(BaseModel):
 
     `source` is result, base (the model before training) or checkpoint-N. `path`, `columns` and `name` are those of the data set;
     `rows` is the number of its first rows that are answered, None for all. `metrics` are built-in ones, rewards (by name, as
-    FILE.py:FUNCTION whose code `own` has by file name, or as a JSON object with options, which go into `options`), and judge.
+    FILE.py:FUNCTION whose code `own` has by file name, or as a JSON object with options, which go into `options`), and judge,
+    which `judge` describes.
     With `lm_eval` its tasks are evaluated instead; with `prompts` those of the prompt set `prompt_set` are answered, without
     scores. `compares`: the rows are searched for in the training rows.
     """
@@ -79,14 +82,19 @@ class EvaluationRequest(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _named_metrics(cls, values: Any) -> Any:
-        """Metrics that are JSON objects become a name, with the object in `options`."""
+        """Metrics that are JSON objects become a name, with the object in `options`; one named judge gives `judge`."""
         if not isinstance(values, dict) or not isinstance(values.get("metrics"), (list, tuple)):
             return values
         given = [metric for metric in values["metrics"] if isinstance(metric, str) and metric.lstrip().startswith("{")]
         options = {text: _reward(text) for text in given}
         names = [options[metric].name if metric in options else metric for metric in values["metrics"]]
-        documents = {reward.name: reward.document() for reward in options.values()}
-        return values | {"metrics": names, "options": dict(values.get("options") or {}) | documents}
+        for reward in options.values():
+            if names.count(reward.name) > 1 or (reward.source and reward.name in _FIXED):
+                form = '{"name": "city", "reward": "regex", ...}'
+                raise ValueError(f"metric {reward.name} is the name of two metrics; give one a name of its own: {form}")
+        documents = {reward.name: reward.document() for reward in options.values() if reward.name != JUDGE}
+        judges = {reward.name: reward.options for reward in options.values() if reward.name == JUDGE}
+        return values | judges | {"metrics": names, "options": dict(values.get("options") or {}) | documents}
 
     @model_validator(mode="after")
     def _known_metrics(self) -> Self:

@@ -5,11 +5,12 @@ Standard input has {"path", "columns", "first": N, "rows": [numbers] or null}. E
 """
 
 import json
+from collections.abc import Collection, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from training.data.example import Example, asked
+from training.data.example import Example, Row, asked
 from training.data.rows import read_numbered
 from training.errors import DataError, UserError, answer_json
 
@@ -23,18 +24,23 @@ def samples(text: str) -> dict[str, Any]:
     asked = json.loads(text)
     wanted = None if asked["rows"] is None else set(asked["rows"])
     found: list[dict[str, Any]] = []
+    for number, row, example in islice(wanted_rows(asked, wanted), asked["first"] if wanted is None else None):
+        prompt, expected = texts(example)
+        found.append({"number": number, "prompt": prompt, "expected": expected, "row": row})
+    return {"samples": json.loads(json.dumps(found, default=str))}
+
+
+def wanted_rows(asked: dict[str, Any], wanted: Collection[int] | None) -> Iterator[tuple[int, Row, Example]]:
+    """Yields the number, the row and the example of each row that a request's file has of the wanted numbers (None: of all), apart
+    from empty ones; reads no row after the last. Raises UserError if a row cannot be read."""
     try:
         rows = read_numbered(Path(asked["path"]), asked["columns"])
         for number, row, example in islice(rows, None if wanted is None else max(wanted, default=-1) + 1):
             if example is not None and (wanted is None or number in wanted):
-                prompt, expected = texts(example)
-                found.append({"number": number, "prompt": prompt, "expected": expected, "row": row})
-            if wanted is None and len(found) == asked["first"]:
-                break
+                yield number, row, example
     except DataError as error:
         place = f"row {error.line} " if error.line else ""
         raise UserError("data", asked["name"], f"{place}{error.message}", error.fix) from None
-    return {"samples": json.loads(json.dumps(found, default=str))}
 
 
 def texts(example: Example) -> tuple[str, str]:

@@ -1,5 +1,6 @@
 """Checks what an evaluation asks for, then stores and queues it."""
 
+import json
 import re
 import shutil
 from importlib.util import find_spec
@@ -21,7 +22,7 @@ from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.datasets import datasets, run_data
 from worker.runs import fetching, reward_models
 from worker.runs.requests import admitted, as_both_see
-from worker.runs.settle import find_data
+from worker.runs.settle import find_data, settled_rewards
 from worker.settings import get_settings
 from worker.store import database, evaluations, runs
 from worker.store.tables import LOCAL, Dataset, Evaluation, Run
@@ -54,6 +55,8 @@ def submit(
         problems.append(Problem("data", None, "is missing.", "Give a data file or a data set id."))
     if problems:
         raise ConfigError(problems)
+    rewards = json.loads(settled_rewards(json.dumps(list(request.options.values()))))
+    request = request.model_copy(update={"options": dict(zip(request.options, rewards, strict=True))})
     if not request.lm_eval:
         request = _with_data(request, run, data, allowed, owner)
         # The row may come from an archive and name what neither of them sees: to count its rows would tell what is in it.
@@ -89,7 +92,7 @@ def _with_defaults(run: Run, values: dict[str, Any]) -> dict[str, Any]:
     if given.get("judge") and JUDGE not in metrics:
         metrics.append(JUDGE)
     for file, code in (given.get("own") or {}).items():
-        if not any(metric.startswith(f"{file}:") for metric in metrics):
+        if not any(re.search(f'(^|"){re.escape(file)}:', metric) for metric in metrics):  # also in a JSON object
             metrics += [f"{file}:{function}" for function in _functions(file, code)]
     return given | {"metrics": metrics}
 

@@ -96,6 +96,32 @@ def test_models_that_give_no_single_score_are_refused(tmp_path: Path) -> None:
             scorer(folder)
 
 
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"num_labels": "x"}, "has num_labels 'x' in its config.json, which is not a whole number"),
+        ({"num_labels": None, "id2label": 5}, "has id2label 5 in its config.json"),
+        ({"architectures": [5]}, r"has architectures \[5\] in its config.json, which is not a list of names"),
+        ({"architectures": "LlamaForSequenceClassification"}, "has architectures 'LlamaFor"),
+    ],
+)
+def test_an_odd_config_json_is_refused_with_its_value(tmp_path: Path, values: dict[str, Any], words: str) -> None:
+    folder = make_model(tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | values))
+    with pytest.raises(UserError, match=words):
+        check_reward_model(folder, "NAME")
+
+
+def test_a_damaged_record_is_an_error_of_the_rewards(tmp_path: Path) -> None:
+    folder = make_reward_model(tmp_path / "model")
+    for settings in (None, []):
+        (folder / "lathe.json").write_text(json.dumps({"version": 1, "settings": settings}))
+        with pytest.raises(UserError, match=r"has no readable lathe\.json") as refused:
+            scorer(folder)
+        assert refused.value.problem.field == "rewards"
+
+
 @pytest.mark.train
 def test_adapters_without_one_score_are_refused() -> None:
     for recipe, words in (("sft_lora", "an adapter without a score"), ("task_classification_lora", "labels")):

@@ -6,6 +6,10 @@ from pydantic import ValidationError
 from training.scoring.judge import Judge
 from training.scoring.request import EvaluationRequest
 
+LENGTH = '{"reward": "length", "most": 9}'
+NAMED = '{"name": "%s", "reward": "model", "model": "/models/reward"}'
+JUDGE = '{"reward": "judge", "url": "http://x", "model": "m"}'
+
 
 @pytest.mark.parametrize(
     ("values", "message"),
@@ -15,6 +19,12 @@ from training.scoring.request import EvaluationRequest
         ({"metrics": ["judge"]}, "needs the judge's URL"),
         ({"metrics": ['{"reward": "bleu"}']}, "'bleu' is unknown; metrics are exact_match"),
         ({"metrics": ['{"reward": 3}']}, 'has no "reward"'),
+        ({"metrics": [LENGTH, LENGTH.replace("9", "5")]}, "length is the name of two"),
+        ({"metrics": ["f1", NAMED % "f1"]}, "f1 is the name of two"),
+        ({"metrics": [NAMED % "f1"]}, "f1 is the name of two"),
+        ({"metrics": [NAMED % "judge"]}, "judge is the name of two"),
+        ({"metrics": ["judge", JUDGE], "judge": {"url": "http://x", "model": "m"}}, "judge is the name of two"),
+        ({"metrics": ['{"reward": "judge", "url": "http://x"}']}, r"judge.model\s+Field required"),
         ({"source": "checkpoint"}, "result, base or checkpoint-N"),
         ({"rows": 0}, "greater than or equal to 1"),
     ],
@@ -42,4 +52,10 @@ def test_a_metric_is_a_reward_by_name_by_function_or_as_json_with_options():
         ("own.py:score", "own.py:score", {}),
         ("short", "length", {"most": 9}),
     ]
+    assert EvaluationRequest.model_validate(request.model_dump(mode="json")) == request
+
+
+def test_a_judge_as_json_without_a_name_is_the_judge_of_the_evaluation():
+    request = EvaluationRequest.model_validate({"metrics": ["f1", JUDGE]})
+    assert (request.metrics, request.judge, request.options) == (("f1", "judge"), Judge(url="http://x", model="m"), {})
     assert EvaluationRequest.model_validate(request.model_dump(mode="json")) == request

@@ -9,7 +9,9 @@ from supervised import started  # noqa: F401
 from tiny import make_data, make_model, make_reward_model
 
 from training.config.fields import ConfigError
+from training.errors import UserError
 from training.scoring.request import RECORDS_FILE
+from training.scoring.sample_rows import wanted_rows
 from worker.allowed_paths import EVERYTHING, allowed
 from worker.evaluations import starting
 from worker.evaluations.reward_trial import try_rewards
@@ -109,3 +111,26 @@ def test_an_evaluation_with_a_model_that_cannot_score_is_refused(run, tmp_path):
         submit(run, {"source": "base", "metrics": [reward(run=run)]}, data=str(rows))
     (problem,) = refused.value.problems
     assert problem.field == "metrics" and problem.message == "config.json not found."
+
+
+def test_reward_models_are_stored_with_their_absolute_path_and_whole_run_id(run, scoring, tmp_path, monkeypatch):
+    rows = make_data(tmp_path / "rows.jsonl", rows=2)
+    make_reward_model(tmp_path / "near")
+    monkeypatch.chdir(tmp_path)
+    metrics = ["f1", reward(model="near", max_length=64), reward(run=scoring[:10], name="r")]
+    options = submit(run, {"source": "base", "metrics": metrics}, data=str(rows)).request["options"]
+    assert options == {
+        "model": {"reward": "model", "model": str(tmp_path / "near"), "max_length": 64},
+        "r": {"name": "r", "reward": "model", "run": scoring},
+    }
+
+
+def test_a_trial_reads_no_row_after_its_last_and_names_a_row_that_cannot_be_read(scoring, tmp_path):
+    rows = make_data(tmp_path / "rows.jsonl", rows=5)
+    with rows.open("a") as stream:
+        stream.write('{"prompt": 5}\n')
+    assert len(tried(reward(run=scoring), rows).values["model"]) == 3
+    asked = {"path": str(rows), "columns": None, "name": "rows.jsonl"}
+    assert [number for number, _, _ in wanted_rows(asked, {1, 4})] == [1, 4]
+    with pytest.raises(UserError, match="row 6 has the columns 'prompt'"):
+        list(wanted_rows(asked, {5}))

@@ -164,3 +164,9 @@ def test_a_queued_one_is_stopped_at_once_and_an_ended_one_deleted_with_its_folde
     folder_of(item).mkdir(parents=True)
     remove(item.id)
     assert not folder_of(item).exists()
+
+
+def test_a_function_with_options_is_no_second_metric_without_them(home, rows):
+    metric = '{"reward": "own.py:score", "most": 3}'
+    item = submit(ended(), {"metrics": [metric], "own": {"own.py": CODE}}, data=rows)
+    assert item.request["metrics"] == ["own.py:score"]
