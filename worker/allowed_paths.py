@@ -14,7 +14,8 @@ from training.errors import Problem
 from training.scoring.rewards import reward_models
 from worker.settings import ROOT, get_settings
 
-HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+HUB_ID = re.compile(r"(?!.{97})[\w-][\w.-]*(/[\w-][\w.-]*)?")
+"""The id of a model on the hub, of at most 96 characters."""
 STARTER = ROOT / "static" / "starter"
 
 _MODEL_FIX = "Give a hub id such as Qwen/Qwen3-0.6B, or a model in a folder of LATHE_MODEL_FOLDERS."

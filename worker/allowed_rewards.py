@@ -1,6 +1,7 @@
 """The rewards and servers that a user may use: code, and servers at other addresses, only the user who runs the server; and the key
 of judges."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -56,12 +57,29 @@ def _without_version(url: str) -> str:
 
 
 def _refused(field: str, url: str, what: str, variable: str, *, allowed: bool) -> Problem | None:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
+    if not _is_api(url):
         return Problem(field, url, "is not the address of an API.", "Give http://HOST:PORT/v1 or https://HOST/v1.")
     if allowed:
         return None
     return Problem(field, url, f"is not {what} of this server.", f"Ask who runs the server to add it to {variable}.")
+
+
+def _is_api(url: str) -> bool:
+    """True for an http or https address that a client can use, without a user, a password or a query."""
+    import httpx  # takes half a second
+
+    try:
+        parts = urlsplit(url)
+        address = httpx.URL(url)
+        host = address.host  # a client decodes it, and a connection encodes it again
+        address.raw_host.decode().encode("idna")
+        has_port = parts.port != 0
+    except (ValueError, httpx.InvalidURL):
+        return False
+    is_plain = url.isprintable() and not set(" \\") & set(url) and not re.search("[@%]", parts.netloc)
+    return (
+        parts.scheme in ("http", "https") and bool(host) and has_port and is_plain and not parts.query + parts.fragment
+    )
 
 
 def judges_of_run(config: RunConfig, allowed: AllowedPaths) -> list[Problem]:

@@ -74,7 +74,9 @@ class VllmSampler:
         """vLLM, once it answers."""
         url, running = self._config.vllm_url, self._trainer.beside
         if url:
-            client = Client(over_network(url), url, "vllm_url", f"Start it again, or read its log. {_FIX}")
+            client = Client(
+                over_network(url), url, "vllm_url", f"Check the address, start it again, or read its log. {_FIX}"
+            )
             running.callback(client.close)
             running.callback(self._forget, client)
         else:

@@ -16,11 +16,13 @@ _PATH = "/v1/completions"
 _TIMEOUT = httpx.Timeout(10, read=None)  # an answer may take as long as it takes; a process that ends closes its socket
 # Its web server closes connections that were idle for 5 s, and one that is used at that moment is lost.
 _CONNECTIONS = httpx.Limits(max_connections=None, keepalive_expiry=1.0)
+# What reading an answer in another form raises, and a host whose name cannot be encoded.
+_UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError, httpx.DecodingError)
 LOG = "The output has the last lines of its log."
 
 
 class VllmError(UserError):
-    """vLLM ended, did not answer in time, or refused a request with the HTTP status `status`."""
+    """vLLM ended, did not answer in time, or refused a request with the HTTP status `status`; or what answers is no vLLM."""
 
     def __init__(self, status: int, value: str, message: str, fix: str, field: str = "vllm") -> None:
         super().__init__(field, value, message, fix)
@@ -54,7 +56,7 @@ class Client:
         with self._explained():
             answer = self._client.get("/v1/models")
             self._check(answer)
-            return list(answer.json()["data"])
+            return [one | {"id": str(one["id"])} for one in answer.json()["data"]]
 
     def context(self) -> int:
         """The most tokens of prompt and answer.
@@ -62,16 +64,18 @@ class Client:
         Raises:
             VllmError: as `complete`.
         """
-        return int(self.models()[0]["max_model_len"])
+        with self._explained():
+            return int(self.models()[0]["max_model_len"])
 
     def complete(self, body: dict[str, Any]) -> list[list[int]]:
         """The tokens of the answer to each prompt of a request.
 
         Raises:
-            VllmError: it ended, or refused the request.
+            VllmError: it ended, refused the request, or is no vLLM server.
         """
-        choices = self._post(_PATH, body)["choices"]
-        return [one["token_ids"] for one in sorted(choices, key=lambda one: int(one["index"]))]
+        with self._explained():
+            choices = self._post(_PATH, body)["choices"]
+            return [_tokens(one["token_ids"]) for one in sorted(choices, key=lambda one: int(one["index"]))]
 
     def sample(self, body: dict[str, Any], seconds: float) -> Sample:
         """The answer to the one prompt of a request.
@@ -80,9 +84,11 @@ class Client:
             VllmError: as `complete`, or it did not answer within `seconds`.
         """
         more = {"logprobs": 0, "return_tokens_as_token_ids": True, "return_token_ids": True}
-        (choice,) = self._post(_PATH, body | more, seconds)["choices"]
-        logps = [math.nan if value is None else value for value in (choice["logprobs"] or {}).get("token_logprobs", ())]
-        return Sample(choice["token_ids"], logps, choice.get("prompt_token_ids") or [])
+        with self._explained():
+            (choice,) = self._post(_PATH, body | more, seconds)["choices"]
+            values = (choice["logprobs"] or {}).get("token_logprobs", ())
+            logps = [math.nan if value is None else float(value) for value in values]
+            return Sample(_tokens(choice["token_ids"]), logps, _tokens(choice.get("prompt_token_ids") or []))
 
     def load_adapter(self, name: str, folder: Path) -> None:
         """Loads the adapter in a folder, which the server must see under the same path.
@@ -123,7 +129,7 @@ class Client:
                 if text and text != "[DONE]":
                     part = json.loads(text)
                     if "error" in part:
-                        raise self._refusal(part)
+                        raise self._refusal(part["error"])
                     yield from part["choices"]
 
     def _post(self, path: str, body: dict[str, Any] | None = None, seconds: float | None = None) -> dict[str, Any]:
@@ -137,10 +143,13 @@ class Client:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
+        """A context in which a request is sent and its answer read. It raises every error as a VllmError."""
         try:
             yield
         except httpx.TransportError as error:
             raise self._error(503, self._why_lost(error)) from None
+        except _UNREADABLE as error:
+            raise self._error(502, f"is no vLLM server ({error!r}).") from error
 
     def _why_lost(self, error: httpx.TransportError) -> str:
         """Why the connection was lost, as a sentence without a subject."""
@@ -155,16 +164,23 @@ class Client:
         if not answer.is_success:
             try:
                 found = answer.json()
-            except ValueError:
-                found = {"error": {"message": answer.text[:500], "code": answer.status_code}}
-            raise self._refusal(found if "error" in found else {"error": found | {"code": answer.status_code}})
+            except (ValueError, RecursionError):
+                found = None
+            error = found.get("error", found) if isinstance(found, dict) else None
+            raise self._refusal(error or answer.text[:500] or answer.reason_phrase, answer.status_code)
 
-    def _refusal(self, found: dict[str, Any]) -> VllmError:
-        error = found.get("error") or {}
-        status = int(error.get("code") or 500)
-        said = str(error.get("message") or found).strip().rstrip(".")
+    def _refusal(self, error: Any, status: int = 0) -> VllmError:
+        """The error of an `error` in an answer. Without a status of the answer its code is the status."""
+        values = error if isinstance(error, dict) else {"message": error}
+        code = values.get("code")
+        status = status or (code if isinstance(code, int) else 500)
+        said = str(values.get("message") or error).strip().rstrip(".")
         fix = "Lower max_new_tokens, or shorten the prompt." if "context length" in said else ""
         return self._error(status, f"refused the request with status {status}: {said}.", fix)
+
+
+def _tokens(values: Any) -> list[int]:
+    return [int(value) for value in values]
 
 
 def over_socket(path: Path) -> httpx.Client:
@@ -174,5 +190,13 @@ def over_socket(path: Path) -> httpx.Client:
 
 
 def over_network(url: str) -> httpx.Client:
-    """Connections to a server by its address, which may end with the API's version."""
-    return httpx.Client(base_url=url.rstrip("/").removesuffix("/v1"), timeout=_TIMEOUT, limits=_CONNECTIONS)
+    """Connections to a server by its address, which may end with the API's version.
+
+    Raises:
+        VllmError: it is no address.
+    """
+    try:
+        return httpx.Client(base_url=url.rstrip("/").removesuffix("/v1"), timeout=_TIMEOUT, limits=_CONNECTIONS)
+    except (httpx.InvalidURL, ValueError) as error:
+        fix = "Give http://HOST:PORT/v1 or https://HOST/v1."
+        raise VllmError(502, url, f"is no vLLM server ({error}).", fix, "vllm_url") from None

@@ -153,9 +153,9 @@ class Server(Client):
         except httpx.TransportError:
             return False
 
-    def _refusal(self, found: dict[str, Any]) -> VllmError:
+    def _refusal(self, error: Any, status: int = 0) -> VllmError:
         """The error of a request; one that ends vLLM is explained by its log."""
-        refusal = super()._refusal(found)
+        refusal = super()._refusal(error, status)
         if refusal.status >= _SERVER_ERROR:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_END_SECONDS)

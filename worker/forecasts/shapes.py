@@ -142,13 +142,14 @@ def config_file(model: str, revision: str | None = None) -> Path:
     Raises:
         ModelError: there is none.
     """
-    path = Path(model).expanduser()
-    config = path / "config.json" if path.is_dir() else path
-    if not config.is_file() and (fetched := hub_config(model, revision)):
+    with suppress(OSError, RuntimeError, ValueError):  # too long, with a NUL, or the home of an unknown user
+        path = Path(model).expanduser()
+        config = path / "config.json" if path.is_dir() else path
+        if config.is_file():
+            return config
+    if fetched := hub_config(model, revision):
         return fetched
-    if not config.is_file():
-        raise ModelError(model, "the model is not on this machine.", _FIX)
-    return config
+    raise ModelError(model, "the model is not on this machine.", _FIX)
 
 
 def fetch(model: str, revision: str | None = None) -> Path:

@@ -21,6 +21,7 @@ from training.model_info.folder import ModelFacts, adapter_base, describe_model,
 from training.model_info.vocabulary import refuse_other_tokens, vocabulary
 from training.units import byte_size
 from worker import disk_quota
+from worker.allowed_paths import HUB_ID
 from worker.datasets import run_data
 from worker.runs import reward_models
 from worker.runs.settle import Settled, target_modules
@@ -240,7 +241,13 @@ _TEACHER_FIX = "Choose a decoder-only model as the teacher."
 
 def teacher_problems(settled: Settled) -> Iterator[Problem]:
     """The problems of the setting `teacher`: the files of a model on the hub are not there yet."""
-    if settled.config.task is not Task.DISTILL or settled.teacher is None:
+    name = settled.typed.teacher
+    if settled.config.task is not Task.DISTILL or not name:
+        return
+    if settled.teacher is None:
+        if not HUB_ID.fullmatch(name):
+            fix = "Give a folder on this machine, the id of a run, or a hub id."
+            yield Problem("teacher", name, "is no folder on this machine.", fix)
         return
     if isinstance(settled.teacher, Problem):
         yield settled.teacher
@@ -248,7 +255,7 @@ def teacher_problems(settled: Settled) -> Iterator[Problem]:
     try:
         _check_teacher(settled, settled.teacher)
     except UserError as error:
-        yield Problem("teacher", settled.typed.teacher, error.message, error.fix)
+        yield Problem("teacher", name, error.message, error.fix)
 
 
 def _check_teacher(settled: Settled, folder: Path) -> None:

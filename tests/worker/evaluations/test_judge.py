@@ -15,7 +15,7 @@ from training.scoring.request import EvaluationRequest
 from training.scoring.reward_process import RewardProcess, Trouble
 from training.scoring.rewards import Sample, parse_rewards, total
 from worker.allowed_paths import EVERYTHING, allowed
-from worker.allowed_rewards import judge_key, judge_problem, variables
+from worker.allowed_rewards import judge_key, judge_problem, sampler_of_run, variables
 from worker.evaluations.scoring import MetricFailed, add_scores, read_records, summarize
 from worker.runs.settle import settle
 
@@ -160,8 +160,31 @@ def test_accounts_may_use_the_judges_of_the_server_only(home, monkeypatch):
     for url in ("http://169.254.169.254/latest", "https://judge.example/v1/../admin", "https://judge.example"):
         assert judge_problem(url, trusted=False).message == "is not a judge of this server."
         assert judge_problem(url, trusted=True) is None
-    for url in ("file:///etc/passwd", "judge.example/v1", "http://user:password@host/v1"):
-        assert judge_problem(url, trusted=True).message == "is not the address of an API."
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "file:///etc/passwd", "judge.example/v1", "http://", "http://user:password@host/v1", "http://:password@host", "http://@host",
+        "http://[::1", "http://h\u2100.com/", "http://host:abc", "http://host:99999", "http://host:0", "http://ho st",
+        "http://ho\nst", "http://a..b", f"http://{'a' * 64}.com", "http://xn--a", "http://\u2603.net", "http://%00h", "http://host?a",
+    ],
+)  # fmt: skip
+def test_what_is_no_address_is_refused_for_judges_and_for_vllm(home, url):
+    for problem in (judge_problem(url, trusted=True), sampler_of_run(sampled_run(url), EVERYTHING)):
+        assert problem.message == "is not the address of an API." and problem.fix.startswith("Give http://HOST:PORT/v1")
+    assert problem.field == "vllm_url" and problem.value == url
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:8000", "http://[::1]:8000/v1", "https://\u4f8b\u3048.jp/v1", "http://my_host"]
+)
+def test_addresses_of_every_kind_are_accepted(home, url):
+    assert judge_problem(url, trusted=True) is None and sampler_of_run(sampled_run(url), EVERYTHING) is None
+
+
+def sampled_run(url):
+    return RunConfig(model="m", data="d", task="grpo", generation="vllm", vllm_url=url)
 
 
 def judged_run(url, **settings):
@@ -189,8 +212,7 @@ def test_an_account_s_run_has_only_judges_of_the_server(home, monkeypatch):
 
 def test_an_account_s_run_has_samples_from_vllm_servers_of_the_server_only(home, monkeypatch):
     def refused(url, may):
-        config = RunConfig(model="m", data="d", task="grpo", generation="vllm", vllm_url=url)
-        return [(problem.field, problem.message) for problem in settle(config, may).refused]
+        return [(problem.field, problem.message) for problem in settle(sampled_run(url), may).refused]
 
     use(monkeypatch, VLLM_URLS="http://a:8000/v1, http://b:8000")
     assert [refused(url, allowed()) for url in ("http://a:8000", "http://b:8000/v1/")] == [[], []]

@@ -1,5 +1,6 @@
 """The config.json of a hub model: fetched, then used by the forecast on the page and the command line."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,10 @@ from stand_in_hub import serve_model
 from app.cli.__main__ import main
 from app.pages.common import form
 from app.pages.new_run import memory_panel
+from training.config.run_config import RunConfig
 from training.model_info.config_json import ModelError
 from worker.forecasts import shapes
+from worker.runs.settle import settle
 from worker.settings import ROOT
 
 CONFIG = (ROOT / "static" / "starter" / "config.json").read_bytes()
@@ -38,6 +41,17 @@ def test_the_page_offers_to_fetch_it(hub: str) -> None:
     assert "Fetch its config.json" in shown and "owner/model" in shown
     assert memory_panel._fetch({"fetch": "owner/model", "revision": None}) is None
     assert "Fits" in memory_panel.memory_html(values, memory_panel.HERE, "")
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "~nobody-of-that-name", "a\0b"])
+def test_a_run_forecasts_without_a_second_model_whose_name_is_impossible(home: Path, name: str) -> None:
+    with pytest.raises(ModelError, match="not on this machine"):
+        shapes.config_file(name)
+    given = {"model": str(ROOT / "static" / "starter"), "data": "d"}
+    alone = shapes.of_run(settle(RunConfig.model_validate(given)))
+    rewards = json.dumps([{"reward": "model", "model": name}])
+    for settings in ({"task": "distill", "teacher": name}, {"task": "grpo", "rewards": rewards}):
+        assert shapes.of_run(settle(RunConfig.model_validate(given | settings))) == alone
 
 
 def test_a_local_model_without_a_config_has_no_such_button(hub: str, tmp_path: Path) -> None:

@@ -172,7 +172,13 @@ def test_a_teacher_is_a_folder_or_a_run_with_a_result_and_the_same_tokens(
     other = shutil.copytree(model, tmp_path / "other")
     text = (other / "tokenizer.json").read_text()
     (other / "tokenizer.json").write_text(text.replace('"!":', '"zebra":'))
-    for teacher, words in ((str(other), "tokens differ"), (str(tmp_path), "config.json"), ("0" * 12, "is no run")):
+    for teacher, words in (
+        (str(other), "tokens differ"),
+        (str(tmp_path), "config.json"),
+        ("0" * 12, "is no run"),
+        ("b" * 300, "is no folder"),
+        ("~nobody-of-that-name", "is no folder"),
+    ):
         [problem] = refused(home, tmp_path, **given | {"teacher": teacher})
         assert problem.field == "teacher" and words in problem.message
 

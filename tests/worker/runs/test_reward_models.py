@@ -69,6 +69,8 @@ def test_a_reward_model_is_a_folder_or_a_run_with_a_result(
         ({"model": str(model)}, "its architecture is LlamaForCausalLM"),
         ({"model": str(scoring(tmp_path / "classes", model, 3))}, "it has 3 labels"),
         ({"model": str(tmp_path / "nothing")}, "is no folder on this machine"),
+        ({"model": "a" * 300}, "is no folder on this machine"),
+        ({"model": "~nobody-of-that-name"}, "is no folder on this machine"),
         ({"model": str(tmp_path)}, "config.json"),
         ({"run": "0" * 12}, "is no run"),
         ({"run": "nothing"}, "is no run"),
