@@ -45,7 +45,7 @@ def judge_problem(url: str, *, trusted: bool) -> Problem | None:
 
 def sampler_of_run(config: RunConfig, allowed: AllowedPaths) -> Problem | None:
     """Why a user may not let the vLLM server at `vllm_url` draw a run's samples; None if they may, as for judges."""
-    if not config.draws_with_vllm or not config.vllm_url:
+    if not config.vllm_url:
         return None
     known = [_without_version(part.strip()) for part in get_settings().vllm_urls.split(",") if part.strip()]
     may = allowed.data is None or _without_version(config.vllm_url) in known
