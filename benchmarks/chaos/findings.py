@@ -79,6 +79,11 @@ def curves(run_id: str) -> Curves:
     return values
 
 
+def losses(run_id: str) -> dict[int, float | None]:
+    """Returns the loss of every stored step."""
+    return {step: value for (name, step), value in curves(run_id).items() if name == "loss"}
+
+
 def _expected(run: Run) -> tuple[Curves, str]:
     """Returns the expected losses and last state of a light run."""
     config, state = RunConfig.model_validate(run.config), ""
