@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from training.config.choices import Precision
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.errors import EXPECTED_EXIT, ReviewRequested, StopRequested, UserError
@@ -24,6 +25,7 @@ from training.unused_libraries import leave_out
 if TYPE_CHECKING:
     from accelerate import PartialState
 
+    from training.trainer.prepare import Data
     from training.trainer.reporting_trainer import ReportingTrainer
 
 
@@ -85,22 +87,54 @@ def train_rank(
     """Runs all phases of a run; every rank calls it."""
     from transformers import set_seed
 
-    from training.models.loading import hidden_size_of, load_tokenizer, load_trainable
-    from training.models.lora_init import initial_dir
     from training.ranks import distributed
     from training.results.finish import answer_held_out, conclude, memory_of_training, publish_result, reference_of
+    from training.trainer.divergence import step_back
+
+    precision = machine.precision_of(config.precision)
+    set_seed(config.seed)
+    trainer, data = prepared(config, run_dir, report, stop, machine, precision)
+    tokenizer, device = trainer.processing_class, trainer.args.device
+    run_steps(trainer, run_dir, state, report, stop)
+    if stop.agreed() or (trainer.paused and not stop.diverged):
+        outcome = "stopped" if stop.agreed() else PAUSED
+        report.for_run(Finished(outcome=outcome, step=trainer.state.global_step, summary={}))
+        return
+
+    outcome, facts = "finished", dict[str, Any]()
+    report.enter("saving")
+    if stop.diverged:
+        outcome, facts = DIVERGED, {"diverged_at": trainer.state.global_step}
+        facts |= {"changes": changes} if (changes := step_back(config)) else {}
+        if changes or not trainer.load_best_finite():
+            report.for_run(Finished(outcome=outcome, step=last_saved_step(run_dir), summary=facts))
+            return
+    memory = memory_of_training()
+    reference = reference_of(trainer, config, data, tokenizer, precision, report)
+    result, summary = conclude(trainer, config, run_dir, memory)
+    summary |= facts | {"classes": list(data.classes)}
+    del trainer
+    distributed.destroy_process_group()
+    if report.rank == 0:
+        answer_held_out(config, run_dir, result, tokenizer, data, device, precision, report, stop, summary)
+        publish_result(config, run_dir, result, tokenizer, report, summary, reference)
+        report.for_run(Finished(outcome=outcome, step=summary["steps"], summary=summary))
+
+
+def prepared(
+    config: RunConfig, run_dir: Path, report: Report, stop: StopSignal, machine: Machine, precision: Precision
+) -> "tuple[ReportingTrainer, Data]":
+    """Loads data, tokenizer and model. Returns the trainer, which alone refers to the model, and the data."""
+    from training.models.loading import hidden_size_of, load_tokenizer, load_trainable
+    from training.models.lora_init import initial_dir
     from training.trainer.arguments import training_arguments
     from training.trainer.data_notes import check_rows
-    from training.trainer.divergence import step_back
     from training.trainer.make_trainer import make_trainer, objective
     from training.trainer.prepare import prepare_data
 
     def enter(phase: str) -> None:
         stop.check()
         report.enter(phase)
-
-    precision = machine.precision_of(config.precision)
-    set_seed(config.seed)
 
     enter("loading data")
     tokenizer = load_tokenizer(config)
@@ -125,30 +159,7 @@ def train_rank(
 
     enter("preparing")
     trainer = make_trainer(config, task_objective, run_dir, report, stop, model, arguments, tokenizer, data, precision)
-    run_steps(trainer, run_dir, state, report, stop)
-    if stop.agreed() or (trainer.paused and not stop.diverged):
-        outcome = "stopped" if stop.agreed() else PAUSED
-        report.for_run(Finished(outcome=outcome, step=trainer.state.global_step, summary={}))
-        return
-
-    outcome, facts = "finished", dict[str, Any]()
-    report.enter("saving")
-    if stop.diverged:
-        outcome, facts = DIVERGED, {"diverged_at": trainer.state.global_step}
-        facts |= {"changes": changes} if (changes := step_back(config)) else {}
-        if changes or not trainer.load_best_finite():
-            report.for_run(Finished(outcome=outcome, step=last_saved_step(run_dir), summary=facts))
-            return
-    memory = memory_of_training()
-    reference = reference_of(trainer, config, data, tokenizer, precision, report)
-    result, summary = conclude(trainer, config, run_dir, memory)
-    summary |= facts | {"classes": list(data.classes)}
-    del trainer, model
-    distributed.destroy_process_group()
-    if report.rank == 0:
-        answer_held_out(config, run_dir, result, tokenizer, data, arguments.device, precision, report, stop, summary)
-        publish_result(config, run_dir, result, tokenizer, report, summary, reference)
-        report.for_run(Finished(outcome=outcome, step=summary["steps"], summary=summary))
+    return trainer, data
 
 
 def run_steps(

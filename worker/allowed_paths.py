@@ -14,8 +14,8 @@ from training.errors import Problem
 from training.scoring.rewards import reward_models
 from worker.settings import ROOT, get_settings
 
-HUB_ID = re.compile(r"(?!.{97})[\w-][\w.-]*(/[\w-][\w.-]*)?")
-"""The id of a model on the hub, of at most 96 characters."""
+HUB_ID = re.compile(r"[\w-][\w.-]{0,95}(/[\w-][\w.-]{0,95})?")
+"""The id of a model on the hub: a name and its owner's, each of at most 96 characters (huggingface_hub's `validate_repo_id`)."""
 STARTER = ROOT / "static" / "starter"
 
 _MODEL_FIX = "Give a hub id such as Qwen/Qwen3-0.6B, or a model in a folder of LATHE_MODEL_FOLDERS."

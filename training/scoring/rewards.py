@@ -180,6 +180,11 @@ def reward_of(entry: Any, own: Collection[str] = ()) -> Reward:
     """
     if isinstance(entry, str):
         entry = _named(entry)
+    if not _can_be_stored(
+        entry | {"weight": 1} if isinstance(entry, dict) else entry
+    ):  # a weight has an error of its own
+        fix = "Leave out NaN, Infinity, the character NUL, and single surrogates."
+        raise UserError("rewards", ascii(entry)[:200], "cannot be stored.", fix)
     if not isinstance(entry, dict) or not isinstance(entry.get("reward"), str):
         raise UserError("rewards", entry, 'has no "reward".', _FORMS)
     kind, weight, name = entry["reward"], entry.get("weight", 1.0), entry.get("name", entry["reward"])
@@ -228,13 +233,17 @@ def functions_in(field_name: str, file: str, code: str) -> list[str]:
     return names
 
 
+def _can_be_stored(entry: Any) -> bool:
+    """True if it is JSON in UTF-8 that databases take."""
+    try:
+        return not _NUL.search(json.dumps(entry, ensure_ascii=False, allow_nan=False).encode())
+    except (ValueError, RecursionError):
+        return False
+
+
 def _entries(text: str) -> list[Any]:
     try:
         found = json.loads(text)
-        if _NUL.search(
-            json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
-        ):  # or a number, or text, without UTF-8
-            raise ValueError("it contains the character NUL")
     except (ValueError, RecursionError) as error:
         raise UserError("rewards", text[:200], f"is not valid JSON: {error}.", _FORMS) from None
     return found if isinstance(found, list) else [found]

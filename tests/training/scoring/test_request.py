@@ -19,6 +19,8 @@ JUDGE = '{"reward": "judge", "url": "http://x", "model": "m"}'
         ({"metrics": ["judge"]}, "needs the judge's URL"),
         ({"metrics": ['{"reward": "bleu"}']}, "'bleu' is unknown; metrics are exact_match"),
         ({"metrics": ['{"reward": 3}']}, 'has no "reward"'),
+        ({"metrics": ['{"reward": "number_equal", "tolerance": NaN}']}, "cannot be stored"),
+        ({"metrics": ['{"reward": "regex", "pattern": "\\ud800"}']}, "cannot be stored"),
         ({"metrics": [LENGTH, LENGTH.replace("9", "5")]}, "length is the name of two"),
         ({"metrics": ["f1", NAMED % "f1"]}, "f1 is the name of two"),
         ({"metrics": [NAMED % "f1"]}, "f1 is the name of two"),

@@ -18,7 +18,7 @@ from worker.evaluations.reward_trial import try_rewards
 from worker.evaluations.submit import folder_of, submit
 from worker.machine import overload
 from worker.settings import get_settings
-from worker.store import database, evaluations, runs
+from worker.store import database, evaluations
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("home", "started")]
 
@@ -36,12 +36,7 @@ def scoring(tmp_path):
 def run(tmp_path, monkeypatch):
     monkeypatch.setattr(overload, "here", lambda: "")
     played = PlayedRun("tiny", model=str(make_model(tmp_path / "model")), max_new_tokens=4).claim("elsewhere/cpu2")
-    played.end(summary=SUMMARY)
-    folder = get_settings().runs_dir / played.id
-    (folder / "adapter").mkdir(parents=True)
-    with database.read() as session:
-        (folder / "config.json").write_text(json.dumps(runs.get(session=session, run_id=played.id).config))
-    return played.id
+    return played.leave_result()
 
 
 def reward(**options):

@@ -21,7 +21,7 @@ from worker.evaluations.submit import submit
 from worker.machine import overload, processes
 from worker.machine.process_identity import Identity
 from worker.settings import get_settings
-from worker.store import database, evaluations, prompt_sets, runs
+from worker.store import database, evaluations, prompt_sets
 from worker.store.tables import DeviceLease, Status
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("home", "started")]
@@ -34,12 +34,7 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setattr(overload, "here", lambda: "")
     model, data = make_model(tmp_path / "model"), make_data(tmp_path / "train.jsonl", rows=3)
     played = PlayedRun("tiny", model=str(model), data=str(data), max_new_tokens=4).claim("elsewhere/cpu")
-    played.end(summary=SUMMARY)
-    folder = get_settings().runs_dir / played.id
-    (folder / "adapter").mkdir(parents=True)
-    with database.read() as session:
-        (folder / "config.json").write_text(json.dumps(runs.get(session=session, run_id=played.id).config))
-    return played.id
+    return played.leave_result()
 
 
 def get(item):
