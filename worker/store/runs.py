@@ -269,15 +269,20 @@ def delete(*, session: Session, run_id: str) -> None:
     run = locked(session=session, run_id=run_id)
     if not run.status.ended:
         raise NotEnded("run", run.id, f"is {run.status.value}.", "Stop it before you delete it.")
-    if count := uses.runs_that_load(session=session, run_id=run.id):
-        message = f"is the teacher, reward model or initial adapter of queued or running runs ({count:,})."
-        raise InUse("run", run.id, message, "Wait until they have ended, or stop them.")
+    check_unused(session=session, run_id=run.id)
     folder = get_settings().runs_dir / run.id
     shares.remove(session=session, kind="run", object_ids=[run.id])
     session.exec(delete_from(Run).where(col(Run.id) == run.id))
     # A file that cannot be deleted must not restore the run: its folder then stays unused.
     database.after_commit(session, lambda: shutil.rmtree(folder, ignore_errors=True))
     database.after_commit(session, lambda: run_files.forget(folder.name))
+
+
+def check_unused(*, session: Session, run_id: str) -> None:
+    """Raises InUse if a queued or running run loads the result of a run."""
+    if count := uses.runs_that_load(session=session, run_id=run_id):
+        message = f"is the teacher, reward model or initial adapter of queued or running runs ({count:,})."
+        raise InUse("run", run_id, message, "Wait until they have ended, or stop them.")
 
 
 def locked(*, session: Session, run_id: str) -> Run:

@@ -13,7 +13,7 @@ from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.runs import submit
 from worker.runs.submit import Prepared
 from worker.store import database, runs, shares, submissions, sweeps
-from worker.store.runs import NotEnded, RunNotFound, SweepTrial
+from worker.store.runs import InUse, NotEnded, RunNotFound, SweepTrial
 from worker.store.submissions import Submission
 from worker.store.tables import LOCAL, Sweep
 from worker.store.tables.sweep_values import SweepSpec
@@ -99,13 +99,17 @@ def delete(sweep_id: str) -> None:
     Raises:
         SweepNotFound: there is no such sweep.
         SweepActive: one of its runs is queued or running; nothing is deleted.
+        InUse: a queued or running run loads the result of one; nothing is deleted.
     """
     with database.write() as session:
         sweep = sweeps.locked(session=session, sweep_id=sweep_id)
-        active = [run for run in sweeps.runs_of(session=session, sweep_ids=[sweep.id]) if not run.status.ended]
+        members = sweeps.runs_of(session=session, sweep_ids=[sweep.id])
+        active = [run for run in members if not run.status.ended]
         if active:
             message = f"has {len(active):,} queued or running runs."
             raise sweeps.SweepActive("sweep", sweep.id, message, "Stop the sweep before you delete it.")
+        for run in members:
+            runs.check_unused(session=session, run_id=run.id)
         sweep.deleted_at = database.now(session=session)
         marked = sweep.id
     finish(marked)
@@ -114,7 +118,7 @@ def delete(sweep_id: str) -> None:
 def finish(sweep_id: str) -> None:
     """Deletes the runs of a marked sweep, each in its own transaction, then the sweep. It can be repeated at any time.
 
-    A run that was resumed meanwhile stays, and is no longer part of a sweep.
+    A run that was resumed meanwhile, or whose result another run loads, stays, and is no longer part of a sweep.
     """
     with database.read_everything() as session:
         run_ids = [run.id for run in sweeps.runs_of(session=session, sweep_ids=[sweep_id])]
@@ -122,7 +126,7 @@ def finish(sweep_id: str) -> None:
         with contextlib.suppress(RunNotFound), database.write() as session:
             try:
                 runs.delete(session=session, run_id=run_id)
-            except NotEnded:
+            except (NotEnded, InUse):
                 runs.locked(session=session, run_id=run_id).sweep_id = None
     with database.write() as session:
         shares.remove(session=session, kind="sweep", object_ids=[sweep_id])

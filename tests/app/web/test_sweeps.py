@@ -82,6 +82,22 @@ def test_an_ended_sweep_is_deleted_with_its_runs(api, body):
     assert api.get("/api/runs").json()["total"] == 0
 
 
+def test_a_sweep_with_a_result_that_a_run_loads_is_kept(api, body):
+    sweep = api.post("/api/sweeps", json=body).json()["id"]
+    api.post(f"/api/sweeps/{sweep}/stop")
+    first, *others = [run["id"] for run in api.get("/api/runs").json()["runs"]]
+    waiting = PlayedRun("continues", init_adapter=first).id
+    refused = api.delete(f"/api/sweeps/{sweep}")
+    assert refused.status_code == 409 and first in refused.text, refused.text
+    assert api.get("/api/runs").json()["total"] == len(others) + 2
+    with database.write() as session:
+        sweeps.get(session=session, sweep_id=sweep).deleted_at = 1.0  # the other run was queued after the check
+    lifecycle.finish_all()
+    assert {run["id"] for run in api.get("/api/runs").json()["runs"]} == {first, waiting}
+    with database.read() as session:
+        assert sweeps.deleted(session=session) == []
+
+
 def test_a_worker_finishes_an_interrupted_deletion(api, body, monkeypatch):
     sweep = api.post("/api/sweeps", json=body).json()["id"]
     api.post(f"/api/sweeps/{sweep}/stop")
