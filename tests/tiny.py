@@ -11,7 +11,9 @@ TEMPLATE = (
 SPECIAL = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 
 
-def make_model(folder: Path, *, template: bool = True, hidden_size: int = 64, layers: int = 2) -> Path:
+def make_model(
+    folder: Path, *, template: bool = True, hidden_size: int = 64, layers: int = 2, tied: bool = False
+) -> Path:
     """A random Llama (about 100,000 parameters) with a byte-level tokenizer, saved in `folder`."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -38,6 +40,7 @@ def make_model(folder: Path, *, template: bool = True, hidden_size: int = 64, la
         pad_token_id=0,
         bos_token_id=None,
         eos_token_id=1,
+        tie_word_embeddings=tied,
     )
     LlamaForCausalLM(config).save_pretrained(folder)
     fast.save_pretrained(folder)

@@ -66,6 +66,10 @@ def _with_dropout(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config | {"attention_dropout": 0.1}))
 
 
+def _tied(folder: Path) -> None:
+    make_model(folder, tied=True)
+
+
 # As Qwen3's: the last answer begins with an empty thinking block, which a prompt has only without thinking.
 THINKING_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n"
@@ -113,6 +117,7 @@ MODELS: dict[str, Callable[[Path], object]] = {
     "llama": make_model,
     "llama_of_one_layer": lambda folder: make_model(folder, layers=1),
     "llama_with_dropout": _with_dropout,
+    "tied_llama": _tied,
     **{name: _family(name) for name in FAMILIES},
     "qwen3": _qwen3,
     "plain_llama": lambda folder: make_models(folder.parent / "both")[0].rename(folder),

@@ -12,6 +12,7 @@ import torch
 from training.config.choices import Offload, Precision, Strategy
 from training.config.run_config import RunConfig
 from training.simulation.timeline import Timeline
+from training.trainer.tied_weights import ties_behind_wrapper
 
 Weights = list[torch.nn.Parameter]
 
@@ -183,11 +184,14 @@ def _fsdp_groups(model: Any) -> tuple[list[Weights], dict[str, int]]:
     layers = [[module] for module in model.modules() if type(module).__name__ in classes]
     embeddings, head, tied = base.get_input_embeddings(), base.get_output_embeddings(), _ties(model)
     norms = [module for module in base.base_model.children() if "Norm" in type(module).__name__][-1:]
-    units = [
-        *([] if tied else [[embeddings]]),
-        *layers,
-        [*norms, *([embeddings] if tied else []), *([head] if head else [])],
-    ]
+    if ties_behind_wrapper(base):  # see `kept_tied`
+        units = [*layers, norms]
+    else:
+        units = [
+            *([] if tied else [[embeddings]]),
+            *layers,
+            [*norms, *([embeddings] if tied else []), *([head] if head else [])],
+        ]
     inside = {id(part): number + 1 for number, unit in enumerate(units) for module in unit for part in module.modules()}
     group_of = {name: inside.get(id(module), 0) for name, module in model.named_modules()}
     groups: list[Weights] = [[] for _ in range(len(units) + 1)]

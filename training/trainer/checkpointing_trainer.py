@@ -26,6 +26,7 @@ from training.trainer.answering import SampleAnswers
 from training.trainer.callbacks import best_to_load
 from training.trainer.global_batch import GlobalBatchTrainer
 from training.trainer.metrics import Throughput
+from training.trainer.tied_weights import check_ties, kept_tied, ties
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,9 @@ class CheckpointingTrainer(GlobalBatchTrainer):
         self.accelerator.deepspeed_ulysses_dl_adapter = lambda loader, _: loader
         layout = self._other_layout(resume_from_checkpoint)
         loads = resume_from_checkpoint if layout is None else None
-        prepared = super()._prepare_for_training(max_steps, train_dataloader, loads)
+        shared = ties(self.model)
+        with kept_tied(self.model):
+            prepared = super()._prepare_for_training(max_steps, train_dataloader, loads)
         if layout is not None and resume_from_checkpoint:
             restore(Path(resume_from_checkpoint), layout, self._unwrapped, self.optimizer)
             self._restore_scheduler(torch.load(Path(resume_from_checkpoint) / "scheduler.pt", weights_only=True))
@@ -204,6 +207,7 @@ class CheckpointingTrainer(GlobalBatchTrainer):
             weights.restore_rank_allocation(self._unwrapped, Path(resume_from_checkpoint))
             self._check_loaded(resume_from_checkpoint)
             self._set_learning_rate(Layout.read(Path(resume_from_checkpoint)))
+        check_ties(shared, self._unwrapped, self.context.config.strategy)
         return prepared
 
     def _set_learning_rate(self, layout: Layout | None) -> None:
