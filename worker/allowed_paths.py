@@ -20,8 +20,9 @@ STARTER = ROOT / "static" / "starter"
 
 _MODEL_FIX = "Give a hub id such as Qwen/Qwen3-0.6B, or a model in a folder of LATHE_MODEL_FOLDERS."
 _WHO = "may only be set by the user who runs the server."
-_CODE = "is code, which only the user who runs the server may run."
-_CODE_FIX = "Use built-in rewards, or ask the user who runs the server to queue the run."
+CODE = "is code, which only the user who runs the server may run."
+CODE_FIX = "Use built-in rewards or a judge, or ask the user who runs the server."
+CODE_SETTING = "reward_code"
 _OWN_FIX = "Leave it out, or ask the user who runs the server to queue the run."
 # Keys that name files or folders, at any depth.
 _PATH_KEYS = re.compile(r".*(path|file|folder|dir|directory)")
@@ -59,7 +60,7 @@ class AllowedPaths:
         scored_by = reward_models(config.rewards) if config.task.rewards_samples else []
         written = [] if self.models is None else list(_written(config))
         push = [Problem("push_to_hub", pushed, _WHO, _OWN_FIX)] if pushed and not self.pushes else []
-        code = [] if self.data is None or not config.reward_code else [Problem("reward_code", None, _CODE, _CODE_FIX)]
+        code = [] if self.data is None or not config.reward_code else [Problem(CODE_SETTING, None, CODE, CODE_FIX)]
         models = (model, adapter, teacher, *(self.model(one.name, "rewards") for one in scored_by))
         return [*(problem for problem in models if problem), *written, *push, *code]
 

@@ -2,7 +2,7 @@
 of judges."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -10,8 +10,9 @@ from training.config.run_config import RunConfig
 from training.errors import Problem, UserError
 from training.scoring.built_in import JUDGE
 from training.scoring.judge import KEY_VARIABLE, URLS_VARIABLE, address
+from training.scoring.own_functions import name_fault
 from training.scoring.rewards import Reward, check_options, judge_urls
-from worker.allowed_paths import AllowedPaths
+from worker.allowed_paths import CODE, CODE_FIX, AllowedPaths
 from worker.settings import get_settings
 
 
@@ -28,10 +29,20 @@ def problems(rewards: Sequence[Reward], allowed: AllowedPaths, field: str) -> li
         found += [refused] if refused else []
     own = [reward.kind for reward in rewards if reward.own]
     if own and allowed.data is not None:
-        fix = f"Use built-in {field} or a judge, or ask who runs the server."
-        message = "is code, which only the user who runs the server may run."
-        found.append(Problem(field, ", ".join(own), message, fix))
+        found.append(Problem(field, ", ".join(own), CODE, CODE_FIX))
     return found
+
+
+def file_problems(own: Mapping[str, str], rewards: Sequence[Reward]) -> list[Problem]:
+    """The problems of files of code that are sent with rewards: no reward names one, or its name is not one of its own."""
+    named = {reward.own[0] for reward in rewards if reward.own}
+    unnamed = [
+        Problem("own", file, "has code of no reward.", f"Leave it out, or name a function: {file}:FUNCTION.")
+        for file in own
+        if file not in named
+    ]
+    faults = ((file, name_fault(file)) for file in own if file in named)
+    return unnamed + [Problem("own", file, fault, "Give the file another name.") for file, fault in faults if fault]
 
 
 def judge_problem(url: str, *, trusted: bool) -> Problem | None:

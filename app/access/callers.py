@@ -6,6 +6,7 @@ command line sets none: it acts for the user who runs the server.
 
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Any
 
 from app.access.peers import is_loopback
 from training.config.run_config import RunConfig
@@ -13,6 +14,7 @@ from training.errors import Problem
 from worker import allowed_paths
 from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.runs.settle import Settled, settle
+from worker.sent_code import refuse_code
 from worker.settings import get_settings
 from worker.store import sight
 from worker.store.tables import LOCAL
@@ -85,6 +87,11 @@ def settled(config: RunConfig) -> Settled:
     """What the names in a configuration stand for, as far as the caller of this request may name them."""
     caller = current()
     return settle(config, caller.allowed, caller.name)
+
+
+def check_sent(values: Any) -> None:
+    """Refuses code in what the caller of this request sent (worker/sent_code.py). Raises ConfigError."""
+    refuse_code(values, current().allowed)
 
 
 def refuse(problem: Problem, status: int = 403) -> None:

@@ -1,11 +1,14 @@
 """Built-in rewards: functions of a sample, with options as keyword-only parameters. They return a score or None: does not apply."""
 
+import contextlib
 import functools
+import importlib
 import io
 import json
 import math
 import re
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,6 +25,7 @@ WITHOUT_EXPECTED = (
 """Those that do not, in words."""
 PACKAGES = {"regex": ("re2", "google-re2"), "language": ("py3langid", "py3langid>=0.4")}
 """Module and package that a reward cannot do without."""
+_MODULES = {kind: module for kind, (module, _) in PACKAGES.items()} | {"boxed": "math_verify"}
 
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+|(?<=\d)\.?)(?:[eE][-+]?\d+)?")
 _BRACES = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
@@ -155,6 +159,13 @@ def problem(kind: str, options: dict[str, Any]) -> str | None:
     if kind == "length" and options.get("most") is not None and options["most"] < options.get("least", 0):
         return "is more than most: no answer has this length."
     return None
+
+
+def import_packages(kinds: AbstractSet[str]) -> None:
+    """Imports the packages that rewards of these kinds use, as far as they are installed."""
+    for kind in kinds & _MODULES.keys():
+        with contextlib.suppress(ImportError):
+            importlib.import_module(_MODULES[kind])
 
 
 @functools.cache

@@ -2,10 +2,13 @@
 
 import functools
 import inspect
+import keyword
 import math
 import runpy
+import sys
 import traceback
 from collections.abc import Iterator, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from training.scoring.rewards import Reward, Sample
 
 _BY_NAME = ("prompt", "answer", "expected", "row")
 _FORMS = "f(prompt, answer, expected), f(prompt, answer, expected, row) or f(prompts, completions, **columns)"
+_ROOT = Path(__file__).resolve().parents[2]  # first on the path of the reward process
 _LONGEST = 300  # characters of a message
 
 
@@ -149,6 +153,18 @@ class OwnReward:
             return float(value)
         text = f"{place}: {self._file}: {self._name} returned {str(value)[:80]!r} ({type(value).__name__})"
         raise RewardFailed("not a number", f"{text}, not a finite number or None")
+
+
+def name_fault(file: str) -> str:
+    """Why a file of code cannot have this name; empty if it can. One of two modules with the same name hides the other."""
+    stem = file.removesuffix(".py")
+    if not stem.isidentifier() or keyword.iskeyword(stem):
+        return "is not the name of a Python module."
+    here = {"", str(Path.cwd())}
+    path = [str(_ROOT), *(folder for folder in sys.path if folder not in here)]
+    if stem in sys.stdlib_module_names or PathFinder.find_spec(stem, path) is not None:
+        return "is the name of a module that Python or an installed package has."
+    return ""
 
 
 def load(file: Path) -> dict[str, Any]:

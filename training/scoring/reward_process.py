@@ -98,8 +98,8 @@ class RewardProcess:
     """A process that scores samples; it is started again after it was ended. Use it as a context manager. Reward models are not its
     part, but of a process with torch (training/models/reward_model.py).
 
-    `code` has the files of the rewards' functions, which are written to `folder`; no other process uses it. Judges are asked by the
-    process that uses this object, with the key that `judge_key` has for an address.
+    `code` has the files of the rewards' functions; those that a reward names are written to `folder`, which no other process uses.
+    Judges are asked by the process that uses this object, with the key that `judge_key` has for an address.
     """
 
     def __init__(
@@ -114,7 +114,9 @@ class RewardProcess:
         judge_seconds: float = _JUDGE_SECONDS,
     ) -> None:
         self._rewards = tuple(reward for reward in rewards if reward.kind != MODEL)
-        self._code, self._folder = dict(code), folder.absolute()
+        named = {reward.own[0] for reward in rewards if reward.own}
+        self._code = {file: text for file, text in code.items() if file in named}
+        self._folder = folder.absolute()
         self._seconds, self._memory, self._judge_key = seconds_per_batch, memory_bytes, judge_key
         self._judge_seconds = judge_seconds
         self._judges = {one.name: judge_of(one.options) for one in rewards if one.kind == JUDGE}
@@ -125,7 +127,7 @@ class RewardProcess:
     def __enter__(self) -> Self:
         self._folder.mkdir(parents=True, exist_ok=True)
         for name, text in self._code.items():
-            (self._folder / Path(name).name).write_text(text, encoding="utf-8")
+            (self._folder / name).write_text(text, encoding="utf-8")
         return self
 
     def __exit__(

@@ -38,7 +38,8 @@ class _Scorer:
     def __init__(self, rewards: Sequence[Reward], folder: Path, say: Say) -> None:
         self._say, self._printed = say, _Printed()
         sys.stdout = sys.stderr = self._printed
-        sys.path.insert(0, str(folder))
+        built_in.import_packages({reward.kind for reward in rewards})
+        sys.path.append(str(folder))  # last: a file of the user is imported in place of no other module
         files: dict[str, dict[str, Any] | RewardFailed] = {}
         self._rewards: dict[str, tuple[Reward, OwnReward | RewardFailed | None]] = {}
         for reward in rewards:

@@ -23,6 +23,7 @@ from worker.machine import programs
 from worker.machine.programs import ProgramError
 from worker.runs import reward_models
 from worker.runs.settle import find_data, settle
+from worker.sent_code import OWN, refuse_code
 
 MOST_ROWS = 1000
 _BATCH = 256
@@ -76,11 +77,12 @@ def try_rewards(
     Raises:
         UserError: a reward is wrong or may not be used, or the rows cannot be read.
     """
+    refuse_code({OWN: own}, allowed)
     parsed = parse_rewards(rewards) if isinstance(rewards, str) else rewards
     if missing := next((reward for reward in parsed if reward.own and reward.own[0] not in own), None):
         raise ConfigError([Problem("rewards", missing.kind, "has no code.", "Send the code of its file in `own`.")])
     models = [reward for reward in parsed if reward.kind == MODEL]
-    problems = allowed_rewards.problems(parsed, allowed, "rewards")
+    problems = [*allowed_rewards.problems(parsed, allowed, "rewards"), *allowed_rewards.file_problems(own, parsed)]
     problems += reward_models.problems(map(reward_models.of, models), allowed, "rewards") if not problems else []
     if problems:
         raise ConfigError(problems)

@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,14 @@ from training.errors import Problem, UserError
 from training.run_folder.paths import saved_result
 from training.scoring.built_in import JUDGE, WITHOUT_EXPECTED
 from training.scoring.request import ACCURACY, DEFAULT_METRICS, RESULT, EvaluationRequest, evaluation_dir
-from training.scoring.rewards import functions_in
+from training.scoring.rewards import functions_in, reward_of
 from worker import allowed_rewards, celery_app, disk_quota
 from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.datasets import datasets, run_data
 from worker.runs import fetching, reward_models
 from worker.runs.requests import admitted, as_both_see
 from worker.runs.settle import find_data, settled_rewards
+from worker.sent_code import OWN, refuse_code
 from worker.settings import get_settings
 from worker.store import database, evaluations, runs
 from worker.store.tables import LOCAL, Dataset, Evaluation, Run
@@ -42,6 +45,7 @@ def submit(
         RunNotFound: no run has this id.
         ConfigError: one problem for each wrong value, or for what the run names and its owner may not; nothing is queued.
     """
+    refuse_code(values, allowed)
     with database.read() as session:
         run = runs.get(session=session, run_id=run_id)
     config = admitted(run).typed
@@ -91,10 +95,19 @@ def _with_defaults(run: Run, values: dict[str, Any]) -> dict[str, Any]:
     metrics = list(given.get("metrics") or usual)
     if given.get("judge") and JUDGE not in metrics:
         metrics.append(JUDGE)
-    for file, code in (given.get("own") or {}).items():
-        if not any(re.search(f'(^|"){re.escape(file)}:', metric) for metric in metrics):  # also in a JSON object
+    named = set(_files_of(metrics))
+    for file, code in (given.get(OWN) or {}).items():
+        if file not in named:
             metrics += [f"{file}:{function}" for function in _functions(file, code)]
     return given | {"metrics": metrics}
+
+
+def _files_of(metrics: Iterable[str]) -> Iterator[str]:
+    """The files of code that metrics name; what is no metric is refused later."""
+    for metric in metrics:
+        with suppress(UserError, ValueError):
+            if own := reward_of(json.loads(metric) if metric.lstrip().startswith("{") else metric).own:
+                yield own[0]
 
 
 def _functions(file: str, code: str) -> list[str]:
@@ -140,6 +153,7 @@ def _metric_problems(run: Run, request: EvaluationRequest, allowed: AllowedPaths
         fix = "Use exact_match, which is the share of answers that are exactly right."
         problems.append(Problem("metrics", ACCURACY, "is for runs of the task classification.", fix))
     problems += allowed_rewards.problems(request.rewards, allowed, "metrics")
+    problems += allowed_rewards.file_problems(request.own, request.rewards)
     problems += (
         reward_models.problems(map(reward_models.of, request.reward_models), allowed, "metrics") if not problems else []
     )

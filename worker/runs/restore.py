@@ -6,7 +6,8 @@ import stat
 import struct
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -28,10 +29,11 @@ from training.run_folder.paths import CONFIG_FILE, EVENTS_FILE, result_dir
 from training.run_folder.record import Lineage
 from training.units import byte_size
 from worker import disk_quota
-from worker.allowed_paths import named_paths
+from worker.allowed_paths import EVERYTHING, AllowedPaths, named_paths
 from worker.disk_quota import DiskQuota
 from worker.machine.sizes import size_of
 from worker.runs import archive, run_archive
+from worker.sent_code import refuse_code
 from worker.settings import get_settings
 from worker.store import database, runs
 from worker.store.tables import LOCAL, Dataset, Run, Status
@@ -64,11 +66,12 @@ class _Refused(Exception):  # noqa: N818
         self.fix = fix
 
 
-def restore(path: Path, *, owner: str = LOCAL) -> Run:
+def restore(path: Path, *, owner: str = LOCAL, allowed: AllowedPaths = EVERYTHING) -> Run:
     """Imports the run in an archive; it belongs to `owner`, and keeps its id unless another run has it.
 
     Raises:
-        BadArchive: the file is no archive of a run, is broken, or does not fit on the disk or into the owner's quota.
+        BadArchive: the file is no archive of a run, is broken, does not fit on the disk or into the owner's quota, or has code that
+            `allowed` does not allow.
         OSError: it cannot be read.
     """
     runs_dir, quota = get_settings().runs_dir, disk_quota.measured(owner)
@@ -76,13 +79,15 @@ def restore(path: Path, *, owner: str = LOCAL) -> Run:
     try:
         with ZipFile(path) as source:
             members = _checked_members(path, source, quota)
-            run = _run(source, owner)
+            run = _run(source, owner, allowed)
             for fault in _adapter_faults(source, members, parse(run.config)):
                 raise _Refused(fault)
             _extract(source, members, part)
-            return _store(source, run, part, quota)
+            return _store(source, run, part, quota, allowed)
     except _Refused as error:
         raise BadArchive("FILE", str(path), str(error), error.fix) from None
+    except ConfigError as error:
+        raise BadArchive("FILE", str(path), f"has an evaluation that cannot be imported: {error}", _FIX) from None
     except (BadZipFile, NotImplementedError, EOFError, RuntimeError, zlib.error, struct.error) as error:
         raise BadArchive("FILE", str(path), f"is not a complete ZIP file: {error}.", _FIX) from None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, IntegrityError, DataError) as error:
@@ -181,7 +186,7 @@ def _in_values(values: dict[str, object], method: Method) -> Iterator[str]:
         yield "has an adapter that names a Python module: megatron_config."
 
 
-def _run(source: ZipFile, owner: str) -> Run:
+def _run(source: ZipFile, owner: str, allowed: AllowedPaths) -> Run:
     if source.getinfo(run_archive.ROW_FILE).file_size > _MOST_ROW_BYTES:
         raise _Refused(f"has a {run_archive.ROW_FILE} above {byte_size(_MOST_ROW_BYTES)}.")
     document = json_text.load(source.read(run_archive.ROW_FILE))
@@ -190,6 +195,7 @@ def _run(source: ZipFile, owner: str) -> Run:
         raise _Refused(message, "Import it with the version of Lathe that made it, or a newer one.")
     try:
         values = {name: document["run"][name] for name in run_archive.RUN_FIELDS}
+        refuse_code(values, allowed)  # in its config and stepped_down
         parse(values["config"] | values["stepped_down"])
         values["config"] = parse(values["config"]).model_dump(mode="json")
         Run.check(values)
@@ -209,7 +215,7 @@ def _extract(source: ZipFile, members: list[ZipInfo], folder: Path) -> None:
             shutil.copyfileobj(packed, stream, 4 * 2**20)
 
 
-def _store(source: ZipFile, run: Run, part: Path, quota: DiskQuota) -> Run:
+def _store(source: ZipFile, run: Run, part: Path, quota: DiskQuota, allowed: AllowedPaths) -> Run:
     """Stores the rows, and moves the folder to its place as the last step of the transaction."""
     with database.read_everything() as session:
         if session.get(Run, run.id) or (part.parent / run.id).exists():
@@ -227,8 +233,8 @@ def _store(source: ZipFile, run: Run, part: Path, quota: DiskQuota) -> Run:
                     continue
                 _insert(source, session, name, table, run.id)
             if run_archive.EVALUATIONS in source.namelist():
-                found = _read_lines(source, run_archive.EVALUATIONS)
-                run_archive.restore_evaluations(session, found, run.id, run.owner, part)
+                with closing(_read_lines(source, run_archive.EVALUATIONS)) as found:
+                    run_archive.restore_evaluations(session, found, run.id, run.owner, part, allowed)
             _refuse_over(quota.again(session), size_of(part).bytes)
             part.replace(target)
     except BaseException:
@@ -264,7 +270,7 @@ def _insert(source: ZipFile, session: Session, name: str, table: type[SQLModel],
         session.exec(insert(table), params=batch)
 
 
-def _read_lines(source: ZipFile, name: str) -> Iterator[bytes]:
+def _read_lines(source: ZipFile, name: str) -> Generator[bytes]:
     with source.open(name) as stream:
         while line := stream.readline(_MOST_LINE_BYTES + 1):
             if len(line) > _MOST_LINE_BYTES:

@@ -16,6 +16,8 @@ from training.config import json_text
 from training.run_folder.paths import ANSWERS_FILE, LINEAGE_FILE, saved_result
 from training.scoring.overlap import Overlap
 from training.scoring.request import EVALUATIONS_FOLDER, RECORDS_FILE, EvaluationRequest
+from worker.allowed_paths import AllowedPaths
+from worker.sent_code import refuse_code
 from worker.settings import get_settings
 from worker.store import database, runs
 from worker.store.runs import NotEnded
@@ -171,14 +173,18 @@ def is_answers(name: str) -> bool:
     return (folder, file) == (EVALUATIONS_FOLDER, RECORDS_FILE) and evaluation_id.isascii() and evaluation_id.isalnum()
 
 
-def restore_evaluations(session: Session, lines: Iterable[bytes], run_id: str, owner: str, folder: Path) -> None:
+def restore_evaluations(
+    session: Session, lines: Iterable[bytes], run_id: str, owner: str, folder: Path, allowed: AllowedPaths
+) -> None:
     """Adds the evaluations to an imported run, whose files are in `folder`. They keep their ids unless these are taken.
 
     Raises:
         ValueError: a line is not an ended evaluation.
+        ConfigError: an evaluation has code, which `allowed` does not allow.
     """
     for line in lines:
         values = json_text.load(line)
+        refuse_code(values["request"], allowed)
         request = EvaluationRequest.model_validate(values["request"] | _OF_THIS_MACHINE).model_dump(mode="json")
         own = {"run_id": run_id, "owner": owner, "request": request}
         item = Evaluation.model_validate({name: values[name] for name in _EVALUATION_FIELDS} | own)

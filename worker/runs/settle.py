@@ -28,7 +28,7 @@ from training.model_info.folder import ADAPTER_CONFIG, ModelFacts, describe_mode
 from training.run_folder.paths import result_dir, saved_result
 from training.scoring.rewards import reward_models, with_reward_models
 from worker import disk_quota
-from worker.allowed_paths import EVERYTHING, AllowedPaths, find_path
+from worker.allowed_paths import CODE_SETTING, EVERYTHING, AllowedPaths, find_path
 from worker.allowed_rewards import judges_of_run, sampler_of_run
 from worker.datasets import datasets
 from worker.datasets.datasets import DatasetNotFound
@@ -157,6 +157,8 @@ def settle(
     """
     typed = config
     for field in files:
+        if field == CODE_SETTING and allowed.data is not None:
+            continue  # refused below, unread
         config = _with_text(config, field, allowed)
     sampler = sampler_of_run(config, allowed)
     refused = (*allowed.problems(config), *judges_of_run(config, allowed), *([sampler] if sampler else []))

@@ -113,6 +113,7 @@ def changed(values: Values) -> dict[str, Any]:
 def check(values: Values) -> RunConfig | list[Problem]:
     """The configuration that the form describes, or what is wrong with it."""
     try:
+        callers.check_sent(dict(values))
         config = parse(changed(values))
     except ConfigError as error:
         return error.problems

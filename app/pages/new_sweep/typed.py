@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+from app.access import callers
 from training.config import yaml_text
 from training.config.fields import ConfigError
 from training.errors import Problem
@@ -39,7 +40,9 @@ def sweep_of(configuration: str, method: str, varied: list[tuple[str, str]], giv
             raise ConfigError([Problem(f"space.{name}", None, "is there twice.", "Put all its values in one line.")])
         space[name] = values_of(text)
     used = {name: value for name, value in given.items() if value not in ("", None) and applies(name, method)}
-    return parse_sweep({"config": _configuration(configuration), "space": space, "method": method, **used})
+    sent = {"config": _configuration(configuration), "space": space, "method": method, **used}
+    callers.check_sent(sent)
+    return parse_sweep(sent)
 
 
 def applies(name: str, method: str) -> bool:

@@ -88,10 +88,10 @@ def show_samples(
 )
 async def import_run(request: Request) -> RunAnswer:
     """Imports a run from the archive in the body; it belongs to the caller."""
-    owner = callers.current().name
-    async with received(request, "archive.lathe.zip", owner) as files:
+    caller = callers.current()
+    async with received(request, "archive.lathe.zip", caller.name) as files:
         try:
-            run = await run_in_threadpool(restore.restore, files.paths[0], owner=owner)
+            run = await run_in_threadpool(restore.restore, files.paths[0], owner=caller.name, allowed=caller.allowed)
         except BadArchive as error:
             raise BadArchive("body", None, error.message, error.fix) from None
     with database.read() as session:

@@ -15,7 +15,9 @@ from fastapi.params import Query as QueryParameter
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict
 from sqlmodel import Session
+from starlette.exceptions import HTTPException
 
+from app.access import callers
 from training.config import json_text
 from training.config.fields import ConfigError
 from training.errors import Problem, UserError
@@ -79,7 +81,12 @@ class _Route(APIRoute):
 
         async def limited(request: Request) -> Response:
             _check_names(request.query_params, names)
-            return await handle(_Request(request.scope, request.receive))
+            try:
+                return await handle(_Request(request.scope, request.receive))
+            except HTTPException as error:  # FastAPI's for what `json` raises
+                if isinstance(error.__cause__, UserError):
+                    raise error.__cause__ from None
+                raise
 
         return limited
 
@@ -101,12 +108,15 @@ def _check_names(given: Mapping[str, str], names: Sequence[str]) -> None:
 
 class _Request(Request):
     async def json(self) -> Any:
-        """The body. Raises JSONDecodeError if it is not valid JSON, or beyond a limit; FastAPI expects this class."""
+        """The body, without code of a caller who may send none. Raises JSONDecodeError if it is not valid JSON, or beyond a limit;
+        FastAPI expects this class."""
         body = await self.body()
         try:
-            return json_text.load(body)
+            values = json_text.load(body)
         except json_text.JsonTextError as error:
             raise json.JSONDecodeError(str(error), "", 0) from None
+        callers.check_sent(values)
+        return values
 
 
 def sends(media: str, description: str) -> dict[str, Any]:

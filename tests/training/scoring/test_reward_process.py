@@ -12,6 +12,7 @@ from paths import ROOT
 from patience import eventually
 from subtest_table import table
 
+from training.scoring.own_functions import name_fault
 from training.scoring.reward_process import DEATHS, RewardProcess
 from training.scoring.rewards import Sample, parse_rewards
 
@@ -77,10 +78,43 @@ def test_options_reach_the_function(tmp_path):
         assert "with the options factor" in it.score(SAMPLES).troubles["own.py:score"].sentence
 
 
-def test_files_of_a_user_can_import_each_other(tmp_path):
-    code = {"own.py": "from helper import two\ndef score(answer): return two()", "helper.py": "def two(): return 2"}
-    with RewardProcess(parse_rewards("own.py:score"), code, tmp_path) as rewards:
+def test_files_that_rewards_name_can_import_each_other(tmp_path):
+    code = {
+        "own.py": "from helper import two\ndef score(answer): return two(answer)",
+        "helper.py": "def two(answer): return 2",
+    }
+    with RewardProcess(parse_rewards("own.py:score, helper.py:two"), code, tmp_path) as rewards:
         assert rewards.score(SAMPLES).values["own.py:score"] == [2, 2, 2, 2]
+
+
+def test_a_file_that_no_reward_names_is_not_there_and_no_file_takes_the_place_of_a_module(tmp_path):
+    code = {
+        "unnamed.py": "",
+        "py3langid.py": "raise SystemExit",
+        "math_verify.py": "def score(answer): return 5",
+        "json.py": "x",
+    }
+    own = "def score(answer):\n    import importlib.util\n    return importlib.util.find_spec('unnamed') is not None\n"
+    names = "own.py:score, math_verify.py:score, boxed"
+    with RewardProcess(parse_rewards(names), code | {"own.py": own}, tmp_path / "files") as rewards:
+        scores = rewards.score([Sample("p", r"\boxed{1 + x}", "x + 1")])
+    assert scores.values["own.py:score"] == [0]
+    assert scores.values["boxed"] == [1 if find_spec("math_verify") else 0]
+    assert {path.name for path in (tmp_path / "files").iterdir()} == {"own.py", "math_verify.py"}
+
+
+@table(
+    ("file", "fault"),
+    [
+        ("own.py", ""), ("rewards.py", ""), ("json.py", "that Python or an installed"), ("sys.py", "that Python"),
+        ("pydantic.py", "that Python"), ("training.py", "that Python"), ("re2.py", "that Python"), ("a-b.py", "Python module"),
+        ("..py", "Python module"), ("a.b.py", "Python module"), ("class.py", "Python module"),
+    ],
+)  # fmt: skip
+def test_files_of_code_have_names_that_no_module_has(file, fault):
+    if file != "re2.py" or find_spec("re2"):
+        assert fault in name_fault(file)
+        assert bool(fault) == bool(name_fault(file))
 
 
 @table(

@@ -87,9 +87,10 @@ def test_a_run_without_a_result_is_refused_unless_a_checkpoint_is_named(home, ro
 def test_accounts_may_neither_run_code_nor_call_other_addresses(home, rows):
     run, own = ended(), {"metrics": ["own.py:score"], "own": {"own.py": CODE}}
     paths = allowed()
-    assert refused(run, own, data=rows, allowed=paths) == [
-        ("metrics", "is code, which only the user who runs the server may run.")
-    ]
+    code = [("own", "is code, which only the user who runs the server may run.")]
+    for metrics in (["own.py:score"], ["f1"], ['{"name": "own.py:score", "reward": "length"}'], ["no metric"]):
+        assert refused(run, own | {"metrics": metrics}, data=rows, allowed=paths) == code
+    assert refused(run, {"own": {"own.py": "not Python ("}}, data=rows, allowed=paths) == code  # unread
     judge = {"metrics": ["judge"], "judge": {"url": "http://169.254.169.254/v1", "model": "m"}}
     assert refused(run, judge, data=rows, allowed=paths) == [("judge_url", "is not a judge of this server.")]
     reward = json.dumps({"name": "other", "reward": "judge"} | judge["judge"])
