@@ -45,7 +45,7 @@ def main() -> None:
         leave_out(config)
         train(config, run_dir, report, stop)
         # A gloo thread that still runs at interpreter shutdown aborts the process, and with it the other ranks.
-        exit_process()
+        leave(report)
     except (StopRequested, Exception) as error:
         if not (stop.ends_the_start or isinstance(error, StopRequested)):
             report.failed(error)
@@ -55,11 +55,12 @@ def main() -> None:
             raise
         outcome = REVIEW if isinstance(error, ReviewRequested) else "stopped"
         report.for_run(Finished(outcome=outcome, step=0, summary={}))
-        exit_process()  # without cleanup, since other ranks may have exited already
+        leave(report)  # without cleanup, since other ranks may have exited already
 
 
-def exit_process() -> None:
-    """Ends this process with status 0, without interpreter shutdown."""
+def leave(report: Report) -> None:
+    """Ends this rank with status 0, without interpreter shutdown. Others may still work."""
+    report.left()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

@@ -219,6 +219,7 @@ def main() -> int:
     rank = Rank(run_dir, number, peer)
     try:
         rank.train()
+        rank.report.left()
     except Exception as error:
         rank.report.failed(error)
         return 1

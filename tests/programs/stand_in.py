@@ -1,6 +1,7 @@
 """A stand-in for the training program and its launcher, for tests of what surrounds them: it trains nothing, but reports,
 saves, obeys, crashes, hangs and disobeys as the run's setting `model` says, for example `{"steps": 5, "crash_at": 3}`. With
-`"hold": 3` it waits before step 3, with `"hold": "exit"` after its end, until the test says `go`.
+`"hold": 3` it waits before step 3, with `"hold": "exit"` after its end, until the test says `go`; with a phase rank 0 waits there
+after it has saved the result, and the other ranks end.
 
 `python tests/programs/stand_in.py supervise RUN_ID ATTEMPT` is a supervisor with this program in place of the real one.
 """
@@ -30,7 +31,7 @@ def main() -> int:
         case "launch":
             return launch(Path(sys.argv[2]), json.loads(sys.argv[3]))
         case _:
-            return Rank(int(sys.argv[2]), Path(sys.argv[3]), json.loads(sys.argv[4])).train()
+            return Rank(int(sys.argv[2]), Path(sys.argv[3]), json.loads(sys.argv[4])).run()
 
 
 def supervise(arguments: list[str]) -> int:
@@ -68,6 +69,11 @@ class Rank:
     def on_terminate(self, *_: object) -> None:
         self.asked = not self.behaviour.get("deaf", False)
 
+    def run(self) -> int:
+        status = self.train()
+        self.writer.write(events.RankLeft(rank=self.number))
+        return status
+
     def train(self) -> int:
         self.writer.write(events.RankStarted(rank=self.number, pid=os.getpid(), device="cpu"))
         first = self.last_checkpoint()
@@ -95,6 +101,11 @@ class Rank:
         adapter = self.run_dir / "adapter"
         adapter.mkdir(exist_ok=True)
         (adapter / "adapter_model.safetensors").write_bytes(bytes(self.behaviour.get("adapter_bytes", 1000)))
+        if self.number:
+            return 0
+        if isinstance(phase := self.behaviour.get("hold"), str) and phase != "exit":
+            self.enter(phase)
+            self.hold(phase)
         self.say(events.Finished(outcome="finished", step=steps, summary={"steps": steps}))
         self.hold("exit")
         return 0
@@ -125,6 +136,8 @@ class Rank:
         if how in ("expected", "unexpected"):
             said = {"error": "ValueError", "message": f"It cannot go on at {where}.", "fix": "Mend it."}
             self.writer.write(events.Failed(rank=self.number, phase="training", expected=how == "expected", **said))
+            while self.behaviour.get("lingers"):
+                time.sleep(0.01)
             os._exit(1)
         if how == "out of memory":
             told = {
@@ -139,8 +152,8 @@ class Rank:
             os._exit(1)
         if how == "eat":
             self.eaten = b"x" * 2**30
-        if how == "exit":
-            os._exit(3)
+        if how in ("exit", "vanish"):
+            os._exit(3 if how == "exit" else 0)
         os.kill(os.getpid(), signal.Signals[how])
 
     def enter(self, phase: str) -> None:

@@ -15,7 +15,17 @@ import pynvml
 
 from training.errors import UserError, is_out_of_memory
 from training.run_folder import full_disk
-from training.run_folder.events import Event, EventWriter, Failed, Metrics, Note, PhaseStarted, Progress, RankStarted
+from training.run_folder.events import (
+    Event,
+    EventWriter,
+    Failed,
+    Metrics,
+    Note,
+    PhaseStarted,
+    Progress,
+    RankLeft,
+    RankStarted,
+)
 from training.run_folder.paths import events_file
 
 if TYPE_CHECKING:
@@ -93,6 +103,11 @@ class Report:
 
     def started(self, device: str) -> None:
         self._writer.write(RankStarted(rank=self.rank, pid=os.getpid(), device=device, machine=self.machine))
+
+    def left(self) -> None:
+        """Says that this rank ends in order, so that nobody takes it for dead while the others go on."""
+        with suppress(OSError):  # the disk is full, which others report; its status is 0 all the same
+            self._writer.write(RankLeft(rank=self.rank))
 
     def for_run(self, event: Event) -> None:
         """Writes a record of the whole run; only rank 0 writes it."""

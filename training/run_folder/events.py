@@ -57,6 +57,12 @@ class RankStarted(Event, kind="rank_started"):
     machine: int = 0
 
 
+class RankLeft(Event, kind="rank_left"):
+    """A rank has done its part and ends with status 0. The others may go on without it."""
+
+    rank: int
+
+
 class PhaseStarted(Event, kind="phase"):
     """The run entered a phase: starting, compiling DeepSpeed operators, loading data, loading model, preparing, probing, training,
     evaluating, saving, answering, merging, pushing."""

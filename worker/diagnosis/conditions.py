@@ -4,12 +4,14 @@ import re
 from collections.abc import Callable
 
 from worker.diagnosis.cause import When
+from worker.diagnosis.kills import killed_in
 from worker.diagnosis.parsing.tracebacks import Frame, raised_by_package
 from worker.diagnosis.timeline import Log
 
 _HTTP = re.compile(
     r"urllib3|requests/|httpx|httpcore|aiohttp|huggingface_hub|http/client|urllib/request|socket\.py|ssl\.py"
 )
+_PID = re.compile(r"\bpid: (\d{1,9})\)|received by PID (\d{1,9})")
 _PIPES = re.compile(r"multiprocess|multiprocessing|subprocess")
 
 
@@ -33,6 +35,13 @@ def of_package(log: Log, index: int) -> bool:
 def without_exception(log: Log, _: int) -> bool:
     """True if the log shows no exception that ended the run."""
     return not log.timeline.endings
+
+
+def from_outside(log: Log, index: int) -> bool:
+    """True unless Lathe itself killed the process that the line names, or the only rank."""
+    killed = killed_in(log.text)
+    named = _PID.search(log.lines[index].text)
+    return killed is None or not killed.includes(int(named[1] or named[2]) if named else None)
 
 
 def by_remote_server(log: Log, index: int) -> bool:
@@ -83,7 +92,8 @@ def unless(log: Log, _: int, pattern: re.Pattern[str]) -> bool:
 
 
 PLAIN: dict[str, When] = {
-    test.__name__: test for test in (between_ranks, by_package, by_remote_server, of_package, without_exception)
+    test.__name__: test
+    for test in (between_ranks, by_package, by_remote_server, from_outside, of_package, without_exception)
 }
 OF_PATTERN: dict[str, Callable[..., bool]] = {
     test.__name__: test for test in (at_code, at_code_only, ends_in, mentions, outside, unless, within)

@@ -1,4 +1,4 @@
-"""Analyzes a collective that timed out: which rank did not join it."""
+"""Analyzes a collective that timed out, or ranks that were killed: for which rank the others waited."""
 
 import re
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ _WAITED = re.compile(
 )
 _GLOO = re.compile(r"Timed out waiting (\d{1,12})ms for (?:recv|send) operation to complete")
 _LAST = re.compile(r"[Rr]ank (\d{1,5})\].*?(?:last enqueued(?: NCCL)? work: |last enqueued work: )(\d{1,18})")
+_ENDED = re.compile(r": Rank (\d{1,5})")
 _BARRIER = re.compile(r"Ranks? (\d{1,5})[\d, ]* failed to pass monitoredBarrier in (\d{1,12}) ms")
 
 
@@ -44,6 +45,12 @@ def analyze_hang(log: Log, index: int, known: Known) -> Detail:
         ranks = ", ".join(map(str, sorted(waited)))
         return Detail(f"{ran} on rank {ranks}; the log does not show which rank did not join.", evidence=lines)
     return Detail(f"{ran}: rank {hung} {why}.", evidence=_with_own(log, hung, lines), rank=hung)
+
+
+def analyze_kill(log: Log, index: int, known: Known) -> Detail:
+    """Finds the rank that ended before Lathe killed the others: the launcher only reports those that were killed."""
+    found = _ENDED.search(log.lines[index].text)
+    return Detail(rank=int(found[1])) if found else Detail()
 
 
 def _waits(log: Log) -> list[_Wait]:

@@ -14,18 +14,22 @@ from training.errors import UserError
 from training.run_folder.events import DIVERGED, PAUSED, REVIEW, Failed, Finished, OutOfMemory
 from training.run_folder.full_disk import FullDisk
 from training.run_folder.memory_words import summary
+from worker.diagnosis.kills import Killed
 from worker.store.tables import Request, Status
 from worker.supervision.report_reader import AttemptProgress
 
 # Signals sent from outside: a new attempt may succeed. Other signals are crashes of the program.
 _FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-_SIGNAL_IN_LOG = re.compile(r"Signal (\d+) \(SIG\w+\) received by PID|died with <Signals\.SIG\w+: (\d+)>")
+_SIGNAL_IN_LOG = re.compile(
+    r"Signal (?P<of_rank>\d+) \(SIG\w+\) received by PID (?P<pid>\d+)|died with <Signals\.SIG\w+: (?P<of_only_rank>\d+)>"
+)
 _NOT_LAUNCHED = re.compile(
     r"srun: error: ((?:Unable to (?:create step|confirm allocation)|Application launch failed|Task launch for ).*)"
 )
 """Slurm did not start the ranks: its controller or a node did not answer."""
 _KILLED = re.compile(r"Root Cause(?:(?!Root Cause).)*?host\s*:\s*(\S+)(?:(?!Root Cause).)*?exitcode\s*:\s*-9\b", re.S)
 _NODE_FAILURE = re.compile(r"(?:[Nn]ode failure on|Task launch for \S+ failed on node) ([^\s:,]+)")
+UNREACHABLE = "The database was unreachable for so long that the training was stopped."
 NOTHING_LEFT = (
     "No settings that need less memory are left with the same global batch size. Lower max_length, quantize the weights to 4 bits "
     "(method qlora), choose an optimizer with a smaller state such as adamw_8bit, use more processes with zero3, "
@@ -37,14 +41,14 @@ NOTHING_LEFT = (
 class Ending:
     """The end of a training process, as its supervisor knows it.
 
-    `asked`: the request to stop or requeue the run. `forced`: the supervisor killed it. `out_of_memory`: the kernel killed
+    `asked`: the request to stop or requeue the run. `killed`: what the supervisor killed. `out_of_memory`: the kernel killed
     processes because host memory was full. `full_disk`: the disk that is full. `step_down`: the settings of
     `next_rung_after` (training/forecast/step_down.py), if a rank was out of memory.
     """
 
     exit_code: int
     asked: Request | None = None
-    forced: bool = False
+    killed: Killed | None = None
     out_of_memory: bool = False
     full_disk: FullDisk | None = None
     step_down: Changes | None = None
@@ -84,7 +88,7 @@ def judge(seen: AttemptProgress, ending: Ending) -> Verdict:
     if seen.finished:
         return _crash(seen, "The training process was stopped by a SIGTERM that Lathe did not send.", retry=True)
     verdict = _crashed(seen, ending)
-    return replace(verdict, machine=killed_on(seen.log)) if verdict.retry and not ending.forced else verdict
+    return replace(verdict, machine=killed_on(seen.log)) if verdict.retry and not ending.killed else verdict
 
 
 def _reported(done: Finished, ending: Ending) -> Verdict | None:
@@ -135,7 +139,7 @@ def _as_asked(seen: AttemptProgress, ending: Ending) -> Verdict:
     elif seen.finished:
         how = f"Training had finished, but not the work after it; {kept(seen)}."
     else:
-        how = f"It {'did not stop in time and was killed' if ending.forced else 'did not save'}; {kept(seen)}."
+        how = f"It {'did not stop in time and was killed' if ending.killed else 'did not save'}; {kept(seen)}."
     if stopped:
         return Verdict(Status.STOPPED, how)
     node = node_failure(seen.log)  # Slurm requeues the jobs of a node that fails
@@ -161,9 +165,9 @@ def _crashed(seen: AttemptProgress, ending: Ending) -> Verdict:
         return _signalled(seen, number)
     if failure:
         return _crash(seen, failure.message, failure.fix, retry=seen.can_train, failure=failure)
-    if refused or ending.forced:
-        waited = "A training process ended while the others waited for it."
-        message = f"Slurm did not start the ranks: {refused[1].rstrip('.')}." if refused else waited
+    if refused or ending.killed:
+        killed = f"Lathe killed the training: {ending.killed.why}" if ending.killed else ""
+        message = f"Slurm did not start the ranks: {refused[1].rstrip('.')}." if refused else killed
         return _crash(seen, message, retry=True)
     message = f"The training process ended with exit code {ending.exit_code} without an error message."
     return _crash(seen, message, "Check the end of its log below.", retry=seen.can_train)
@@ -189,14 +193,14 @@ def _signalled(seen: AttemptProgress, number: int) -> Verdict:
 
 
 def _signal(seen: AttemptProgress, ending: Ending) -> int | None:
-    """The signal that killed a rank (from the launcher's log) or the launcher itself."""
+    """The signal from outside of Lathe that killed a rank (from the launcher's log) or the launcher itself."""
     # torchrun lists the ranks that it killed itself before the one that it names as the root cause.
     found = _SIGNAL_IN_LOG.search("\n".join(seen.log).rpartition("Root Cause")[2])
-    if found:
-        return int(found[1] or found[2])
-    if ending.exit_code < 0 and not ending.forced:
-        return -ending.exit_code
-    return None
+    if found is None:
+        return -ending.exit_code if ending.exit_code < 0 and not ending.killed else None
+    number, pid = int(found["of_rank"] or found["of_only_rank"]), int(found["pid"]) if found["pid"] else None
+    ours = number == signal.SIGKILL and ending.killed is not None and ending.killed.includes(pid)
+    return None if ours else number
 
 
 def unsupervised(error: Exception, seen: AttemptProgress, full: FullDisk | None) -> Verdict:

@@ -68,7 +68,7 @@ class AttemptProgress:
     """
 
     trained_before: bool = False
-    ranks: dict[int, int] = field(default_factory=dict)  # rank -> pid, of those on the first machine
+    ranks: dict[int, int] = field(default_factory=dict)  # rank -> pid, of those on the first machine that have not left
     phase: str = "starting"
     phases: set[str] = field(default_factory=set)
     start_step: int = 0
@@ -86,6 +86,8 @@ class AttemptProgress:
         match event:
             case records.RankStarted(machine=0):
                 self.ranks[event.rank] = event.pid
+            case records.RankLeft():
+                self.ranks.pop(event.rank, None)
             case records.PhaseStarted():
                 self.phase = event.phase
                 self.phases.add(event.phase)

@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from training import redaction
@@ -147,13 +148,13 @@ class Supervisor:
         self._lease.try_once(self._beat)
         self._store_forecast()
         watch = Watchdog(trainer, reports.seen, self._graces, self._run_dir)
-        self._lease.guard(trainer.kill)
+        self._lease.guard(partial(trainer.kill, outcome.UNREACHABLE))
         code = self._follow(trainer, watch, reports)
         self._disk.look_back()
         self._drain(reports)
         if self._lease.gave_up and not reports.seen.finished and not self._disk.full:
-            reason = "The database was unreachable for so long that the training was stopped."
-            return Verdict(Status.QUEUED, f"{reason} {outcome.goes_on(reports.seen)}", exit_code=code)
+            reason = f"{outcome.UNREACHABLE} {outcome.goes_on(reports.seen)}"
+            return Verdict(Status.QUEUED, reason, exit_code=code)
         if trainer.lost and not reports.seen.finished:
             error = outcome.error_of(reports.seen, trainer.lost)
             resumes = outcome.goes_on(reports.seen)
@@ -162,7 +163,7 @@ class Supervisor:
         ending = Ending(
             exit_code=code,
             asked=self._asked or self._stopped_outside(reports.seen),
-            forced=watch.forced,
+            killed=trainer.killed,
             out_of_memory=killed_before is not None and (processes.memory_kills() or 0) > killed_before,
             full_disk=self._disk.full,
             step_down=self._next_rung(reports.seen, config, run.devices),
@@ -230,11 +231,11 @@ class Supervisor:
             self._lease.try_once(self._beat)
             self._lease.try_once(reports.store)
             if self._disk.full and not self._disk.has_room:
-                trainer.kill()  # saving now would take the space for the last log lines
+                trainer.kill("the disk was full.")  # saving now would take the space for the last log lines
             watch.check(self._asked or (Request.REQUEUE if self._disk.full else None))
             early = steady() - began < _EARLY_SECONDS and not reports.seen.step
             trainer.wait(_EARLY_LOOK_SECONDS if early else _LOOK_SECONDS)
-        trainer.kill()
+        trainer.clear("its launcher had ended.")
         if not self._lease.certain and not self._disk.full:
             self._lease.until_answered(self._lease.renew, is_fenced=True)
         return code

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,8 @@ import psutil
 
 from training.run_folder.paths import LOG_FILE, PAUSE_VARIABLE, RUN_VARIABLE, SUPERVISOR_VARIABLE, VLLM_VARIABLE
 from training.tokens import store
+from worker.diagnosis import kills
+from worker.diagnosis.kills import Killed
 from worker.machine import processes
 from worker.machine.sizes import Size, entries, size_of
 from worker.settings import PREFIX, Settings
@@ -24,8 +27,6 @@ from worker.supervision.launcher import Launch
 from worker.supervision.lease import steady
 from worker.supervision.report_reader import AttemptProgress
 
-# In these phases a rank may finish before the others; in all other phases a missing rank has died.
-_APART = {"saving", "answering"}
 # torchrun prints this when a rank has died, and then waits for the others.
 _TORCHRUN_ENDS = re.compile(r"Sending process \d+ closing signal")
 _LAUNCHER_SECONDS = 5.0
@@ -60,10 +61,14 @@ def end_left_behind(run_id: str) -> None:
 
 
 class TrainingProcess:
-    """A training process with closed standard input whose output goes to the run's log.
+    """A training process with closed standard input whose output goes to the run's log, with a line for each signal from here.
 
     It is killed when this process ends.
     """
+
+    killed: Killed | None = None
+    """The first kill from here, with all processes that were killed; what is left after the training has ended does not count."""
+    _several_machines = False
 
     lost = ""
     """Which machine of the run was lost, as a sentence; empty if none was."""
@@ -79,35 +84,58 @@ class TrainingProcess:
         output: str = LOG_FILE,
         stdin: int = subprocess.DEVNULL,
     ) -> None:
-        self._launcher = processes.start_child(argv, output=run_dir / output, cwd=run_dir, env=env, stdin=stdin)
+        self._log = run_dir / output
+        self._launcher = processes.start_child(argv, output=self._log, cwd=run_dir, env=env, stdin=stdin)
         self._signalled: set[int] = set()
 
     def exit_code(self) -> int | None:
         """The launcher's exit code (negative: the signal that ended it), or None while it runs."""
         return self._launcher.poll()
 
-    def request_stop(self, ranks: Iterable[int]) -> None:
+    def request_stop(self, ranks: Iterable[int], why: str) -> None:
         """Sends SIGTERM once to each process in `ranks`: they save after the current step and exit."""
         new = set(ranks) - self._signalled
         self._signalled |= new
-        self._signal(new, signal.SIGTERM)
+        self._signal(new, signal.SIGTERM, why)
 
-    def kill_ranks(self, ranks: Iterable[int]) -> None:
+    def kill_ranks(self, ranks: Iterable[int], why: str) -> None:
         """Sends SIGKILL to the processes in `ranks`; the launcher notices."""
-        self._signal(set(ranks), signal.SIGKILL)
+        self._signal(set(ranks), signal.SIGKILL, why)
 
-    def _signal(self, pids: set[int], number: int) -> None:
-        if pids:
-            # Only descendants of this process: a pid read from a file may belong to another program.
-            processes.send([child for child in processes.descendants() if child.pid in pids], number)
+    def _signal(self, pids: set[int], number: signal.Signals, why: str) -> None:
+        # Only descendants of this process: a pid read from a file may belong to another program.
+        chosen = [child for child in processes.descendants() if child.pid in pids] if pids else []
+        if chosen:
+            found = frozenset(child.pid for child in chosen)
+            self._write(number, found, why)
+            if number is signal.SIGKILL:
+                self._remember(found, why)
+            processes.send(chosen, number)
 
-    def any_gone(self, ranks: Iterable[int]) -> bool:
-        """True if one of the processes in `ranks` has ended."""
-        return any(not psutil.pid_exists(pid) for pid in ranks)
+    def _remember(self, pids: frozenset[int], why: str) -> None:
+        """Keeps that Lathe killed these processes, so that nothing else is blamed for it."""
+        known = None if self._several_machines else pids
+        self.killed = self.killed.and_also(known) if self.killed else Killed(why, known)
 
-    def kill(self) -> None:
+    def _write(self, number: signal.Signals, pids: frozenset[int] | None, why: str) -> None:
+        """Writes into the log which processes get a signal (None: all ranks), and why."""
+        with suppress(OSError), self._log.open("ab", buffering=0) as log:  # the disk may be full
+            log.write(f"{kills.sent(number, pids, why)}\n".encode())
+
+    def gone(self, ranks: Mapping[int, int]) -> list[int]:
+        """Those of the ranks (with their process IDs) whose process has ended."""
+        return [rank for rank, pid in ranks.items() if not psutil.pid_exists(pid)]
+
+    def kill(self, why: str) -> None:
         """Kills the launcher and all ranks."""
-        processes.kill_descendants()
+        self._remember(frozenset(child.pid for child in processes.descendants()), why)
+        self.clear(why)
+
+    def clear(self, why: str) -> None:
+        """Kills what is left of a training that has ended by itself."""
+        if left := processes.descendants():
+            self._write(signal.SIGKILL, frozenset(child.pid for child in left), why)
+            processes.kill_descendants()
 
     def wait(self, seconds: float) -> None:
         """Sleeps up to `seconds`, or until the launcher ends."""
@@ -133,7 +161,6 @@ class Watchdog:
     """Watches one training process, which saves in `folder`; call `check` regularly."""
 
     def __init__(self, trainer: TrainingProcess, seen: AttemptProgress, graces: Graces, folder: Path) -> None:
-        self.forced = False
         self._folder, self._saved = folder, Size()
         self._trainer, self._seen, self._graces = trainer, seen, graces
         self._asked_at: float | None = None
@@ -146,14 +173,14 @@ class Watchdog:
         if self._seen.finished:
             self._end_done()
         elif asked:
-            self._stop()
+            self._stop(f"the request to {asked.value} it.")
         else:
             self._end_surviving_ranks()
 
-    def _stop(self) -> None:
+    def _stop(self, why: str) -> None:
         now = steady()
         self._asked_at = self._asked_at or now
-        self._trainer.request_stop(self._seen.ranks.values())
+        self._trainer.request_stop(self._seen.ranks.values(), why)
         grace = max(self._graces.leaving, _STEPS * self._seen.step_seconds)
         if self._seen.phase == "saving":
             saved = sum((size_of(path) for path in entries(self._folder) if path.is_dir()), Size())
@@ -163,33 +190,34 @@ class Watchdog:
             grace = max(grace, self._graces.saving)
         # Before any rank has started there is nothing to signal or save.
         if not self._seen.ranks or now - max(self._asked_at, self._progress_at) > grace:
-            self._force()
+            self._trainer.kill(f"it did not end in time after {why}")
 
     def _end_done(self) -> None:
         now = steady()
         self._done_at = self._done_at or now
         if now - self._done_at > self._graces.exiting:
-            self._force()
+            self._trainer.kill("its processes did not exit after it had reported its end.")
 
     def _end_surviving_ranks(self) -> None:
         now = steady()
-        if not self._one_died():
+        why = self._who_died()
+        if not why:
             self._died_at = None
             return
         self._died_at = self._died_at or now
         waited = now - self._died_at - self._graces.rank_died
         if waited > _LAUNCHER_SECONDS:
-            self._force()
+            self._trainer.kill(why)
         elif waited > 0:
             # The launcher stays alive to log why the rank died.
-            self.forced = True
-            self._trainer.kill_ranks(self._seen.ranks.values())
+            self._trainer.kill_ranks(self._seen.ranks.values(), why)
 
-    def _one_died(self) -> bool:
-        if self._seen.failures or any(_TORCHRUN_ENDS.search(line) for line in self._seen.log):
-            return True
-        return self._seen.phase not in _APART and self._trainer.any_gone(self._seen.ranks.values())
-
-    def _force(self) -> None:
-        self.forced = True
-        self._trainer.kill()
+    def _who_died(self) -> str:
+        """Which rank the others would wait for in vain, as a sentence; empty if none. A rank that said that it leaves is none."""
+        waited = f"and the others did not exit within {self._graces.rank_died:g} s."
+        if self._seen.failures:
+            return f"Rank {self._seen.failures[0].rank} had reported an error, {waited}"
+        if any(_TORCHRUN_ENDS.search(line) for line in self._seen.log):
+            return f"A rank had failed, {waited}"
+        gone = ", ".join(map(str, self._trainer.gone(self._seen.ranks)))
+        return f"Rank {gone} had ended in the phase {self._seen.phase} without a report, {waited}" if gone else ""

@@ -16,6 +16,7 @@ from benchmarks.scale.cluster.parameters import DAY, Parameters
 from benchmarks.scale.cluster.training import Training
 from training.run_folder import checkpoints, events
 from training.run_folder.paths import checkpoint_dir, checkpoint_step
+from worker.diagnosis.kills import Killed
 from worker.engines.job_side import supervisor
 from worker.machine.process_identity import Identity
 from worker.settings import get_settings
@@ -163,7 +164,7 @@ class Supervisor:
         if self._failed is None:
             self._fail()
         if self._alive and self._run is not None:
-            self._close(Ending(exit_code=-15, asked=Request.REQUEUE, forced=True))
+            self._close(Ending(exit_code=-15, asked=Request.REQUEUE, killed=Killed("the end of the job.")))
         self._end()
 
     def _fail(self) -> None:

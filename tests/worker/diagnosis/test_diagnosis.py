@@ -384,6 +384,17 @@ def test_the_end_of_torchruns_summary_gives_the_killed_rank():
     assert "exitcode  : -9" in diagnosis.evidence[0].text
 
 
+def test_a_kill_by_lathe_is_no_kill_by_the_system_and_hides_no_error():
+    text = log("killed_by_lathe")
+    diagnosis = diagnose(text)
+    assert (diagnosis.cause, diagnosis.first_failed_rank) == ("killed_by_lathe", 1)
+    assert "Rank 1 had ended in the phase training without a report" in diagnosis.explanation
+    of_another = diagnose(text.replace("to processes 23596", "to processes 23595"))
+    assert of_another.cause == "host_out_of_memory"
+    failed = text.replace("Lathe sent", ended("moon.MoonError: the moon is full") + "\nLathe sent")
+    assert "moon.MoonError" in diagnose(failed).explanation
+
+
 def test_the_batch_size_is_read_from_a_command_in_the_log():
     command = "cmd = ['python', 'train.py', '--per_device_train_batch_size', '2', '--fp16']\n"
     diagnosis = diagnose(command + asked("8.00", code="softmax(scores, dtype=torch.float32)"), dimensions=LLAMA_7B)

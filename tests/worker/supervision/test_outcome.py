@@ -13,6 +13,7 @@ from training.run_folder import checkpoints
 from training.run_folder.events import Failed, Finished, OutOfMemory
 from training.run_folder.full_disk import FullDisk
 from training.run_folder.paths import checkpoints_dir
+from worker.diagnosis.kills import Killed
 from worker.store.tables import Request, Run, Status
 from worker.supervision.outcome import Ending, judge
 from worker.supervision.report_reader import AttemptProgress, Reports
@@ -31,6 +32,8 @@ def failure(message: str, *, rank: int = 0, expected: bool = False) -> Failed:
 KILLED = "Signal 9 (SIGKILL) received by PID 42"
 SEGFAULT = "subprocess.CalledProcessError: Command '[...]' died with <Signals.SIGSEGV: 11>."
 TRAINING = ("starting", "training")
+WHY = "Rank 1 had ended in the phase training without a report, and the others did not exit within 15 s."
+KILL = Killed(WHY, frozenset({42}))
 
 
 def test_a_run_that_reported_its_end_is_finished_whatever_its_exit_code() -> None:
@@ -94,7 +97,7 @@ LOST_NODE = "srun: error: Node failure on n2\nsrun: Job step aborted: Waiting up
 
 @pytest.mark.parametrize(("asked", "machine"), [(Request.REQUEUE, "n2"), (Request.STOP, "")])
 def test_a_node_whose_failure_made_slurm_requeue_the_job_is_named(asked: Request, machine: str) -> None:
-    verdict = judge(seen(log=LOST_NODE, step=3), Ending(exit_code=0, asked=asked, forced=True))
+    verdict = judge(seen(log=LOST_NODE, step=3), Ending(exit_code=0, asked=asked, killed=KILL))
     assert verdict.machine == machine
     assert ("node n2 had failed" in verdict.reason) == bool(machine)
 
@@ -105,7 +108,7 @@ def test_an_attempt_that_ends_before_it_resumes_names_the_checkpoint_of_an_earli
     (checkpoint / "weights").write_text("1")
     checkpoints.seal(checkpoint)
     progress = Reports(Run(name="a", config={}, attempt=2, step=25), tmp_path).seen
-    verdict = judge(progress, Ending(exit_code=1, forced=True))
+    verdict = judge(progress, Ending(exit_code=1, killed=KILL))
     assert (verdict.retry, verdict.goes_on) == (True, "It continues from the checkpoint of step 20.")
 
 
@@ -156,7 +159,7 @@ def test_a_full_disk_is_detected_if_the_trainer_could_not_report_it() -> None:
 
 @pytest.mark.parametrize(("asked", "status"), [(Request.STOP, Status.STOPPED), (Request.REQUEUE, Status.QUEUED)])
 def test_a_killed_process_still_counts_as_stopped_on_request(asked: Request, status: Status) -> None:
-    verdict = judge(seen(step=7, saved_step=5), Ending(exit_code=-signal.SIGKILL, asked=asked, forced=True))
+    verdict = judge(seen(step=7, saved_step=5), Ending(exit_code=-signal.SIGKILL, asked=asked, killed=KILL))
     assert verdict.status is status
     assert "the checkpoint of step 5 is kept" in verdict.reason
 
@@ -167,9 +170,23 @@ def test_a_trainer_that_somebody_else_ended_is_requeued() -> None:
     assert (verdict.retry, verdict.goes_on) == (True, "It continues from the checkpoint of step 7.")
 
 
-def test_a_signal_of_the_launcher_counts_only_if_the_supervisor_did_not_send_it() -> None:
+def test_a_signal_counts_only_if_the_supervisor_did_not_send_it() -> None:
     assert "SIGKILL" in judge(seen(), Ending(exit_code=-9)).reason
-    assert "while the others waited" in judge(seen(), Ending(exit_code=-9, forced=True)).reason
+    for log in ("", KILLED, "[...] died with <Signals.SIGKILL: 9>."):
+        verdict = judge(seen(log=log), Ending(exit_code=-9, killed=KILL))
+        assert (verdict.reason, verdict.retry) == (f"Lathe killed the training: {WHY}", True)
+    assert (
+        "SIGKILL in the phase"
+        in judge(seen(log=KILLED), Ending(exit_code=1, killed=Killed(WHY, frozenset({41})))).reason
+    )
+    on_machines = judge(seen(log=KILLED), Ending(exit_code=1, killed=Killed(WHY)))
+    assert on_machines.reason == f"Lathe killed the training: {WHY}"
+
+
+def test_an_error_that_a_rank_reported_wins_over_the_kill_of_ranks_that_exit_slowly() -> None:
+    progress = seen(log=KILLED, phases=("preparing",), failures=[failure("ValueError: no")])
+    verdict = judge(progress, Ending(exit_code=1, killed=KILL))
+    assert (verdict.reason, verdict.retry) == ("ValueError: no", False)
 
 
 def test_an_unexplained_failure_has_the_end_of_the_log() -> None:

@@ -271,6 +271,38 @@ def test_no_rank_waits_for_one_that_has_died() -> None:
         assert "It continues from the checkpoint of step 2." in it.told()
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_rank_0_works_alone_for_longer_than_any_grace(ranks: int) -> None:
+    with supervise(queue_run(steps=2, ranks=ranks, hold="verifying"), rank_died=0.0, exiting=0.0) as it:
+        it.reaches("verifying")
+        it.until(lambda _: len(it.ranks()) == 1)
+        for _ in range(2):
+            lease = it.run.expires_at
+            it.until(lambda run, before=lease: run.expires_at > before)  # it has looked
+        it.go()
+        assert it.wait().status is Status.FINISHED
+        assert "Lathe sent" not in "\n".join(it.log())
+
+
+def test_a_kill_by_lathe_is_named_as_such() -> None:
+    with supervise(
+        queue_run(**ENDLESS, ranks=2, crash_rank=1, crash_at=4, how="vanish", deaf=True), rank_died=0.5
+    ) as it:
+        assert it.wait().status is Status.QUEUED
+        why = "Rank 1 had ended in the phase training without a report, and the others did not exit within 0.5 s."
+        assert f"Lathe killed the training: {why}" in it.told()
+        assert "SIGKILL" not in it.told()
+        assert any(line.startswith("Lathe sent SIGKILL to processes") and line.endswith(why) for line in it.log())
+
+
+def test_an_error_that_a_rank_reports_and_does_not_exit_after_is_the_reason_and_is_not_retried() -> None:
+    behaviour = {"crash_in": "loading model", "how": "unexpected", "lingers": True, "ranks": 2}
+    with supervise(queue_run(**behaviour), rank_died=0.5) as it:
+        run = it.wait()
+    assert run.error is not None
+    assert (run.status, run.error["message"]) == (Status.FAILED, "It cannot go on at loading model.")
+
+
 @pytest.fixture
 def small_memory() -> Iterator[Path]:
     """A control group whose processes may use 256 MiB together."""

@@ -1,8 +1,9 @@
 """When a training process that was asked to stop is killed: by the clock of the test, so that hours take no time."""
 
 import pytest
+from phases import phases
 
-from training.run_folder.events import Metrics, PhaseStarted, Planned, RankStarted
+from training.run_folder.events import Metrics, PhaseStarted, Planned, RankLeft, RankStarted
 from training.run_folder.paths import checkpoints_dir
 from worker.store.tables import Request
 from worker.supervision import training_process
@@ -21,14 +22,21 @@ class Process:
 
     killed = False
 
-    def request_stop(self, ranks):
+    def __init__(self):
+        self.ended: set[int] = set()
+        self.why = ""
+
+    def request_stop(self, ranks, why):
         assert [*ranks] == [7]
 
-    def any_gone(self, ranks):
-        return False
+    def gone(self, ranks):
+        return [rank for rank, pid in ranks.items() if pid in self.ended]
 
-    def kill(self):
-        self.killed = True
+    def kill_ranks(self, ranks, why):
+        self.kill(why)
+
+    def kill(self, why):
+        self.killed, self.why = True, why
 
 
 class Case:
@@ -96,6 +104,42 @@ def test_what_follows_a_save_has_its_time_too(case):
     assert case.killed_after(100, write=True) is None
     case.enter("training")
     assert case.killed_after(200) == 55
+
+
+OTHERS = {1: 8, 2: 9, 3: 10}
+
+
+def started(case, others):
+    for rank, pid in others.items():
+        case.seen.take(RankStarted(rank=rank, pid=pid, device="cuda"))
+
+
+@pytest.mark.parametrize("phase", phases())
+def test_ranks_that_left_are_not_missed_in_any_phase(case, phase):
+    for ranks in (2, 4):
+        others = dict(list(OTHERS.items())[: ranks - 1])
+        started(case, others)
+        for rank in others:
+            case.seen.take(RankLeft(rank=rank))
+        case.process.ended = set(others.values())
+        case.enter(phase)
+        for _ in range(3600):
+            case.watch.check(None)
+            case.now += 1
+        assert not case.process.why
+
+
+@pytest.mark.parametrize("phase", phases())
+def test_a_rank_that_ended_without_a_word_is_missed_in_every_phase(case, phase):
+    started(case, OTHERS)
+    case.seen.take(RankLeft(rank=3))
+    case.process.ended = {9, 10}
+    case.enter(phase)
+    while not case.process.why:
+        case.watch.check(None)
+        case.now += 1
+    why = f"Rank 2 had ended in the phase {phase} without a report, and the others did not exit within 15 s."
+    assert case.process.why == why
 
 
 def test_a_save_is_not_kept_alive_by_its_log(case):

@@ -16,12 +16,13 @@ from typing import Any
 from worker.diagnosis import conditions
 from worker.diagnosis.argument_analysis import analyze_argument, is_between_packages, is_renamed, is_unknown_setting
 from worker.diagnosis.cause import Analysis, Cause, Kind, Sign, When
-from worker.diagnosis.hang_analysis import analyze_hang
+from worker.diagnosis.hang_analysis import analyze_hang, analyze_kill
 from worker.diagnosis.oom_analysis import analyze_memory
 
 _FRAGMENT = re.compile(r"\{\{(\w+)\}\}")
 _ANALYSES: dict[str, Analysis] = {
-    "analyze_argument": analyze_argument, "analyze_hang": analyze_hang, "analyze_memory": analyze_memory,
+    "analyze_argument": analyze_argument, "analyze_hang": analyze_hang, "analyze_kill": analyze_kill,
+    "analyze_memory": analyze_memory,
 }  # fmt: skip
 _CONDITIONS: dict[str, When] = {
     "is_between_packages": is_between_packages,

@@ -55,6 +55,7 @@ def launch_step(
     settings = get_settings()
     nodes, kind = str(config.num_machines), "gpu" if jobs.gres(config, settings) else jobs.ON_CPU
     argv = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--kill-on-bad-exit=1"]
+    argv += ["--wait=0"]  # ranks of other nodes end in order long before rank 0 has verified and pushed the result
     # The tasks share the whole nodes, and the launcher divides them among its ranks.
     argv += ["--cpu-bind=none", "--mpi=none", f"--chdir={run_dir}"]
     python = sys.executable
@@ -69,6 +70,8 @@ def launch_step(
 class TrainingStep(TrainingProcess):
     """The ranks on all nodes. Requests reach the process on each node through srun's standard input, without the controller."""
 
+    _several_machines = True
+
     def __init__(self, argv: list[str], run_dir: Path, env: Mapping[str, str]) -> None:
         super().__init__(argv, run_dir, env, stdin=subprocess.PIPE)
         self._requested: set[str] = set()
@@ -78,28 +81,30 @@ class TrainingStep(TrainingProcess):
         code = super().exit_code()
         return 128 - code if code is not None and code > 128 else code
 
-    def request_stop(self, ranks: Iterable[int]) -> None:  # noqa: ARG002
-        self._request(STOP)
+    def request_stop(self, ranks: Iterable[int], why: str) -> None:  # noqa: ARG002
+        self._request(STOP, signal.SIGTERM, why)
 
-    def kill_ranks(self, ranks: Iterable[int]) -> None:  # noqa: ARG002
-        self._request(KILL_RANKS)
+    def kill_ranks(self, ranks: Iterable[int], why: str) -> None:  # noqa: ARG002
+        self._remember(frozenset(), why)
+        self._request(KILL_RANKS, signal.SIGKILL, why)
 
-    def any_gone(self, ranks: Iterable[int]) -> bool:  # noqa: ARG002
-        """False: torchrun on the rank's node and `--kill-on-bad-exit` end the others, whose processes cannot be seen from here."""
-        return False
+    def gone(self, ranks: Mapping[int, int]) -> list[int]:  # noqa: ARG002
+        """None: torchrun on the rank's node and `--kill-on-bad-exit` end the others, whose processes cannot be seen from here."""
+        return []
 
-    def kill(self) -> None:
+    def clear(self, why: str) -> None:
         """Kills the launchers and ranks of all nodes, then srun. Slurm ends what is left with the job."""
         if self.exit_code() is None:
-            self._request(KILL)
+            self._request(KILL, signal.SIGKILL, why)
             processes.wait_for_end(self._launcher, _KILL_SECONDS)
         processes.kill_descendants()
 
-    def _request(self, request: str) -> None:
+    def _request(self, request: str, number: signal.Signals, why: str) -> None:
         """Sends a request once to the process on each node."""
         stdin = self._launcher.stdin
         if stdin is not None and request not in self._requested:
             self._requested.add(request)
+            self._write(number, None, why)
             with contextlib.suppress(BrokenPipeError):  # srun has ended
                 stdin.write(f"{request}\n".encode())
                 stdin.flush()

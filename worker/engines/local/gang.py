@@ -38,6 +38,8 @@ _KILL_SECONDS = 10.0
 class GangTraining(TrainingProcess):
     """The ranks on all machines of a run: those of this one as a process, the others through their rows."""
 
+    _several_machines = True
+
     def __init__(
         self, argv: list[str], run_dir: Path, env: Mapping[str, str], *, run_id: str, attempt: int, devices: list[str]
     ) -> None:
@@ -59,7 +61,7 @@ class GangTraining(TrainingProcess):
         if not self.lost:
             self.lost_host, self.lost = self._first_problem()
         if self.lost or (code is None and self._one_failed()):
-            super().kill()
+            super().clear(self.lost or "the ranks of another machine had failed.")
             self._copy_logs()
             return code or 1
         if code is None:
@@ -72,21 +74,21 @@ class GangTraining(TrainingProcess):
         self._copy_logs()
         return code
 
-    def request_stop(self, ranks: Iterable[int]) -> None:
-        super().request_stop(ranks)
+    def request_stop(self, ranks: Iterable[int], why: str) -> None:
+        super().request_stop(ranks, why)
         self._ask(nodes.STOP)
 
-    def kill_ranks(self, ranks: Iterable[int]) -> None:
-        super().kill_ranks(ranks)
+    def kill_ranks(self, ranks: Iterable[int], why: str) -> None:
+        super().kill_ranks(ranks, why)
         self._ask(nodes.KILL)
 
-    def any_gone(self, ranks: Iterable[int]) -> bool:  # noqa: ARG002
-        """False: torchrun on a rank's machine ends the others there, and `exit_code` all machines."""
-        return False
+    def gone(self, ranks: Mapping[int, int]) -> list[int]:  # noqa: ARG002
+        """None: torchrun on a rank's machine ends the others there, and `exit_code` all machines."""
+        return []
 
-    def kill(self) -> None:
+    def clear(self, why: str) -> None:
         """Kills the ranks of all machines and waits up to _KILL_SECONDS. A machine without contact does so when its lease ends."""
-        super().kill()
+        super().clear(why)
         self._ask(nodes.KILL)
         deadline = steady() + _KILL_SECONDS
         while self._nodes and not self._all_ended() and steady() < deadline:

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -104,7 +105,7 @@ class NodeSupervisor:
             processes.kill_descendants()
 
     def _follow(self, trainer: TrainingProcess) -> int | None:
-        self._lease.guard(trainer.kill)
+        self._lease.guard(partial(trainer.kill, "this machine lost contact with the run."))
         while (code := trainer.exit_code()) is None:
             trainer.wait(_LOOK_SECONDS)
             node = self._lease.try_once(self._lease.keep)
@@ -112,8 +113,9 @@ class NodeSupervisor:
                 continue
             self._request = node.request
             if self._request == nodes.KILL:
+                trainer.kill("the request of the run's first machine.")
                 return None
-            trainer.request_stop(_ranks())
+            trainer.request_stop(_ranks(), "the request of the run's first machine.")
         if self._lease.gave_up:
             raise LeaseLost("The database was unreachable for longer than the lease.")
         return code
