@@ -20,10 +20,10 @@ from training.forecast.forecast import DOUBT
 from training.forecast.formula.sizes import resolved
 from training.simulation.batches import Request
 from training.simulation.simulate import simulate
+from training.tokens.run_rows import RowLengths, halved
 from training.tokens.store import open_store
 from worker.forecasts import simulating
 from worker.forecasts.forecast import Estimate, Setup, estimate_run
-from worker.forecasts.row_lengths import RowLengths
 from worker.forecasts.shapes import shape_at
 
 Row = dict[str, Any]
@@ -114,7 +114,7 @@ def lengths(case: RandomCase, home: Path) -> RowLengths | None:
     """The token counts that the run made; of an encoder-decoder those of source and target, each with an end token."""
     if case.config["task"] == "seq2seq":
         sources, targets = (np.array(sizes) + 1 for sizes in zip(*case.rows, strict=True))
-        return RowLengths(sources + targets, sources)
+        return halved(RowLengths(sources + targets, sources))
     stores = [path.parent for path in (run_folder(case, home) / "tokens").rglob("facts.json")]
     if len(stores) != 1:
         return None

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from math import ceil
 from pathlib import Path
 from typing import TypeVar
 
@@ -169,8 +168,3 @@ def count_rows(source: Path) -> int:
         return int(parquet.ParquetFile(source).metadata.num_rows)
     with open_bytes(source) as stream:
         return sum(1 for line in stream if not line.isspace())
-
-
-def steps(rows: int, epochs: float, global_batch: int) -> int:
-    """Returns the optimizer steps of `epochs` over a stream; the last batch of an epoch is filled from the next one."""
-    return max(1, ceil(epochs * rows / global_batch))

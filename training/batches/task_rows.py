@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,9 @@ from training.config.run_config import RunConfig
 from training.data.example import Example, check_classes
 from training.data.rows import DataFile, read_files
 from training.errors import DataError
-from training.tokens.lengths import ENDLESS
 from training.tokens.order import Integers
 from training.tokens.parts import STORED_TEXTS, StoredText
+from training.tokens.run_rows import RowLengths, rows_of
 from training.tokens.store import Store, TokenStore, ends_of, joined
 
 Find = Callable[[DataFile, StoredText], TokenStore]
@@ -31,27 +31,10 @@ class TaskRows:
     labels: NDArray[np.int64] | None = None
     classes: tuple[str, ...] = field(default=())
 
-    @property
-    def limit(self) -> int:
-        """Tokens after which a row is truncated, or a prompt left out; pretraining truncates none."""
-        return ENDLESS if self.config.task is Task.PRETRAINING else self.config.max_length
-
     @cached_property
-    def lengths(self) -> Integers:
-        """Tokens of each row's longest part; 0 if a part is missing."""
-        lengths = [store.lengths for store in self.stores]
-        complete: Integers = reduce(np.minimum, lengths) > 0
-        return np.where(complete, reduce(np.maximum, lengths), 0)
-
-    @cached_property
-    def first_trained(self) -> Integers:
-        """The index of the token by which every part has a token with loss; -1 if a part has none."""
-        everything = self.config.train_on_prompt or self.config.task is Task.PRETRAINING
-        firsts = [store.first_trained_with(train_on_prompt=everything) for store in self._learning]
-        missing = (reduce(np.minimum, firsts) < 0) | (self.lengths == 0)
-        if self.config.task.samples:  # the end of a prompt is where the answer begins
-            missing |= self.lengths > self.limit
-        return np.where(missing, -1, reduce(np.maximum, firsts))
+    def tokens(self) -> RowLengths:
+        """The tokens of each row and its first token with loss."""
+        return rows_of(self.config, self.stores)
 
     @property
     def hashes(self) -> NDArray[np.uint64]:
@@ -66,11 +49,6 @@ class TaskRows:
     @property
     def empty_rows(self) -> int:
         return max(int(store.facts["empty_rows"]) for store in self.stores)
-
-    @property
-    def _learning(self) -> tuple[Store, ...]:
-        """The stores whose tokens carry loss: all but an encoder's input."""
-        return self.stores[1:] if self.config.task is Task.SEQ2SEQ else self.stores
 
     def view(self, rows: Integers, *, trains: bool = True) -> View:
         """Returns a view of some of the rows, truncated and labeled; of prompts with all of their samples if it `trains`."""

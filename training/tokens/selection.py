@@ -132,12 +132,18 @@ def _held_out(rows: Integers, count: int, seed: int, strata: Sequence[Any] | Non
     if strata is None or not count:
         return np.sort(generator.permutation(rows)[:count])
     _, values = np.unique(np.array([str(strata[row]) for row in rows]), return_inverse=True)
-    wanted = np.bincount(values) * (count / len(rows))
-    shares = np.floor(wanted).astype(int)
-    # The rows left by rounding down go to the values with the largest remainder.
-    shares[np.argsort(shares - wanted, kind="stable")[: count - shares.sum()]] += 1
+    shares = shares_of(np.bincount(values), count)
     drawn = [generator.permutation(rows[values == value])[:share] for value, share in enumerate(shares)]
     return np.sort(np.concatenate(drawn))
+
+
+def shares_of(counts: Integers, count: int) -> Integers:
+    """`count` rows as shares of groups of `counts` rows."""
+    wanted = counts * (count / max(int(counts.sum()), 1))
+    shares: Integers = np.floor(wanted).astype(int)
+    # The rows left by rounding down go to the groups with the largest remainder.
+    shares[np.argsort(shares - wanted, kind="stable")[: count - shares.sum()]] += 1
+    return shares
 
 
 def _generator(seed: int, purpose: int, number: int = 0) -> np.random.Generator:

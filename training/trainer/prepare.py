@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedTokenizerBase
 
-from training.batches.streaming import Reader, Share, Stream, count_rows, steps
+from training.batches.streaming import Reader, Share, Stream, count_rows
 from training.batches.task_rows import Find, TaskRows, open_rows
 from training.batches.views import TokenList, View
 from training.chat.rendering_settings import ChatSettings
@@ -29,7 +30,8 @@ from training.tokens.coverage import gap_counts
 from training.tokens.make_store import find_or_make
 from training.tokens.order import Integers
 from training.tokens.parts import StoredText
-from training.tokens.selection import Selection, SetRows, held_out_count, select, sliced_rows
+from training.tokens.run_rows import RowLengths, held_out_share, selected_rows, steps_of, validation_rows
+from training.tokens.selection import Selection, SetRows, held_out_count, sliced_rows
 from training.tokens.store import VARIABLE, TokenStore, joined
 from training.trainer.data_notes import (
     NumberedRows,
@@ -70,7 +72,7 @@ def prepare_data(config: RunConfig, run_dir: Path, tokenizer: PreTrainedTokenize
     if config.streaming:
         return _prepare_stream(config, files, tokenizer, find, report.rank)
     rows = open_rows(config, files, find)
-    selection = _selected(files, rows, config, eval_split=0 if config.validation_data else config.eval_split)
+    selection = _selected(files, rows, config)
     held_out_files, held_out_rows, held_out = files, rows, selection.held_out
     if config.validation_data:
         held_out_files = data_files(config.validation_sources, config.columns)
@@ -113,7 +115,7 @@ def _prepare_stream(
     share = Share(rank, config.num_processes, config.micro_batch_size, config.gradient_accumulation_steps)
     stream = Stream(reader, first, rows, config.seed, share)
     evaluated = held_out if held_out.num_rows else None
-    max_steps = config.max_steps or steps(stream.num_rows, config.epochs, config.global_batch_size)
+    max_steps = steps_of(config, stream.num_rows)
     return Data(stream, evaluated, numbered, held_out_numbered, 0, 0, max_steps)
 
 
@@ -156,26 +158,29 @@ def _tokens(
 
 
 def _all_rows(files: Sequence[DataFile], rows: TaskRows, config: RunConfig) -> Integers:
-    """The rows of validation data: all with loss tokens, of each data set at most its `max_rows`."""
-    whole = config.model_copy(update={"data_slice": None, "max_samples": None})
-    return _selected(files, rows, whole, eval_split=0).train
+    """The rows of validation data that are evaluated."""
+    with _naming(files):
+        return validation_rows(config, _in_sets(files, rows))
 
 
-def _selected(files: Sequence[DataFile], rows: TaskRows, config: RunConfig, *, eval_split: float) -> Selection:
+def _selected(files: Sequence[DataFile], rows: TaskRows, config: RunConfig) -> Selection:
+    stratifies = config.stratify_by if held_out_share(config) else None
+    strata = read_strata(files, stratifies) if stratifies else None
+    with _naming(files):
+        return selected_rows(config, replace(_in_sets(files, rows), strata=strata))
+
+
+def _in_sets(files: Sequence[DataFile], rows: TaskRows) -> RowLengths:
     counts = np.diff(rows.ends, prepend=0)
-    sets = [SetRows(int(count), file.max_rows, file.name) for count, file in zip(counts, files, strict=True)]
+    sets = tuple(SetRows(int(count), file.max_rows, file.name) for count, file in zip(counts, files, strict=True))
+    return replace(rows.tokens, sets=sets)
+
+
+@contextmanager
+def _naming(files: Sequence[DataFile]) -> Iterator[None]:
+    """Names the only file in an error that names none."""
     try:
-        return select(
-            rows.lengths,
-            rows.first_trained,
-            max_length=rows.limit,
-            seed=config.seed,
-            eval_split=eval_split,
-            data_slice=config.data_slice,
-            max_samples=config.max_samples,
-            strata=read_strata(files, config.stratify_by) if config.stratify_by and eval_split else None,
-            sets=sets,
-        )
+        yield
     except DataError as error:
         file = error.file if len(files) > 1 else files[0].path.name
         raise DataError(error.message, error.fix, file=file, field=error.field) from None

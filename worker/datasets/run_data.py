@@ -23,7 +23,8 @@ from training.errors import DataError, Problem, UserError
 from training.scoring.built_in import WITHOUT_EXPECTED
 from training.scoring.rewards import rewards_of
 from training.tokens.parts import misfit, tasks_of
-from training.tokens.selection import held_out_count, sliced_rows
+from training.tokens.run_rows import counted_rows
+from training.tokens.selection import SetRows
 from worker.datasets import datasets
 from worker.datasets.bundles import is_bundle
 from worker.datasets.checking import check_file
@@ -241,19 +242,9 @@ def _twice(data: RunData) -> Iterator[Problem]:
 
 def _nothing_left(config: RunConfig, data: RunData) -> Iterator[Problem]:
     """A problem if eval_split holds out all rows: at most so many as the files have, since some may be skipped."""
-    if config.validation_data or config.streaming or not config.eval_split:
-        return
-    rows = sum(
-        min(
-            sliced_rows(config.data_slice, member.dataset.rows),
-            config.max_samples or member.dataset.rows,
-            member.source.max_rows or member.dataset.rows,
-        )
-        for member in data.sets
-        if member.field == "data"
-    )
+    sets = [SetRows(member.dataset.rows, member.source.max_rows) for member in data.sets if member.field == "data"]
     try:
-        held_out_count(config.eval_split, rows)
+        counted_rows(config, sets)
     except DataError as error:
         yield Problem("eval_split", config.eval_split, f"leaves nothing to train: the data {error.message}", error.fix)
 

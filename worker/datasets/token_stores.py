@@ -51,16 +51,25 @@ class TokenCount:
     store: Path | None = None
 
 
-def folder_of(sha256: str, model: str, columns: str | None = None, revision: str | None = None, chat: str = "") -> Path:
-    """The folder of the tokens for this data, tokenizer and mapping; `chat` is the key of the run's `ChatSettings`."""
-    return get_settings().tokens_dir / token_store.store_key(sha256, model, columns, revision, chat=chat)
+def folder_of(
+    sha256: str, model: str, columns: str | None = None, revision: str | None = None, part: str = "", chat: str = ""
+) -> Path:
+    """The folder of the tokens for this data, tokenizer and mapping; `part` is a `StoredText`, `chat` the key of the run's
+    `ChatSettings`."""
+    return get_settings().tokens_dir / token_store.store_key(sha256, model, columns, revision, part, chat)
 
 
 def state(
-    sha256: str, model: str, columns: str | None = None, *, revision: str | None = None, chat: str = ""
+    sha256: str,
+    model: str,
+    columns: str | None = None,
+    *,
+    revision: str | None = None,
+    part: str = "",
+    chat: str = "",
 ) -> TokenCount:
     """The current state; starts nothing."""
-    return _state(folder_of(sha256, model, columns, revision, chat))
+    return _state(folder_of(sha256, model, columns, revision, part, chat))
 
 
 def measure(

@@ -15,10 +15,11 @@ from training.forecast.step_down import PART_OF, first_step
 from training.model_info.shape import ModelShape
 from training.scoring.rewards import reward_models
 from training.tokens.lengths import lost_tokens, truncated
+from training.tokens.run_rows import RowLengths
 from worker.forecasts import shapes
 from worker.forecasts.calibration import Calibration, calibrate
-from worker.forecasts.row_lengths import RowLengths, count_rows
-from worker.forecasts.worst_batch import Worst, worst_batches_of
+from worker.forecasts.row_lengths import count_rows
+from worker.forecasts.worst_batch import Worst, splits_unknown, worst_batches_of
 from worker.runs.settle import Settled
 
 
@@ -125,7 +126,11 @@ def _on_batch(setup: Setup, batch: Batch) -> Forecast:
 def _notes(setup: Setup, forecast: Forecast, worst: Worst | None) -> Iterator[str]:
     """What the forecast assumes."""
     config, shape = setup.config, setup.shape
-    yield worst.words if worst else f"Data set not tokenized yet: assuming {config.max_length:,} tokens per row."
+    yield worst.words if worst else f"{_unknown(setup)}: assuming {config.max_length:,} tokens per row."
+    if worst and setup.rows and splits_unknown(config, setup.rows):
+        yield f"Which rows are held out by {config.stratify_by!r} is not known yet: the largest batch is of all rows."
+    if config.validation_data and setup.rows and setup.rows.validation is None:
+        yield f"Evaluation data not tokenized yet: assuming {config.max_length:,} tokens per row."
     if config.method.adapts and any(stack.experts for stack in shape.stacks):
         yield "Experts stored as one tensor get no adapter."
     if config.task is Task.DISTILL and shape.teacher is None:
@@ -140,6 +145,17 @@ def _notes(setup: Setup, forecast: Forecast, worst: Worst | None) -> Iterator[st
         yield setup.card.note
     if config.async_save and not forecast.copies_bytes:
         yield "Host memory is too small for copies of checkpoints: training waits while each is written."
+
+
+def _unknown(setup: Setup) -> str:
+    """Why the largest batch is not known."""
+    if setup.config.streaming:
+        return "The rows of a stream's batches are not known in advance"
+    if setup.config.task.pairs and setup.rows:
+        return "The largest batch of pairs is not forecast"
+    if setup.rows and splits_unknown(setup.config, setup.rows):
+        return f"Which rows are held out by {setup.config.stratify_by!r} is not known yet"
+    return "No row of the data set carries loss" if setup.rows else "Data set not tokenized yet"
 
 
 def _shorter(setup: Setup) -> Iterator[Advice]:

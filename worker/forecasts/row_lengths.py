@@ -1,56 +1,74 @@
-"""The tokens of each row of a run's data sets."""
+"""The tokens of each row of a run's data sets, as far as they are tokenized."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 
 from training.chat.rendering_settings import ChatSettings
+from training.config.choices import Task
 from training.config.data_sets import Source
 from training.config.run_config import RunConfig
-from training.tokens.order import Integers
+from training.tokens.parts import STORED_TEXTS, StoredText
+from training.tokens.run_rows import RowLengths, halved, rows_of
 from training.tokens.selection import SetRows
-from training.tokens.store import TokenStore, joined, open_store
+from training.tokens.store import Store, TokenStore, joined, open_store
 from worker.datasets import run_data, token_stores
 from worker.store import database
 from worker.store.tables import Dataset
 
-
-@dataclass(frozen=True)
-class RowLengths:
-    """The tokens of each row, untruncated, and the index of the first token with loss (-1: none).
-
-    `sets` are the data sets whose rows these are, one after another.
-    """
-
-    lengths: Integers
-    first_trained: Integers
-    sets: tuple[SetRows, ...] = ()
+_OTHER_ROWS = {Task.KTO}
+"""Tasks that train rows which a data set's page does not count: those with undesirable answers."""
 
 
 def count_rows(config: RunConfig) -> RowLengths | None:
     """The token counts of the run's data sets; None if one is not tokenized for its model yet."""
-    stores, sets = [], []
-    for source in config.sources:
-        if (stored := _store(config, source)) is None:
-            return None
-        store, name = stored
-        stores.append(store)
-        sets.append(SetRows(store.rows, source.max_rows, name))
-    rows = joined(stores)
-    return RowLengths(rows.lengths, rows.first_trained_with(train_on_prompt=config.train_on_prompt), tuple(sets))
+    rows = _rows(config, config.sources)
+    return rows and replace(rows, validation=_rows(config, config.validation_sources))
 
 
-def _store(config: RunConfig, source: Source) -> tuple[TokenStore, str] | None:
-    """The tokens of a data set and its name; None if it is not tokenized."""
+def _rows(config: RunConfig, sources: Sequence[Source]) -> RowLengths | None:
+    datasets = [_dataset(source) for source in sources]
+    if not datasets or None in datasets:
+        return None
+    named = [(source, item) for source, item in zip(sources, datasets, strict=True) if item]
+    if parts := _stores(config, named, STORED_TEXTS[config.task]):
+        sets = _sets(named, parts[0])
+        return rows_of(config, [joined(stores) for stores in parts], sets)
+    whole = None if config.task in _OTHER_ROWS else _stores(config, named, (StoredText.WHOLE,))
+    return _from_whole(config, joined(whole[0]), _sets(named, whole[0])) if whole else None
+
+
+def _from_whole(config: RunConfig, store: Store, sets: tuple[SetRows, ...]) -> RowLengths:
+    """The rows of a task whose texts are not tokenized, but the data set is: prompts are at most as long as their rows."""
+    first_trained = store.first_trained_with(train_on_prompt=config.train_on_prompt)
+    rows = RowLengths(store.lengths, first_trained, sets)
+    return halved(rows) if config.task is Task.SEQ2SEQ else rows
+
+
+def _sets(named: Sequence[tuple[Source, Dataset]], stores: Sequence[TokenStore]) -> tuple[SetRows, ...]:
+    return tuple(
+        SetRows(store.rows, source.max_rows, source.name or item.name)
+        for (source, item), store in zip(named, stores, strict=True)
+    )
+
+
+def _stores(
+    config: RunConfig, named: Sequence[tuple[Source, Dataset]], parts: Sequence[StoredText]
+) -> list[list[TokenStore]] | None:
+    """Of each part the tokens of each data set; None if some are not tokenized."""
+    found = [[_store(config, source, item, part) for source, item in named] for part in parts]
+    stores = [[store for store in of_part if store] for of_part in found]
+    return stores if stores == found else None
+
+
+def _dataset(source: Source) -> Dataset | None:
     if not run_data.DATASET_ID.fullmatch(source.path):
         return None
     with database.read() as session:
-        item = session.get(Dataset, source.path)
-    if item is None:
-        return None
-    state = token_stores.state(
-        item.sha256,
-        config.model,
-        source.columns or config.columns or item.columns_map,
-        revision=config.revision,
-        chat=ChatSettings.of(config).key,
-    )
-    return (open_store(state.store), source.name or item.name) if state.store else None
+        return session.get(Dataset, source.path)
+
+
+def _store(config: RunConfig, source: Source, item: Dataset, part: StoredText) -> TokenStore | None:
+    """The tokens of a part of a data set's rows; None if it is not tokenized."""
+    columns, chat = source.columns or config.columns or item.columns_map, ChatSettings.of(config).key
+    state = token_stores.state(item.sha256, config.model, columns, revision=config.revision, part=part, chat=chat)
+    return open_store(state.store) if state.store else None

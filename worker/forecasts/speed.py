@@ -4,21 +4,20 @@ Each answer is a range. Without a basis (a CPU, a GPU whose power is unknown, no
 """
 
 from dataclasses import dataclass, replace
-from math import ceil
 from typing import Any
 
 import numpy as np
 
 from training.config.choices import Packing, Task
 from training.config.run_config import RunConfig
+from training.errors import DataError
 from training.forecast.formula.activations import Batch
 from training.forecast.gpus import Card
 from training.forecast.roofline import roofline
-from training.tokens.lengths import chunks
+from training.tokens.run_rows import RowLengths, TrainingRows, selected_rows, training_rows
 from worker.forecasts.calibration import Calibration
 from worker.forecasts.forecast import Setup
 from worker.forecasts.prices import Prices
-from worker.forecasts.row_lengths import RowLengths
 
 Range = tuple[float, float]
 
@@ -92,10 +91,10 @@ def mean_batch(setup: Setup) -> Batch:
     config, rows = setup.config, setup.rows
     count, length = config.micro_batch_size * (2 if config.task.pairs else 1), float(config.max_length)
     flat, loss = setup.flat, 1.0
-    if rows is not None and len(rows.lengths):
-        lengths, trained = _trained(config, rows)
+    if rows is not None and (trained := _training(config, rows)):
+        lengths = trained.source + trained.target if config.task is Task.SEQ2SEQ else trained.lengths
         length = float(lengths.mean())
-        loss = float(trained.sum()) / max(float(lengths.sum()), 1.0)
+        loss = float(trained.target.sum()) / max(float(lengths.sum()), 1.0)
         if not flat:
             length = _longest_of(lengths, count)
         if config.packing is Packing.PACKED:
@@ -108,13 +107,12 @@ def mean_batch(setup: Setup) -> Batch:
     return Batch(count, max(int(length), 1), tokens, logits if config.task.generates else 0, flat=flat)
 
 
-def _trained(config: RunConfig, rows: RowLengths) -> tuple[Any, Any]:
-    """The tokens of each row as it is trained, and its tokens with loss."""
-    if config.task is Task.PRETRAINING:
-        _, _, pieces = chunks(rows.lengths, config.max_length)
-        return pieces, np.maximum(pieces - 1, 0)
-    cut = np.minimum(rows.lengths, config.max_length)
-    return cut, np.maximum(cut - np.maximum(rows.first_trained, 1), 0)[rows.first_trained >= 0]
+def _training(config: RunConfig, rows: RowLengths) -> TrainingRows | None:
+    """The training rows of a run; None if it has none and is refused."""
+    try:
+        return training_rows(config, rows, selected_rows(config, rows).train)
+    except DataError:
+        return None
 
 
 def _longest_of(lengths: Any, count: int) -> float:
@@ -126,16 +124,13 @@ def _longest_of(lengths: Any, count: int) -> float:
 
 def steps_of(config: RunConfig, rows: RowLengths | None) -> int | None:
     """The optimizer steps of a run; None if neither settings nor the rows of its data say."""
-    if config.max_steps:
+    if config.max_steps or rows is None:
         return config.max_steps
-    if rows is None or not len(rows.lengths):
+    try:
+        trained = _training(config, rows)
+        return trained.steps if trained else None
+    except DataError:  # the weights of a mixture make no epoch
         return None
-    cut, _ = _trained(config, rows)
-    count = len(cut) * (1 - config.eval_split) if config.eval_split < 1 else len(cut) - config.eval_split
-    count *= config.samples_per_prompt
-    if config.packing is Packing.PACKED:
-        count *= float(cut.mean()) / config.max_length
-    return max(ceil(max(count, 1) * config.epochs / config.global_batch_size), 1) * config.iterations
 
 
 def as_document(speed: Speed) -> dict[str, Any]:

@@ -8,11 +8,17 @@ from training.config.choices import Task
 from training.config.run_config import RunConfig
 from training.errors import DataError
 from training.forecast.formula.activations import Batch
-from training.tokens.lengths import ENDLESS, chunks
 from training.tokens.order import Integers, padded, worst_batches
-from training.tokens.packing import order_of
-from training.tokens.selection import SetRows, select
-from worker.forecasts.row_lengths import RowLengths
+from training.tokens.run_rows import (
+    RowLengths,
+    TrainingRows,
+    held_out_share,
+    selected_rows,
+    sides,
+    training_rows,
+    validation_rows,
+)
+from training.tokens.selection import SetRows
 
 
 @dataclass(frozen=True)
@@ -42,94 +48,97 @@ class Worst:
         )
 
 
-@dataclass(frozen=True)
-class _TrainingRows:
-    """The rows that train: their numbers in the data set, and the tokens and the tokens with loss of each; of an encoder-decoder
-    those of source and target. `flat` is True if they are concatenated without padding."""
-
-    numbers: Integers
-    source: Integers
-    target: Integers
-    sets: tuple[SetRows, ...]
-    flat: bool
-
-
 def worst_batches_of(config: RunConfig, counts: RowLengths, *, flat: bool) -> list[Worst]:
     """The micro batches of a run that may need the most memory: by tokens, and for an encoder-decoder also by source and
-    by target length; with rows concatenated without padding if they lie `flat`. Empty if no row has loss."""
-    lengths, first_trained, limit = counts.lengths, counts.first_trained, config.max_length
-    if config.task is Task.SEQ2SEQ:
-        starts = np.maximum(first_trained, 0)
-        source = np.minimum(starts, limit)
-        target = np.minimum(np.maximum(lengths - starts, 0), config.max_target_length or limit)
-        first_trained = np.where((first_trained >= 0) & (target > 0), 0, -1)
-        kinds = [source + target, source, target]
-    else:
-        source = np.minimum(lengths, limit)
-        target, kinds = np.maximum(source - np.maximum(first_trained, 1), 0), [source]
+    by target length; with rows concatenated without padding if they lie `flat`. Empty if no row has loss, and if it is not known in
+    advance which rows the run takes: those of a stream's batches, or of a part of an epoch of rows that may be held out."""
+    if config.streaming or (splits_unknown(config, counts) and (config.mixes or config.max_steps)):
+        return []
     try:
-        selected = select(
-            lengths, first_trained, max_length=ENDLESS if config.task is Task.PRETRAINING else limit, seed=config.seed,
-            eval_split=config.eval_split, data_slice=config.data_slice, max_samples=config.max_samples, sets=counts.sets,
-        )  # fmt: skip
-    except DataError:
+        train, held_out = _train_and_held_out(config, counts)
+        rows = training_rows(config, counts, train)
+        sizes = [rows.source + rows.target, rows.source, rows.target] if config.task is Task.SEQ2SEQ else [rows.source]
+        largest = [worst for size in sizes for worst in _by_place(rows, counts.sets, size, flat=flat)]
+    except DataError:  # no row carries loss, or the weights make no epoch
         return []
-    train = selected.train
-    if not len(train):
-        return []
-    rows, sizes = _TrainingRows(train, source[train], target[train], counts.sets, flat), [kind[train] for kind in kinds]
-    if config.task.samples:  # of the greatest length, to prompts that are at most as long as their rows
-        train = np.repeat(train, config.samples_per_prompt)
-        answers = np.full_like(train, config.max_completion_length)
-        rows, sizes = (
-            _TrainingRows(train, source[train] + answers, answers, counts.sets, flat),
-            [source[train] + answers],
-        )
-    if config.task is Task.PRETRAINING:  # it truncates no row
-        text, _, pieces = chunks(lengths[train], config.max_length)
-        rows, sizes = _TrainingRows(train[text], pieces, pieces - 1, counts.sets, flat), [pieces]
-    held_out = _held_out_tokens(config, source, target, selected.held_out, flat=flat)
-    try:
-        largest = [worst for size in sizes for worst in _by_place(config, rows, size)]
-    except DataError:  # the weights make no epoch
-        return []
-    return [replace(worst, batch=replace(worst.batch, held_out_tokens=held_out)) for worst in largest]
+    tokens = _held_out_tokens(config, counts, held_out, flat=flat)
+    return [replace(worst, batch=replace(worst.batch, held_out_tokens=tokens)) for worst in largest]
 
 
-def _held_out_tokens(config: RunConfig, source: Integers, target: Integers, rows: Integers, *, flat: bool) -> int:
-    """The most tokens with logits in a batch of held-out rows, which are evaluated in their order; 0 if there are none."""
+def splits_unknown(config: RunConfig, counts: RowLengths) -> bool:
+    """True if `stratify_by` decides by values that are not known which rows are held out."""
+    return bool(config.stratify_by and held_out_share(config) and counts.strata is None)
+
+
+def _train_and_held_out(config: RunConfig, counts: RowLengths) -> tuple[Integers, Integers]:
+    """The training and the held-out rows; where it is not known which are held out, each row may be either."""
+    selected = selected_rows(config, counts)
+    if not splits_unknown(config, counts):
+        return selected.train, selected.held_out
+    either = np.union1d(selected.train, selected.held_out)
+    return either, either
+
+
+def _held_out_tokens(config: RunConfig, counts: RowLengths, held_out: Integers, *, flat: bool) -> int:
+    """The most tokens with logits in a batch of the evaluation: held-out rows, or the validation data, of whose rows each has the
+    maximum length if they are not tokenized; 0 without an evaluation."""
     if config.task not in (Task.SFT, Task.SEQ2SEQ):
         return 0
-    starts = range(0, len(rows), config.micro_batch_size)
-    batches = [rows[start : start + config.micro_batch_size] for start in starts]
+    if not config.validation_data:
+        return _evaluated_tokens(config, counts, held_out, flat=flat)
+    if counts.validation is None:
+        longest = config.max_target_length if config.task is Task.SEQ2SEQ else None
+        return config.micro_batch_size * (longest or config.max_length)
+    try:
+        rows = validation_rows(config, counts.validation)
+    except DataError:  # the run is refused
+        return 0
+    return _evaluated_tokens(config, counts.validation, rows, flat=flat)
+
+
+def _evaluated_tokens(config: RunConfig, counts: RowLengths, rows: Integers, *, flat: bool) -> int:
+    """The most tokens with logits in a batch of rows, which are evaluated in their order; each batch has rows of one data set."""
+    source, target = sides(config, counts)
+    ends = [*np.searchsorted(rows, np.cumsum([one.rows for one in counts.sets[:-1]])).tolist(), len(rows)]
+    size = config.micro_batch_size
+    batches = [
+        rows[first : min(first + size, end)]
+        for start, end in zip([0, *ends[:-1]], ends, strict=True)
+        for first in range(start, end, size)
+    ]
     if config.task is Task.SFT and flat:
         return max((int(target[batch].sum()) for batch in batches), default=0)
     longest = target if config.task is Task.SEQ2SEQ else source
     return max((len(batch) * padded(int(longest[batch].max())) for batch in batches), default=0)
 
 
-def _by_place(config: RunConfig, rows: _TrainingRows, sizes: Integers) -> list[Worst]:
+def _by_place(rows: TrainingRows, sets: tuple[SetRows, ...], sizes: Integers, *, flat: bool) -> list[Worst]:
     """The largest batch by `sizes`; where it comes too early for a full memory, that of each place."""
-    worst, accumulates = _worst(config, rows, sizes), config.gradient_accumulation_steps > 1
+    accumulates = rows.config.gradient_accumulation_steps > 1
+    worst = _worst(rows, sets, sizes, flat=flat)
     if worst is None:
         return []
     if not (worst.batch.first_step or (accumulates and worst.batch.first_micro)):
         return [worst]
     places = [(step, micro) for step in (True, False) for micro in ((True, False) if accumulates else (True,))]
-    largest = [one for place in places if (one := _worst(config, rows, sizes, first=place))]
+    largest = [one for place in places if (one := _worst(rows, sets, sizes, flat=flat, first=place))]
     return [replace(one, places=tuple(largest)) for one in largest]
 
 
 def _worst(
-    config: RunConfig, rows: _TrainingRows, sizes: Integers, first: tuple[bool, bool] | None = None
+    rows: TrainingRows,
+    sets: tuple[SetRows, ...],
+    sizes: Integers,
+    *,
+    flat: bool,
+    first: tuple[bool, bool] | None = None,
 ) -> Worst | None:
     """The largest batch by `sizes`, of one place of a step with `first`: in the first step and micro step, or in later ones."""
-    ends = np.searchsorted(rows.numbers, np.cumsum([one.rows for one in rows.sets])).tolist()
+    config = rows.config
     batches = worst_batches(
         sizes, micro_batch=config.micro_batch_size, accumulation=config.gradient_accumulation_steps,
         world=config.num_processes // config.sequence_parallel_size, seed=config.seed, epochs=config.epochs,
-        max_steps=config.max_steps, count=1, pads=not rows.flat, order=order_of(config, sizes, ends), first=first,
-        iterations=config.iterations,
+        max_steps=config.max_steps, count=1, pads=not flat, order=rows.order, first=first, iterations=config.iterations,
     )  # fmt: skip
     if not batches:
         return None
@@ -139,7 +148,7 @@ def _worst(
     if config.task is Task.SEQ2SEQ:
         wide, long = padded(longest), padded(int(target.max()))
         batch = Batch(count, wide, count * wide, count * long, long, count * long)
-    elif rows.flat:
+    elif flat:
         batch = Batch(count, longest, int(source.sum()), labeled, flat=True)
     else:
         batch = Batch(count, padded(longest), count * padded(longest), count * padded(longest))
@@ -147,7 +156,7 @@ def _worst(
     top = int(np.argmax(sizes[worst.rows]))
     place = worst.epoch, worst.step, worst.rank, [int(row) + 1 for row in numbers]
     tokens = int(sizes[worst.rows[top]])
-    return Worst(batch, *place, _row_words(int(numbers[top]), rows.sets), tokens, source.tolist(), target.tolist())
+    return Worst(batch, *place, _row_words(int(numbers[top]), sets), tokens, source.tolist(), target.tolist())
 
 
 def _row_words(row: int, sets: tuple[SetRows, ...]) -> str:

@@ -1,7 +1,6 @@
 """When waiting runs start, and what a run takes before it starts: by the measured speed of other runs."""
 
 import heapq
-import math
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,8 +10,8 @@ from sqlmodel import Session, col, select
 
 from training.config.run_config import RunConfig
 from training.errors import DataError, Problem
-from training.tokens.order import steps_per_epoch
-from training.tokens.selection import held_out_count, sliced_rows
+from training.tokens import run_rows
+from training.tokens.selection import SetRows
 from worker.datasets import run_data
 from worker.datasets.run_data import NamedData
 from worker.runs.settle import Settled
@@ -90,29 +89,24 @@ def _seconds_left(session: Session, run: Run) -> float | None:
 
 
 def training_rows(settled: Settled) -> int | None:
-    """The training rows of a run; None for a stream, and for files that are too large to count before the start.
+    """The training rows of a run, of prompts their samples; None for files that are too large to count before the start.
 
-    A sample is a row. Rows without loss tokens are known only after tokenization and count here.
+    Rows without loss tokens are known only after tokenization and count here.
     """
-    config = settled.config
-    counts = [_rows(config, item) for item in settled.data if item.field == "data"]
-    if config.streaming or None in counts:
-        return None
-    rows, each = sum(filter(None, counts)), config.samples_per_prompt
+    sets = _sets(settled)
     try:
-        return each * (rows - (0 if config.validation_data else held_out_count(config.eval_split, rows)))
+        return settled.config.samples_per_prompt * sum(run_rows.counted_rows(settled.config, sets)) if sets else None
     except DataError:
         return None  # the run would be refused
 
 
-def total_steps(config: RunConfig, rows: int | None) -> int | None:
-    """The optimizer steps of a run on so many training rows; a mixture with weights is counted as one epoch over all rows."""
-    if config.max_steps or rows is None:
-        return config.max_steps
-    processes = max(config.num_processes // config.sequence_parallel_size, 1)
-    accumulation = config.gradient_accumulation_steps
-    per_epoch = steps_per_epoch(rows, config.micro_batch_size, accumulation, processes, config.iterations)
-    return max(math.ceil(per_epoch * config.epochs), 1)
+def counted_steps(settled: Settled) -> int | None:
+    """The optimizer steps of a run whose data is not tokenized; None where tokens decide, or its files are too large to count."""
+    sets = _sets(settled)
+    try:
+        return run_rows.counted_steps(settled.config, sets) if sets else settled.config.max_steps
+    except DataError:
+        return None  # the run would be refused
 
 
 def seconds_per_step(session: Session, config: RunConfig, rows: int | None) -> float | None:
@@ -152,8 +146,15 @@ def _rows_of_a_step(config: RunConfig, rows: int | None) -> int:
     return max(min(config.global_batch_size, rows or config.global_batch_size), 1)
 
 
+def _sets(settled: Settled) -> list[SetRows] | None:
+    """The rows of a run's data sets; None if some are not counted before the start."""
+    counts = [(item.source.max_rows, _rows(settled.config, item)) for item in settled.data if item.field == "data"]
+    sets = [SetRows(rows, max_rows) for max_rows, rows in counts if rows is not None]
+    return sets if sets and len(sets) == len(counts) else None
+
+
 def _rows(config: RunConfig, item: NamedData) -> int | None:
-    """The rows of a data set that are used; None if they are not counted before the start."""
+    """The rows of a data set; None if they are not counted before the start."""
     if isinstance(item.data, Problem):
         return None
     try:
@@ -161,7 +162,4 @@ def _rows(config: RunConfig, item: NamedData) -> int | None:
         dataset = run_data.as_dataset(item.data, columns) if isinstance(item.data, Path) else item.data
     except (DataError, OSError):
         return None
-    if dataset is None:
-        return None
-    rows = sliced_rows(config.data_slice, dataset.rows)
-    return min([rows, *filter(None, (config.max_samples, item.source.max_rows))])
+    return dataset.rows if dataset else None

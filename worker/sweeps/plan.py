@@ -9,17 +9,20 @@ from sqlmodel import Session
 
 from training.chat.rendering_settings import ChatSettings
 from training.config.fields import ConfigError
+from training.config.run_config import RunConfig
 from training.errors import Problem
 from training.forecast import gpus
 from training.forecast.gpus import Card
 from training.model_info.config_json import ModelError
+from training.tokens.run_rows import RowLengths
 from worker import disk_quota
 from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.forecasts import forecast as forecasting
 from worker.forecasts import shapes
 from worker.forecasts.calibration import calibrate
 from worker.forecasts.forecast import Setup, estimate_run
-from worker.forecasts.row_lengths import RowLengths, count_rows
+from worker.forecasts.row_lengths import count_rows
+from worker.forecasts.speed import steps_of
 from worker.machine import devices
 from worker.runs import checks, pace
 from worker.runs.settle import FILES, Settled, settle
@@ -107,6 +110,11 @@ def _row(run: Planned, *, starts: bool) -> PlannedRun:
     return PlannedRun(**candidate, **values, starts=starts)
 
 
+_DECIDE_TOKENS = (
+    "data", "validation_data", "columns", "model", "revision", "task", "train_on_prompt", "max_length",
+)  # fmt: skip
+
+
 class _Look:
     """Looks at runs one after another; what several share (data, the model's shape) is read once."""
 
@@ -114,7 +122,7 @@ class _Look:
         self._session, self._allowed, self._owner, self._card = session, allowed, owner, card
         self._shape = lru_cache(maxsize=None)(shapes.shape_at)
         self._calibration = calibrate(card)
-        self._rows: dict[tuple[Any, ...], RowLengths | None] = {}
+        self._counted: dict[tuple[Any, ...], RowLengths | None] = {}
 
     def planned(self, candidate: Candidate) -> Planned:
         if candidate.config is None:
@@ -125,10 +133,18 @@ class _Look:
             return _refused(candidate, error.problems)
         if problems := [*checks.problems(settled), *checks.conflicts(settled)]:
             return _refused(candidate, problems)
-        config, rows = settled.config, pace.training_rows(settled)
-        steps, speed = pace.total_steps(config, rows), pace.seconds_per_step(self._session, config, rows)
+        config, rows = settled.config, self._rows(settled.config)
+        steps = pace.counted_steps(settled) if rows is None else steps_of(config, rows)
+        speed = pace.seconds_per_step(self._session, config, pace.training_rows(settled))
         seconds = steps * speed if steps and speed else None
         return self._forecast(Planned(candidate, steps=steps, seconds=seconds), settled)
+
+    def _rows(self, config: RunConfig) -> RowLengths | None:
+        """The tokens of a run's rows, which most runs of a sweep share."""
+        key = tuple(getattr(config, name) for name in _DECIDE_TOKENS), ChatSettings.of(config).key
+        if key not in self._counted:
+            self._counted[key] = count_rows(config)
+        return self._counted[key]
 
     def _forecast(self, run: Planned, settled: Settled) -> Planned:
         config = settled.config
@@ -136,11 +152,7 @@ class _Look:
             shape = shapes.of_run(settled, self._shape)
         except ModelError:
             return replace(run, reason="The memory is unknown: the model's config.json is not on this machine.")
-        chat = ChatSettings.of(config).key
-        key = config.data, config.model, config.revision, config.columns, config.train_on_prompt, chat
-        if key not in self._rows:
-            self._rows[key] = count_rows(config)
-        setup = Setup(config, shape, self._card, self._rows[key], forecasting.host_memory(), self._calibration)
+        setup = Setup(config, shape, self._card, self._rows(config), forecasting.host_memory(), self._calibration)
         forecast = estimate_run(setup, advises=False).forecast
         return replace(
             run,

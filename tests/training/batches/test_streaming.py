@@ -12,11 +12,12 @@ from pyarrow import parquet
 from tiny import make_model
 from trainer_process import Trained, start_recorded
 
-from training.batches.streaming import Reader, Share, Stream, count_rows, shuffled, steps
+from training.batches.streaming import Reader, Share, Stream, count_rows, shuffled
 from training.batches.views import Tokens
 from training.config.run_config import RunConfig
 from training.data.rows import DataFile
 from training.errors import DataError
+from training.tokens.run_rows import steps_of
 
 ROWS = 53
 
@@ -107,7 +108,10 @@ def test_the_shuffle_buffer_moves_rows_far_and_loses_none() -> None:
 def test_rows_are_counted_without_parsing_and_make_the_steps(tmp_path: Path, data: Path) -> None:
     parquet.write_table(pa.table({"text": ["a"] * 70}), tmp_path / "rows.parquet")
     assert (count_rows(data), count_rows(tmp_path / "rows.parquet")) == (ROWS, 70)
-    assert (steps(53, 1, 8), steps(53, 2, 8), steps(56, 1, 8), steps(3, 0.1, 8)) == (7, 14, 7, 1)
+    stream = {"model": "m", "data": "d", "streaming": True, "micro_batch_size": 8, "gradient_accumulation_steps": 1}
+    asked = [(53, 1), (53, 2), (56, 1), (3, 0.1)]
+    steps = [steps_of(RunConfig.model_validate(stream | {"epochs": epochs}), rows) for rows, epochs in asked]
+    assert steps == [7, 14, 7, 1]
     (tmp_path / "rows.json").write_text('[{"text": "a"}]')
     with pytest.raises(DataError, match="streaming reads only JSONL and Parquet"):
         count_rows(tmp_path / "rows.json")

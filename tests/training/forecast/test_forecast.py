@@ -29,8 +29,8 @@ from training.model_info.config_json import ModelError
 from training.model_info.families import FAMILIES, read_shape, shape_of
 from training.model_info.shape import Mixer
 from training.rules import check
+from training.tokens.run_rows import RowLengths, halved
 from worker.forecasts.forecast import Setup, estimate_run
-from worker.forecasts.row_lengths import RowLengths
 from worker.store import database as db
 from worker.store import runs
 
@@ -194,17 +194,17 @@ def test_a_single_long_seq2seq_target_is_reported_with_its_step(ranks):
         task="seq2seq", method="lora", strategy="zero3", offload_param="cpu", offload_optimizer="cpu", num_processes=ranks,
         micro_batch_size=4, precision="fp16", max_length=2048, max_target_length=2048, epochs=1, eval_split=0,
     )  # fmt: skip
-    forecast = estimate_run(Setup(asked, shape_of(MT0_XXL), V100, rows=RowLengths(lengths, first)))
+    forecast = estimate_run(Setup(asked, shape_of(MT0_XXL), V100, rows=halved(RowLengths(lengths, first))))
     assert not forecast.forecast.fits
     assert forecast.worst.longest_row == f"{long + 1:,}"
-    usual = estimate_run(Setup(asked, shape_of(MT0_XXL), V100, rows=RowLengths(np.full(rows, 96), first)))
+    usual = estimate_run(Setup(asked, shape_of(MT0_XXL), V100, rows=halved(RowLengths(np.full(rows, 96), first))))
     assert usual.forecast.fits
     half = estimate_run(
         Setup(
             asked.model_copy(update={"num_processes": 2 * ranks}),
             shape_of(MT0_XXL),
             V100,
-            rows=RowLengths(lengths, first),
+            rows=halved(RowLengths(lengths, first)),
         )
     )
     assert abs(half.worst.step - forecast.worst.step / 2) <= 1  # twice the GPUs, half the steps

@@ -5,7 +5,7 @@ import pytest
 
 from training.config.run_config import RunConfig
 from training.tokens.order import worst_batches
-from worker.forecasts.row_lengths import RowLengths
+from training.tokens.run_rows import RowLengths, halved
 from worker.forecasts.speed import steps_of
 from worker.forecasts.worst_batch import worst_batches_of
 
@@ -30,7 +30,7 @@ def test_pretraining_splits_long_texts_and_truncates_none() -> None:
 
 
 def test_held_out_rows_of_an_encoder_decoder_are_in_no_batch() -> None:
-    lengths = RowLengths(np.array([90, 40, 40, 40]), np.array([60, 20, 20, 20]))
+    lengths = halved(RowLengths(np.array([90, 40, 40, 40]), np.array([60, 20, 20, 20])))
     found = {
         seed: {
             row

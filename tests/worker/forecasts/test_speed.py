@@ -13,11 +13,11 @@ from training.forecast.formula.activations import Batch
 from training.forecast.gpus import CARDS
 from training.forecast.roofline import EFFICIENCY, roofline
 from training.model_info.families import shape_of
+from training.tokens.run_rows import RowLengths
 from worker.forecasts import prices, speed
 from worker.forecasts.calibration import calibrate
 from worker.forecasts.forecast import Setup
 from worker.forecasts.prices import PriceError, Prices
-from worker.forecasts.row_lengths import RowLengths
 from worker.store import database as db
 from worker.store.tables import LOCAL, Run
 
