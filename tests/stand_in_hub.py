@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
@@ -61,16 +62,23 @@ def serve(files: dict[str, bytes], name: str = "owner/set") -> Iterator[tuple[st
 
 @dataclass
 class Received:
-    """The uploads to a hub: files by path, whether the repository is private, and the tokens of requests."""
+    """The uploads to a hub: files by path of each repository, whether the latest is private, and the tokens of requests."""
 
-    files: dict[str, bytes] = field(default_factory=dict)
+    repositories: dict[str, dict[str, bytes]] = field(default_factory=dict)
     private: bool | None = None
     tokens: set[str] = field(default_factory=set)
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """The files of all repositories."""
+        return {path: content for files in self.repositories.values() for path, content in files.items()}
 
 
 @contextmanager
 def receive(name: str = "owner/model", token: str = "hf_good") -> Iterator[tuple[str, Received]]:
-    """A context that accepts uploads with the token to a model's repository. Yields the address and the uploads."""
+    """A context that accepts uploads with the token to the repository of a model, or to all that match a name such as owner/*.
+    Yields the address and the uploads.
+    """
     received = Received()
 
     class Handler(_Handler):
@@ -85,28 +93,30 @@ def receive(name: str = "owner/model", token: str = "hf_good") -> Iterator[tuple
                 return self._create(json.loads(body))
             if path == "/api/validate-yaml":
                 return self._answer({"warnings": [], "errors": []})
-            if path == f"/api/models/{name}/preupload/main":
+            repository, _, action = path.removeprefix("/api/models/").removesuffix("/main").rpartition("/")
+            if fnmatchcase(repository, name) and action == "preupload":
                 return self._modes(json.loads(body))
-            if path == f"/api/models/{name}/commit/main":
-                return self._commit(body)
+            if fnmatchcase(repository, name) and action == "commit":
+                return self._commit(repository, body)
             return self._answer({"error": "Repository not found"}, 404)
 
         def _create(self, asked: dict[str, Any]) -> None:
             received.private = asked.get("private", asked.get("visibility") == "private")
             wanted = f"{asked['organization']}/{asked['name']}" if asked.get("organization") else asked["name"]
-            if wanted != name:
+            if not fnmatchcase(wanted, name):
                 return self._answer({"error": f"You don't have the rights to create {wanted}"}, 403)
-            return self._answer({"url": f"http://{self.headers['Host']}/{name}", "name": name, "id": "1"})
+            return self._answer({"url": f"http://{self.headers['Host']}/{wanted}", "name": wanted, "id": "1"})
 
         def _modes(self, asked: dict[str, Any]) -> None:
             usual = {"uploadMode": "regular", "shouldIgnore": False, "oid": None}
             self._answer({"files": [{"path": file["path"], **usual} for file in asked["files"]]})
 
-        def _commit(self, body: bytes) -> None:
+        def _commit(self, repository: str, body: bytes) -> None:
+            files = received.repositories.setdefault(repository, {})
             for entry in map(json.loads, body.splitlines()):
                 if entry["key"] == "file":
-                    received.files[entry["value"]["path"]] = base64.b64decode(entry["value"]["content"])
-            url = f"http://{self.headers['Host']}/{name}/commit/{COMMIT}"
+                    files[entry["value"]["path"]] = base64.b64decode(entry["value"]["content"])
+            url = f"http://{self.headers['Host']}/{repository}/commit/{COMMIT}"
             self._answer({"commitUrl": url, "commitOid": COMMIT, "success": True})
 
         def _answer(self, answer: dict[str, Any], status: int = 200) -> None:

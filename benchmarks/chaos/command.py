@@ -1,48 +1,51 @@
-"""Injects random faults into a whole installation and checks that nothing is lost: kill, freeze, empty queue, repeated messages.
+"""Injects random faults into a whole installation and checks that nothing is lost: kill, freeze, slow disk, load, empty queue.
 
-    python -m benchmarks.chaos [--minutes 10] [--faults N] [--seed N] [--database postgresql] [--broker redis] [--json]
+    python -m benchmarks.chaos [--minutes 10] [--faults N] [--seed N] [--database postgresql] [--broker redis] [--load 8] [--json]
 
-The web server, the queue server and three workers with one device each run in a temporary folder. Most runs train with light
-ranks (benchmarks/chaos/ranks.py), which write real records and checkpoints; one run at a time trains a real model: by sft, grpo
-and distill in turn. At the end every step of every run must be stored once, with the same values and samples as without faults.
-Exits with 1 if anything is lost, doubled or left over. The same seed produces the same faults in the same order.
+The web server, the queue server and three workers with one device each run in a temporary folder. Most runs train the starter model
+on two ranks (DDP, ZeRO-3, FSDP, and by rewards), verify and merge it and push it to a local hub; others train on one rank, or with
+light ranks (benchmarks/chaos/ranks.py), which write real records and checkpoints without torch. Results are evaluated, built and
+served. Most faults wait until a run has taken its last step, or enters a phase that was struck least. At the end every step of
+every run must be stored once, with the same values, samples and weights as without faults. Exits with 1 after any damage. The same
+seed plans the same faults in the same order.
 """
 
 import argparse
-import itertools
 import json
 import random
 import signal
 import sys
 import time
-from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from sqlmodel import col, select
 
-from benchmarks.chaos.faults import Fault, Injector, plan
-from benchmarks.chaos.findings import Curves, Findings, attempts, check_jobs, check_leftovers, check_runs, curves
+from benchmarks.chaos import faults, phases, report
+from benchmarks.chaos.faults import plan
+from benchmarks.chaos.findings import (
+    Findings,
+    check_causes,
+    check_jobs,
+    check_leftovers,
+    check_runs,
+    check_uploads,
+    check_work,
+)
+from benchmarks.chaos.injector import Injector, Strike
 from benchmarks.chaos.installation import Installation, installation
-from benchmarks.chaos.supervisor import LIGHT, REAL
+from benchmarks.chaos.kinds import DISTILL, KINDS
+from benchmarks.chaos.surroundings import Load
+from benchmarks.chaos.workload import Workload, serving, unended_runs, unended_work
 from worker.store import database
 from worker.store.tables import Run, Status
 
-STARTER = Path(__file__).parents[2] / "static" / "starter"
-DATA = STARTER / "heldout.jsonl"
-LOOK_SECONDS = 0.2
-VICTIM_SECONDS = 30.0  # how long a fault waits for a target
-SETTLE_SECONDS = 300.0  # for the runs that are active at the last fault
-REAL_RUN = {"max_steps": 40, "save_steps": 5, "eval_split": 0, "max_length": 64, "micro_batch_size": 2, "seed": 1}
-_SAMPLED = {"max_completion_length": 12, "max_length": 256, "micro_batch_size": 8, "learning_rate": 0.001}
-REAL_TASKS: dict[str, dict[str, Any]] = {
-    "sft": {},
-    "grpo": _SAMPLED | {"rewards": "city", "num_generations": 4, "num_iterations": 2, "baseline_prompts": 4},
-    "distill": _SAMPLED | {"max_steps": 20},  # the teacher is the first run
-}
+TICK_SECONDS = 0.02  # some phases of the starter model take a tenth of a second
+LOOK_SECONDS = 0.3
+ARMED = 6  # faults that wait for their moment at once
+STILL_SECONDS = 300.0
+"""At the end: how long nothing may change until what is left counts as damage."""
 _ENDING = (signal.SIGINT, signal.SIGTERM)
-_UNENDED = (Status.QUEUED, Status.RUNNING)
 
 
 def main() -> int:
@@ -53,14 +56,14 @@ def main() -> int:
     print(f"seed {seed}", file=sys.stderr, flush=True)
     kinds = arguments.database, arguments.broker, arguments.workers
     with installation(*kinds, engine=arguments.engine, keep=arguments.keep) as running:
-        chaos = Chaos(running, seed, real=not arguments.light)
+        chaos = Chaos(running, seed, real=not arguments.light, load=Load(arguments.load))
         try:
-            report = chaos.run(arguments.minutes * 60, arguments.faults, arguments.pause)
+            found = chaos.run(arguments.minutes * 60, arguments.faults, arguments.pause)
         finally:
-            chaos.injector.thaw(everything=True)  # a frozen process does not handle signals
-        report |= {"database": arguments.database, "broker": arguments.broker, "engine": arguments.engine}
-    print(json.dumps(report) if arguments.json else _in_words(report))
-    return 0 if report["clean"] else 1
+            chaos.end()
+        found |= {"database": arguments.database, "broker": arguments.broker, "engine": arguments.engine}
+    print(json.dumps(found) if arguments.json else report.in_words(found))
+    return 0 if found["clean"] else 1
 
 
 def _end(number: int, _: object) -> None:
@@ -77,168 +80,139 @@ class Chaos:
     installation: Installation
     seed: int
     real: bool
+    load: Load
     injector: Injector = field(init=False)
-    accepted: set[str] = field(default_factory=set)
-    _submitted: int = 0
-    _missed: int = 0
-    _data: str = str(DATA)
-    _undisturbed: dict[str, Curves] = field(default_factory=dict)
-    _teacher: str = ""
+    workload: Workload = field(init=False)
+    _undisturbed: dict[str, str] = field(default_factory=dict)
+    _most_at_once: int = 0
+    _looked: float = 0.0
 
     def __post_init__(self) -> None:
-        self.injector = Injector(self.installation)
-        self._chance = random.Random(self.seed + 1)
-        self._tasks = itertools.cycle(REAL_TASKS)
+        self.watches = phases.Watches(self.installation.settings.runs_dir)
+        self.injector = Injector(self.installation, self.watches, self.load)
+        self.workload = Workload(self.installation, self.seed + 1, real=self.real)
 
-    def run(self, seconds: float, faults: int | None, mean_pause: float) -> dict[str, Any]:
-        """Injects faults for `seconds` or until `faults`, lets the runs finish, stops everything and returns the findings."""
+    def run(self, seconds: float, most: int | None, mean_pause: float) -> dict[str, Any]:
+        """Injects faults for `seconds` or until `most`, lets the work finish, stops everything and returns the findings."""
         if self.real:
-            for task in REAL_TASKS:
-                self._train_undisturbed(task)
+            self._train_undisturbed()
+        self.workload.start()
         began = time.monotonic()
-        for fault in plan(self.seed, mean_pause, slurm=self.installation.cluster is not None):
-            over = time.monotonic() - began > seconds if faults is None else self._tried >= faults
-            if over:
+        slurm = self.installation.cluster is not None
+        for fault in plan(self.seed, mean_pause, real=self.real, load=bool(self.load.processes), slurm=slurm):
+            if self._is_over(time.monotonic() - began, seconds, most):
                 break
-            self._pass(fault.pause)
-            self._make(fault, began)
-        seconds_taken = time.monotonic() - began
-        self._settle()
-        self.installation.stop()
+            self.injector.arm(fault)
+            self._pass(fault.pause, began)
+            while len(self.injector.armed) >= ARMED and time.monotonic() - began < seconds:
+                self._pass(TICK_SECONDS, began)
+        taken = time.monotonic() - began
         findings = Findings()
-        settings = self.installation.settings
-        check_leftovers(settings, self.installation.processes, findings)
-        check_jobs(self.installation.cluster, findings)
-        check_runs(settings.runs_dir, self.accepted, self._undisturbed, findings)
-        return self._report(findings, seconds_taken)
+        self._settle(findings)
+        self.installation.stop()
+        self._check(findings)
+        strikes = self.injector.strikes
+        return report.document(self.seed, taken, strikes, self.injector.missed, findings, self._most_at_once) | {
+            "answers_of_served_models": dict(self.workload.answers.statuses),
+            "phases_not_struck": sorted(phases.declared() - {strike.phase for strike in strikes}),
+        }
 
-    @property
-    def _tried(self) -> int:
-        return sum(self.injector.made.values()) + self._missed
+    def end(self) -> None:
+        """Ends all that this session does to the machine; a frozen process does not handle signals."""
+        self.workload.stop()
+        self.injector.restore(everything=True)
+        self.load.stop()
 
-    def _train_undisturbed(self, task: str) -> None:
-        """Keeps the curves of a real training run without faults; the first run teaches those that distill."""
-        run_id = ""
-        while not run_id:
-            run_id = self._submit(f"{REAL}-{task}") or ""
-        while self._under_way():
-            self._wait(LOOK_SECONDS)
-        if self._statuses()[Status.FAILED]:
-            raise SystemExit(f"Run {run_id} failed before the first fault.")
-        self._undisturbed[task] = curves(run_id)
-        self._teacher = self._teacher or run_id
+    def _is_over(self, taken: float, seconds: float, most: int | None) -> bool:
+        if most is None:
+            return taken > seconds
+        return len(self.injector.strikes) + self.injector.missed + len(self.injector.armed) >= most
 
-    def _make(self, fault: Fault, began: float) -> None:
-        """Injects the fault as soon as it has a target."""
-        deadline = time.monotonic() + VICTIM_SECONDS
-        while not (done := self.injector.make(fault)) and time.monotonic() < deadline:
-            self._pass(LOOK_SECONDS)
-        self._missed += not done
-        line = f"{time.monotonic() - began:7.1f} s  {fault.kind}" + (f" {fault.seconds:.1f} s" if fault.seconds else "")
-        print(line if done else f"{line}: no target", file=sys.stderr, flush=True)
+    def _train_undisturbed(self) -> None:
+        """Keeps a run of every kind that trains a model without faults; the first one teaches those that distill."""
+        for kind in KINDS:
+            if kind == DISTILL:
+                self.workload.teacher = next(iter(self._undisturbed.values()))
+                self._wait_for_runs(self.workload.teacher)
+            while not (run_id := self.workload.submit(kind)):
+                time.sleep(LOOK_SECONDS)
+            self._undisturbed[kind] = run_id
+        self._wait_for_runs()
+        with database.read() as session:
+            failed = session.exec(select(Run.name).where(col(Run.status) != Status.FINISHED)).all()
+        if failed:
+            raise SystemExit(f"Failed before the first fault: {', '.join(failed)}.")
 
-    def _pass(self, seconds: float) -> None:
-        """Waits; meanwhile restarts services, thaws frozen processes and submits new runs."""
+    def _wait_for_runs(self, run_id: str = "") -> None:
+        """Waits for the end of all runs, or of one."""
+        while run_id in unended_runs() if run_id else unended_runs():
+            self._tick()
+
+    def _pass(self, seconds: float, began: float) -> None:
+        """Waits; meanwhile injects the faults whose moment comes."""
         deadline = time.monotonic() + seconds
         while True:
-            self._top_up()
-            self._wait(min(LOOK_SECONDS, max(0.0, deadline - time.monotonic())))
+            self._tick()
+            for strike in self.injector.look():
+                _tell(strike, time.monotonic() - began)
             if time.monotonic() >= deadline:
                 return
 
-    def _wait(self, seconds: float) -> None:
-        self.installation.keep_running()
-        self.injector.thaw()
-        time.sleep(seconds)
+    def _tick(self) -> None:
+        """Waits a moment; now and then restarts services that ended and looks which runs are active."""
+        time.sleep(TICK_SECONDS)
+        self.injector.restore()
+        if time.monotonic() - self._looked > LOOK_SECONDS:
+            self._looked = time.monotonic()
+            self.installation.keep_running()
+            self.watches.refresh()
+        self._most_at_once = max(self._most_at_once, len(self.watches.read()))
 
-    def _top_up(self) -> None:
-        """Submits a run if a worker has none, no run is queued, or no real training runs."""
-        under_way = self._under_way()
-        if self.real and not any(name.startswith(REAL) for name in under_way):
-            self._submit(f"{REAL}-{next(self._tasks)}")
-        elif len(under_way) <= len(self.installation.workers):
-            self._submit(LIGHT)
+    def _settle(self, findings: Findings) -> None:
+        """Ends all faults, and waits until all work has finished, as long as anything changes."""
+        self.injector.restore(everything=True)
+        self.workload.stop()
+        before, since = "", time.monotonic()
+        while (left := _left() or "requests" * self.workload.busy) and time.monotonic() - since < STILL_SECONDS:
+            if left != before:
+                before, since = left, time.monotonic()
+            self._tick()
+        if self.real and not (left or self.workload.request(next(iter(self._undisturbed.values())))):
+            findings.hanging += [f"{row.named}: {row.state.value} {row.reason}" for row in serving()]
+            findings.hanging.append("after the faults, no served model answers")
 
-    def _submit(self, kind: str) -> str | None:
-        self._submitted += 1
-        number, chance = self._submitted, self._chance
-        longest = chance.choice((200, 1000))  # 1,000 take three leases
-        steps = {"max_steps": chance.randint(40, longest), "save_steps": chance.randint(5, 30)}
-        ranks = {"num_processes": 2, "strategy": "ddp"} if number % 2 else {}
-        light = {"seed": number} | steps | ranks | self._machines(number)
-        config: dict[str, Any] = {"name": f"{kind}-{number}", "model": str(STARTER), "data": self._data}
-        config |= light if kind == LIGHT else self._real_run(kind.removeprefix(f"{REAL}-"))
-        run_id = self.installation.submit(config)
-        if run_id:
-            self.accepted.add(run_id)
-            with database.read() as session:
-                self._data = session.get_one(Run, run_id).config[
-                    "data"
-                ]  # the stored data set, so that it is not imported again
-        return run_id
-
-    def _real_run(self, task: str) -> dict[str, Any]:
-        code = {"reward_code": (STARTER / "rewards.py").read_text()} if task == "grpo" else {}
-        teacher = {"teacher": self._teacher} if task == "distill" else {}
-        return REAL_RUN | {"task": task} | REAL_TASKS[task] | code | teacher
-
-    def _machines(self, number: int) -> dict[str, Any]:
-        """Spreads every second of the runs with two ranks over two nodes, if there are nodes."""
-        return {"num_machines": 2} if self.installation.cluster is not None and number % 4 == 1 else {}
-
-    def _under_way(self) -> list[str]:
-        with database.read() as session:
-            return list(session.exec(select(Run.name).where(col(Run.status).in_(_UNENDED))))
-
-    def _statuses(self) -> Counter[str]:
-        with database.read() as session:
-            return Counter(session.exec(select(Run.status)))
-
-    def _settle(self) -> None:
-        """Thaws all processes and waits until every run has finished."""
-        self.injector.thaw(everything=True)
-        deadline = time.monotonic() + SETTLE_SECONDS
-        while self._under_way() and time.monotonic() < deadline:
-            self._wait(LOOK_SECONDS)
-
-    def _report(self, findings: Findings, seconds: float) -> dict[str, Any]:
-        ended = attempts()
-        return {
-            "seed": self.seed,
-            "minutes": round(seconds / 60, 1),
-            "runs": sum(self._statuses().values()),
-            "attempts": sum(ended.values()),
-            "attempts_ended": ended,
-            "faults": sum(self.injector.made.values()),
-            "faults_by_kind": dict(sorted(self.injector.made.items())),
-            "faults_of_real_runs": self.injector.of_real_runs,
-            "faults_without_victim": self._missed,
-            "lost": len(findings.lost),
-            "doubled": len(findings.doubled),
-            "left_over": len(findings.left_over),
-            "found": [*findings.lost, *findings.doubled, *findings.left_over],
-            "effective_training_percent": findings.effective_percent,
-            "clean": findings.clean,
-        }
+    def _check(self, findings: Findings) -> None:
+        settings, answers = self.installation.settings, self.workload.answers
+        check_leftovers(settings, self.installation.processes, findings)
+        check_jobs(self.installation.cluster, findings)
+        check_runs(settings.runs_dir, self.workload.accepted, self._undisturbed, findings)
+        check_uploads(settings.runs_dir, self.installation.hub, findings)
+        check_work(findings)
+        strikes = [strike for strike in self.injector.strikes if strike.fault.action == faults.KILL]
+        everything = [strike.at for strike in strikes if strike.fault.target == faults.EVERYTHING]
+        check_causes({(strike.run_id, strike.attempt) for strike in strikes}, everything, findings)
+        findings.different += answers.different
+        findings.hanging += answers.hanging
 
 
-def _in_words(report: dict[str, Any]) -> str:
-    def listed(counts: dict[str, int]) -> str:
-        return ", ".join(f"{number} {name}" for name, number in counts.items())
+def _left() -> str:
+    """What has not ended, with its progress; empty if everything has."""
+    with database.read() as session:
+        runs = session.exec(select(Run).where(col(Run.status).in_((Status.QUEUED, Status.RUNNING)))).all()
+    told = [f"{run.named} {run.status} {run.attempt} {run.event_offset}" for run in runs]
+    return " ".join(told + [f"{row.named} {row.status} {row.attempt} {row.phase} {row.done}" for row in unended_work()])
 
-    lines = [
-        f"engine {report['engine']}, {report['database']} and {report['broker']}, seed {report['seed']}, "
-        f"{report['minutes']} minutes of faults",
-        f"runs        {report['runs']}",
-        f"attempts    {report['attempts']}: {listed(report['attempts_ended'])}",
-        f"faults      {report['faults']}, {report['faults_of_real_runs']} of them in real training runs",
-        f"            {listed(report['faults_by_kind'])}",
-        f"lost        {report['lost']}",
-        f"doubled     {report['doubled']}",
-        f"left over   {report['left_over']}",
-        f"effective training time {report['effective_training_percent']}%",
-    ]
-    return "\n".join([*lines, *(f"  {sentence}" for sentence in report["found"])])
+
+def _tell(strike: Strike, at: float) -> None:
+    fault = strike.fault
+    lasting = f" {fault.seconds:.1f} s" if fault.seconds else ""
+    where = (
+        f", {strike.kind} {strike.run_id} on {strike.ranks}, attempt {strike.attempt}, {strike.phase}"
+        if strike.run_id
+        else ""
+    )
+    end = " after the last step" if strike.late else ""
+    print(f"{at:7.1f} s  {fault.kind}{lasting}{where}{end}", file=sys.stderr, flush=True)
 
 
 def _arguments() -> argparse.Namespace:
@@ -257,6 +231,9 @@ def _arguments() -> argparse.Namespace:
         "--workers", type=int, default=3, help="number of workers, with one device each (default: %(default)s)"
     )
     parser.add_argument("--pause", type=float, default=3.0, help="mean seconds between faults (default: %(default)s)")
+    parser.add_argument(
+        "--load", type=int, default=0, help="processes that use the processor, now and then (default: %(default)s)"
+    )
     parser.add_argument("--light", action="store_true", help="use only light ranks, without real training")
     parser.add_argument("--keep", action="store_true", help="keep the installation's folder")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

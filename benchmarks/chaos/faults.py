@@ -1,181 +1,104 @@
-"""The faults of benchmarks.chaos: plans them from a seed and injects them."""
+"""The faults of benchmarks.chaos, planned from a seed."""
 
-import contextlib
 import random
-import signal
-import subprocess
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
-import psutil
-from sqlmodel import Session, col, select
-
-from app.local.services import Service
-from benchmarks.chaos.installation import LEASE_SECONDS, Installation
-from benchmarks.chaos.supervisor import LIGHT
-from training.run_folder.paths import RUN_VARIABLE
-from worker import celery_app
-from worker.machine import processes as process
-from worker.machine.process_identity import Identity
-from worker.store import claims, database
-from worker.store.tables import Run, Status
+from benchmarks.chaos.installation import LEASE_SECONDS
+from benchmarks.chaos.phases import END
+from worker.supervision.training_process import Graces
 
 KILL, FREEZE, EMPTY_QUEUE, REPEAT_MESSAGES = "kill", "freeze", "empty queue", "repeat messages"
-OF_A_RUN = ("supervisor", "launcher", "rank")
-TARGETS = (*OF_A_RUN, "worker", "web", "broker", "everything")
+SLOW_DISK, LOAD = "slow disk", "load"
+RANK, LAUNCHER, SUPERVISOR, REWARDS = "rank", "launcher", "supervisor", "reward process"
+WEB, BROKER, WORKER, EVERYTHING = "web", "broker", "worker", "everything"
+EVALUATION, BUILD, SERVED = "evaluation", "build", "served model"
+OF_A_RUN = (RANK, LAUNCHER, SUPERVISOR, REWARDS)
+SERVICES = (WEB, BROKER, WORKER, EVERYTHING)
+OF_A_RESULT = (EVALUATION, BUILD, SERVED)
+"""Work on the result of a run: its supervisor, or a process of it."""
 CONTROLLER, NODE, TIME_LIMIT, REQUEUE = "slurmctld", "slurmd", "time limit", "requeue"
 OF_SLURM = (CONTROLLER, NODE, TIME_LIMIT, REQUEUE)
 """Daemons that are killed; the signal before the time limit; `scontrol requeue`."""
-SLURM_SHARE = 0.4
+
+NOW, RAREST = "now", "rarest phase"
+TWO, ONE, LIGHT_RANKS = "two ranks", "one rank", "light ranks"
+
+SLURM_SHARE = 0.3
 REPEATS = 20
-REAL_SHARE = 0.2  # share of faults in real training runs, which take long to restart
-_WEIGHTS = (5, 3, 5, 4, 1, 2, 1)
-_SHORT_FREEZE = (0.2, 0.5 * LEASE_SECONDS)
-_LONG_FREEZE = (LEASE_SECONDS, 2.5 * LEASE_SECONDS)
+_LONGEST_GRACE = max(*vars(Graces()).values(), LEASE_SECONDS)
+_FREEZES = ((0.2, 0.5 * LEASE_SECONDS), (LEASE_SECONDS, 2.5 * LEASE_SECONDS), (_LONGEST_GRACE, 1.3 * _LONGEST_GRACE))
+_FREEZE_WEIGHTS = (3, 5, 2)
+"""Shorter than a lease, longer than a lease, longer than any grace of the supervisor."""
+_SLOW_SECONDS = (0.3, 3.0)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """An action on a target. `seconds` is the duration of a freeze, `pick` (0 to 1) selects one of several targets, `pause`
-    is the time before the fault in seconds."""
+    """An action on a target.
 
-    action: str
+    `subject` are the runs that it may strike, at `moment`: NOW, END, or RAREST: the start of the phase that was struck least so
+    far. `seconds` is the duration of a freeze, a load or a slow disk, `delay` what the disk adds to each fsync; `pick` (0 to 1)
+    selects one of several targets, `point` (0 to 1) the time within the moment; `pause` is the time before the next fault.
+    """
+
+    action: str = KILL
     target: str = ""
+    subject: str = ""
+    moment: str = NOW
     seconds: float = 0.0
+    delay: float = 0.0
     pick: float = 0.0
-    real: bool = False
+    point: float = 0.0
     pause: float = 0.0
 
     @property
     def kind(self) -> str:
         return f"{self.action} {self.target}".strip()
 
+    @property
+    def of_a_run(self) -> bool:
+        """Whether it strikes one run."""
+        return bool(self.subject)
 
-def plan(seed: int, mean_pause: float, *, slurm: bool = False) -> Iterator[Fault]:
-    """Yields an endless sequence of faults that depends only on the seed; `slurm` adds those of a cluster."""
+
+def plan(
+    seed: int, mean_pause: float, *, real: bool = True, load: bool = False, slurm: bool = False
+) -> Iterator[Fault]:
+    """Yields an endless sequence of faults that depends only on the arguments; `slurm` adds those of a cluster."""
     chance = random.Random(seed)
     while True:
+        common = Fault(pick=chance.random(), point=chance.random(), pause=chance.uniform(0, 2 * mean_pause))
         if slurm and chance.random() < SLURM_SHARE:
-            yield Fault(KILL, chance.choice(OF_SLURM), pick=chance.random(), pause=chance.uniform(0, 2 * mean_pause))
-            continue
-        action = chance.choices((KILL, FREEZE, EMPTY_QUEUE, REPEAT_MESSAGES), (12, 6, 1, 1))[0]
-        target = chance.choices(TARGETS, _WEIGHTS)[0]
-        seconds = chance.uniform(*chance.choice((_SHORT_FREEZE, _LONG_FREEZE)))
-        pick, real, pause = chance.random(), chance.random() < REAL_SHARE, chance.uniform(0, 2 * mean_pause)
-        if action in (KILL, FREEZE):
-            yield Fault(action, target, seconds if action == FREEZE else 0.0, pick, real, pause)
+            yield replace(common, action=KILL, target=chance.choice(OF_SLURM))
+        elif chance.random() < (0.75 if real else 0.6):
+            yield _of_run(chance, common, real)
         else:
-            yield Fault(action, "", 0.0, pick, real, pause)
+            yield _of_installation(chance, common, real, load)
 
 
-@dataclass
-class Injector:
-    """Injects faults and counts them: by kind, and those in real training runs."""
-
-    installation: Installation
-    made: dict[str, int] = field(default_factory=dict)
-    of_real_runs: int = 0
-    _frozen: list[tuple[float, list[psutil.Process]]] = field(default_factory=list)
-
-    def make(self, fault: Fault) -> bool:
-        """Injects the fault. Returns False if it has no target now."""
-        done, run = self._strike(fault)
-        if done:
-            self.made[fault.kind] = self.made.get(fault.kind, 0) + 1
-            self.of_real_runs += run is not None and not run.name.startswith(LIGHT)
-        return done
-
-    def thaw(self, *, everything: bool = False) -> None:
-        """Thaws processes that were frozen long enough, or all."""
-        now = time.monotonic()
-        for due in [due for due in self._frozen if everything or due[0] <= now]:
-            self._frozen.remove(due)
-            process.send(due[1], signal.SIGCONT)
-
-    def _strike(self, fault: Fault) -> tuple[bool, Run | None]:
-        if fault.action == EMPTY_QUEUE:
-            return self.installation.empty_queue(), None
-        run = _chosen(fault)
-        if fault.action == REPEAT_MESSAGES:
-            return run is not None and all(celery_app.notify(run.id) for _ in range(REPEATS)), None
-        if fault.target in OF_SLURM:
-            return self._strike_slurm(fault, run), run
-        if fault.target == "everything":
-            victims = self._all()
-        elif fault.target in OF_A_RUN:
-            victims = _of_run(run, fault) if run else []
-        else:
-            victims, run = self._service(fault), None
-        victims = [victim for victim in victims if not process.is_gone(victim)]
-        process.send(victims, signal.SIGKILL if fault.action == KILL else signal.SIGSTOP)
-        if fault.action == FREEZE:
-            self._frozen.append((time.monotonic() + fault.seconds, victims))
-        return bool(victims), run
-
-    def _strike_slurm(self, fault: Fault, run: Run | None) -> bool:
-        cluster = self.installation.cluster
-        assert cluster is not None
-        if fault.target in (CONTROLLER, NODE):
-            name = CONTROLLER if fault.target == CONTROLLER else cluster.names[int(fault.pick * len(cluster.names))]
-            if name in cluster.daemons:
-                cluster.kill(name)
-                return True
-            return False
-        if run is None or not run.job_id:
-            return False
-        command = ["scancel", "--batch", "--signal=USR1"] if fault.target == TIME_LIMIT else ["scontrol", "requeue"]
-        try:
-            cluster.call(*command, run.job_id)
-        except subprocess.SubprocessError:  # the controller is away, or the job has ended
-            return False
-        return True
-
-    def _service(self, fault: Fault) -> list[psutil.Process]:
-        installation = self.installation
-        named = {"web": [installation.web], "broker": [installation.broker], "worker": installation.workers}
-        services = named[fault.target]
-        return _processes([services[int(fault.pick * len(services))]])
-
-    def _all(self) -> list[psutil.Process]:
-        """Returns all processes. Those that start others come first, so that they start fewer meanwhile."""
-        ours = _processes(self.installation.services)
-        return list(dict.fromkeys([*ours, *self.installation.processes()]))
+def _of_run(chance: random.Random, common: Fault, real: bool) -> Fault:
+    subject = chance.choices((TWO, ONE, LIGHT_RANKS), (8, 1, 1))[0] if real else LIGHT_RANKS
+    moment = chance.choices((END, RAREST, NOW), (6, 3, 2))[0]
+    action = chance.choices((KILL, FREEZE, SLOW_DISK), (6, 5, 1))[0]
+    if action == SLOW_DISK:
+        delay, seconds = chance.uniform(*_SLOW_SECONDS), chance.uniform(5, 30)
+        return replace(common, action=action, subject=subject, moment=moment, seconds=seconds, delay=delay)
+    target = chance.choices(OF_A_RUN, (6, 2, 3, 2 if real and action == KILL else 0))[0]
+    if target == REWARDS:
+        subject, moment = chance.choice((TWO, ONE)), NOW  # it has no phases; it lives while samples are scored
+    seconds = _frozen(chance, action)
+    return replace(common, action=action, target=target, subject=subject, moment=moment, seconds=seconds)
 
 
-def running(session: Session) -> list[Run]:
-    """Returns the active runs, the oldest first."""
-    return list(session.exec(select(Run).where(Run.status == Status.RUNNING).order_by(col(Run.id))))
+def _of_installation(chance: random.Random, common: Fault, real: bool, load: bool) -> Fault:
+    targets, weights = (*SERVICES, *OF_A_RESULT), (2, 3, 5, 1, *(4 if real else 0 for _ in OF_A_RESULT))
+    action = chance.choices((KILL, FREEZE, EMPTY_QUEUE, REPEAT_MESSAGES, LOAD), (12, 8, 1, 1, 3 if load else 0))[0]
+    target = chance.choices(targets, weights)[0] if action in (KILL, FREEZE) else ""
+    seconds = chance.uniform(20, 60) if action == LOAD else _frozen(chance, action)
+    return replace(common, action=action, target=target, seconds=seconds)
 
 
-def _chosen(fault: Fault) -> Run | None:
-    with database.read() as session:
-        under_way = running(session)
-    matching = [run for run in under_way if run.name.startswith(LIGHT) != fault.real] or under_way
-    return matching[int(fault.pick * len(matching))] if matching else None
-
-
-def _of_run(run: Run, fault: Fault) -> list[psutil.Process]:
-    """Returns the run's supervisor, its launcher, or one of its ranks, by the fault's target."""
-    if fault.target == "supervisor":
-        owner = Identity.parse(run.holder)
-        # Right after the claim, the worker holds the run.
-        in_job = owner is not None and run.job_id is not None and psutil.pid_exists(owner.pid)
-        return [psutil.Process(owner.pid)] if owner and (in_job or owner.alive) and claims.adopted(run) else []
-    trainers = process.marked(RUN_VARIABLE, run.id)
-    numbers = {trainer.pid for trainer in trainers}
-    matching = []
-    for trainer in trainers:
-        with contextlib.suppress(psutil.Error):
-            if (trainer.ppid() in numbers) == (fault.target == "rank"):
-                matching.append(trainer)
-    return matching[int(fault.pick * len(matching)) :][:1]
-
-
-def _processes(services: list[Service]) -> list[psutil.Process]:
-    processes = []
-    for service in services:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if service.pid is not None and service.ended() is None:
-                processes.append(psutil.Process(service.pid))
-    return processes
+def _frozen(chance: random.Random, action: str) -> float:
+    seconds = chance.uniform(*chance.choices(_FREEZES, _FREEZE_WEIGHTS)[0])
+    return seconds if action == FREEZE else 0.0

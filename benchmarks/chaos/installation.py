@@ -23,7 +23,9 @@ from sqlalchemy.engine import make_url
 from app.local.services import Service, python_service
 from benchmarks import slurm_cluster
 from benchmarks.chaos.supervisor import DEVICE
+from benchmarks.chaos.surroundings import SlowDisk, hub
 from benchmarks.slurm_cluster import SlurmCluster
+from tests.stand_in_hub import Received
 from training.tokens import store
 from worker.machine import processes as process
 from worker.queue import local_broker
@@ -43,7 +45,11 @@ _ANSWER_SECONDS = 10.0
 class Installation:
     """The services of an installation; restarts those that end, like a service manager."""
 
-    def __init__(self, folder: Path, queue_kind: str, workers: int, cluster: SlurmCluster | None = None) -> None:
+    def __init__(
+        self, folder: Path, queue_kind: str, workers: int, hub: Received, cluster: SlurmCluster | None = None
+    ) -> None:
+        self.hub, self.disk = hub, SlowDisk(folder)
+        os.environ |= self.disk.environment
         self.port, self.cluster = _free_port(), cluster
         os.environ |= {"LATHE_DATA_DIR": str(folder / "data"), "LATHE_PORT": str(self.port)}
         self._redis_port = _free_port() if queue_kind == "redis" else None
@@ -110,9 +116,7 @@ class Installation:
 
     def answers(self) -> bool:
         """Returns True if the web server answers."""
-        with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
-            return self._ask("GET", "/healthz")[0] == http.client.OK
-        return False
+        return self.ask("GET", "/healthz")[0] == http.client.OK
 
     def submit(self, config: dict[str, Any]) -> str | None:
         """Submits a run through the web server and returns its id, or None if that or the database does not answer.
@@ -120,12 +124,11 @@ class Installation:
         Raises:
             ValueError: the server refused the run.
         """
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            status, answer = self._ask("POST", "/api/runs", config)
-            if status == http.client.CREATED:
-                return str(json.loads(answer)["id"])
-            if status < http.client.INTERNAL_SERVER_ERROR:
-                raise ValueError(f"a run was refused: {status}, {answer.decode()}")
+        status, answer = self.ask("POST", "/api/runs", config)
+        if status == http.client.CREATED:
+            return str(answer["id"])
+        if 0 < status < http.client.INTERNAL_SERVER_ERROR:
+            raise ValueError(f"a run was refused: {status}, {answer}")
         return None
 
     def empty_queue(self) -> bool:
@@ -136,13 +139,15 @@ class Installation:
             return True
         return False
 
-    def _ask(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_ANSWER_SECONDS)
-        with contextlib.closing(connection):
+    def ask(self, method: str, path: str, body: Any = None, seconds: float = _ANSWER_SECONDS) -> tuple[int, Any]:
+        """Sends the web server a request. Returns the status and the JSON of its answer; 0 and None if there is no answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=seconds)
+        with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException, ValueError):
             text = None if body is None else json.dumps(body)
             connection.request(method, path, text, {"Content-Type": "application/json"})
             answer = connection.getresponse()
-            return answer.status, answer.read()
+            return answer.status, json.loads(answer.read())
+        return 0, None
 
     def _valkey(self) -> Service:
         log = self.settings.data_dir / "broker" / "server.log"
@@ -181,7 +186,7 @@ def installation(
         cluster = None
         if engine == "slurm":
             cluster = stack.enter_context(_cluster(folder / "slurm"))
-        created = Installation(folder, queue_kind, workers, cluster)
+        created = Installation(folder, queue_kind, workers, stack.enter_context(hub()), cluster)
         stack.callback(created.end_the_rest)
         stack.callback(created.stop)
         created.start()

@@ -1,16 +1,15 @@
-"""Runs Lathe's supervisor for benchmarks.chaos; runs whose names start with "light" use light ranks."""
+"""Runs Lathe's supervisor for benchmarks.chaos; runs of the kind light use light ranks."""
 
 import sys
 from pathlib import Path
 
+from benchmarks.chaos.kinds import LIGHT, kind_of
 from training.config.run_config import RunConfig
 from worker.settings import ROOT
 from worker.supervision import launcher, supervisor
 from worker.supervision.launcher import Launch
 
 DEVICE = "LATHE_CHAOS_DEVICE"  # in a worker's environment: the name of its device
-LIGHT = "light"
-REAL = "real"
 MODULE = "benchmarks.chaos.supervisor"
 _HERE = Path(__file__)
 
@@ -23,7 +22,7 @@ def command(*arguments: str) -> list[str]:
 def launch(config: RunConfig, run_dir: Path, devices: list[str], cpu_count: int) -> Launch:
     """Returns the command of the light ranks, or the launcher's command with train.py of this folder as the program."""
     env = {"PYTHONPATH": str(ROOT)}
-    if config.name.startswith(LIGHT):
+    if kind_of(config.name) == LIGHT:
         return Launch([sys.executable, str(_HERE.with_name("ranks.py")), "launch", str(run_dir)], env)
     real = launcher.launch(config, run_dir, devices, cpu_count)
     place = real.argv.index("--module")

@@ -8,12 +8,19 @@ import os
 from benchmarks.chaos import job, supervisor
 from worker.engines.local import starting
 from worker.engines.slurm import jobs
-from worker.machine import devices
+from worker.machine import devices, free_devices
 from worker.machine.process_identity import hostname
 from worker.queue.tasks import app
 
 __all__ = ["app"]
 
-devices.own_devices = lambda: [f"{hostname()}/{os.environ[supervisor.DEVICE]}/{devices.CPU}"]
+
+def own_devices() -> list[str]:
+    """The one device of this worker."""
+    return [f"{hostname()}/{os.environ[supervisor.DEVICE]}/{devices.CPU}"]
+
+
+devices.own_devices = own_devices
+free_devices.own_devices = own_devices  # type: ignore[attr-defined] # it has imported the other one by name
 starting.supervisor_command = supervisor.command  # type: ignore[assignment]
 jobs.supervisor_program = job.PROGRAM
