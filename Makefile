@@ -5,7 +5,7 @@
 # make coverage  prints the line coverage of app, worker and training by `make test` and by `make test-all`.
 # make check     runs lint, format, types and the direction of imports.
 # make screenshots takes the pictures of README.md and docs/ again.
-# make chaos     makes random faults for MINUTES=10 and looks for what is lost; also SEED=, DATABASE=postgresql, BROKER=redis, ENGINE=slurm.
+# make chaos     makes random faults for MINUTES=10 and looks for what is lost; also SEED=, DATABASE=postgresql, BROKER=redis, ENGINE=slurm, LOAD=8.
 # The first of each installs what it needs into .venv; afterwards only what has changed. PYTHON=python3.12 takes another Python.
 
 SHELL := /bin/bash
@@ -59,8 +59,9 @@ MINUTES ?= 10
 DATABASE ?= sqlite
 BROKER ?= valkey
 ENGINE ?= local
+LOAD ?= 8
 chaos: $(VENV)/.installed
-	@$(BIN)/python -m benchmarks.chaos --minutes $(MINUTES) --database $(DATABASE) --broker $(BROKER) --engine $(ENGINE) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m benchmarks.chaos --minutes $(MINUTES) --database $(DATABASE) --broker $(BROKER) --engine $(ENGINE) --load $(LOAD) $(if $(SEED),--seed $(SEED))
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Lathe into $(VENV): about 1 GB the first time (several with CUDA) ..."

@@ -177,9 +177,16 @@ class Chaos:
             if left != before:
                 before, since = left, time.monotonic()
             self._tick()
-        if self.real and not (left or self.workload.request(next(iter(self._undisturbed.values())))):
+        if self.real and not left and not self._answers():
             findings.hanging += [f"{row.named}: {row.state.value} {row.reason}" for row in serving()]
             findings.hanging.append("after the faults, no served model answers")
+
+    def _answers(self) -> bool:
+        """Whether a served model answers in the end."""
+        began, model = time.monotonic(), next(iter(self._undisturbed.values()))
+        while not (answered := self.workload.request(model)) and time.monotonic() - began < STILL_SECONDS:
+            self._tick()
+        return answered
 
     def _check(self, findings: Findings) -> None:
         settings, answers = self.installation.settings, self.workload.answers

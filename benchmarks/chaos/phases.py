@@ -64,6 +64,7 @@ class Watch:
     since: float = 0.0
     ended_at: float | None = None  # when the last step was recorded
     world_size: int = 1
+    attempt: int = 0
     _offset: int = 0
     _step: int = 0
     _trains: bool = False
@@ -151,6 +152,8 @@ class Watches:
                 self.durations.add(END, time.monotonic() - watch.ended_at)
         for run_id in active.keys() - self._of.keys():
             self._of[run_id] = self._watched(active[run_id])
+        for run_id, watch in self._of.items():
+            watch.attempt = active[run_id].attempt
 
     def read(self) -> list[Watch]:
         """The active runs, where they are now; the oldest first."""
