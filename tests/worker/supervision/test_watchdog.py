@@ -1,8 +1,8 @@
 """When a training process that was asked to stop is killed: by the clock of the test, so that hours take no time."""
 
 import pytest
-from phases import phases
 
+from benchmarks.chaos.phases import declared
 from training.run_folder.events import Metrics, PhaseStarted, Planned, RankLeft, RankStarted
 from training.run_folder.paths import checkpoints_dir
 from worker.store.tables import Request
@@ -114,7 +114,7 @@ def started(case, others):
         case.seen.take(RankStarted(rank=rank, pid=pid, device="cuda"))
 
 
-@pytest.mark.parametrize("phase", phases())
+@pytest.mark.parametrize("phase", sorted(declared()))
 def test_ranks_that_left_are_not_missed_in_any_phase(case, phase):
     for ranks in (2, 4):
         others = dict(list(OTHERS.items())[: ranks - 1])
@@ -129,7 +129,7 @@ def test_ranks_that_left_are_not_missed_in_any_phase(case, phase):
         assert not case.process.why
 
 
-@pytest.mark.parametrize("phase", phases())
+@pytest.mark.parametrize("phase", sorted(declared()))
 def test_a_rank_that_ended_without_a_word_is_missed_in_every_phase(case, phase):
     started(case, OTHERS)
     case.seen.take(RankLeft(rank=3))
