@@ -1,14 +1,20 @@
 """Opens files that users name, writes files and folders whole or not at all, and hashes them."""
 
 import errno
+import fcntl
 import hashlib
 import os
+import secrets
 import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
+
+_SCRATCH = ".part"
+_LOCK = ".lock"
+_MOST_OF_NAME = 100
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -45,33 +51,94 @@ def write_whole(path: Path, text: str) -> None:
         part.write_text(text, encoding="utf-8")
 
 
-def part_of(path: Path) -> Path:
-    """The file that `whole_file` renames once it is complete."""
-    return path.with_name(f".{path.name}.part")
-
-
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """Where to write a file, which then replaces `path`; a failure leaves the former file, and nothing beside it."""
-    part = part_of(path)
-    part.unlink(missing_ok=True)
-    try:
+    with scratch(path) as folder:
+        part = folder / path.name
         yield part
         part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """Where to make a folder, which then becomes `path`; a failure leaves nothing. What a killed process left is deleted."""
-    partial = path.with_name(f".{path.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    """Where to make a folder, which then becomes `path`; a failure leaves nothing."""
+    with scratch(path) as folder:
+        part = folder / path.name
+        yield part
+        part.rename(path)
+
+
+@contextmanager
+def scratch(path: Path) -> Iterator[Path]:
+    """An empty folder beside `path`, of this writer alone, which is deleted at the end. What killed writers left there is deleted.
+
+    A lock in it, which the kernel releases when its process ends, shows that its writer is alive.
+    """
+    remove_dead_scratch(path.parent)
+    folder, lock = _new_scratch(path)
     try:
-        yield partial
-        partial.rename(path)
+        yield folder
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        lock.close()
+
+
+def remove_dead_scratch(parent: Path) -> None:
+    """Deletes the scratch folders in `parent` whose writers were killed."""
+    for folder in parent.glob(f".*{_SCRATCH}"):
+        # A writer that has not locked its folder yet notices that it is gone. No lock: of a file system without locks, or new.
+        with suppress(OSError), (folder / _LOCK).open("r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _new_scratch(path: Path) -> tuple[Path, IO[str]]:
+    """A new folder beside `path` and its lock, which is held while the file is open."""
+    while True:
+        folder = path.with_name(f".{path.name[:_MOST_OF_NAME]}.{secrets.token_hex(4)}{_SCRATCH}")
+        folder.mkdir(mode=0o700)
+        with suppress(BlockingIOError, FileNotFoundError):  # another process took it for a dead writer's
+            lock = (folder / _LOCK).open("w", encoding="utf-8")
+            if _held(lock) and (folder / _LOCK).exists():
+                return folder, lock
+            lock.close()
+
+
+def _held(lock: IO[str]) -> bool:
+    """Locks the open file; False if another process has it. On a file system without locks nobody deletes the folder."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+@contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Holds the lock of a file, which one thread of one process at a time has. Its folder is made if it is missing."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with file.open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def sync(path: Path) -> None:
+    """Waits until the file, or the names in the folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(folder: Path) -> None:
+    """Waits until all files and subfolders in `folder` are on the disk; `sync` does it for their names in `folder` itself."""
+    for path in folder.rglob("*"):
+        if path.is_file() or path.is_dir():
+            sync(path)
 
 
 def check_free_space(folder: Path, needed: int, what: str) -> None:

@@ -1,7 +1,8 @@
-"""Formats and reads sizes in bytes, and formats durations, for pages, commands, messages and records."""
+"""Formats and reads sizes in bytes, and formats durations and signals, for pages, commands, messages and records."""
 
 import math
 import re
+import signal
 from decimal import Decimal
 
 NONE = "-"
@@ -54,3 +55,11 @@ def duration(seconds: float | None) -> str:
     if hours:
         return f"{hours} h {minutes} min"
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def signal_name(number: int) -> str:
+    """The name of a signal, such as SIGKILL; real-time signals have none: "signal 40"."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -15,6 +15,7 @@ from training.checkpointing.weights import check_result
 from training.config.choices import Precision
 from training.config.run_config import RunConfig
 from training.errors import StopRequested
+from training.files import sync, sync_tree
 from training.models.loading import DTYPES
 from training.models.lora_init import export_plain_lora
 from training.ranks import sequence_parallel
@@ -238,6 +239,9 @@ def save_result(trainer: ReportingTrainer, config: RunConfig, run_dir: Path) -> 
             check_result(partial, trainer.accelerator.unwrap_model(trainer.model))
             export_plain_lora(partial, run_dir)
             remove_outdated(run_dir)  # what `lathe verify` made of the earlier result since this attempt began
+            sync_tree(partial)  # before the rename: if the power fails, the result is complete or absent
+            sync(partial)
             shutil.rmtree(target, ignore_errors=True)
             partial.rename(target)
+            sync(run_dir)
     return target

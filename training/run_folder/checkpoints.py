@@ -5,11 +5,10 @@ place. A truncated checkpoint has no manifest; a damaged one does not match it.
 """
 
 import json
-import os
 import shutil
 from pathlib import Path
 
-from training.files import sha256
+from training.files import sha256, sync, sync_tree
 from training.run_folder.paths import MANIFEST_FILE, checkpoint_step, checkpoints_dir
 
 
@@ -18,13 +17,13 @@ def seal(checkpoint: Path) -> int:
     be read, or the disk is full."""
     present = sorted(path for path in checkpoint.rglob("*") if path.is_file() and MANIFEST_FILE not in path.name)
     files = {str(file.relative_to(checkpoint)): _entry(file) for file in present}
+    sync_tree(checkpoint)
     temporary = checkpoint / f".{MANIFEST_FILE}.tmp"
-    with temporary.open("w", encoding="utf-8") as stream:
-        json.dump({"files": files}, stream)
-        stream.flush()
-        os.fsync(stream.fileno())
+    temporary.write_text(json.dumps({"files": files}), encoding="utf-8")
+    sync(temporary)
     temporary.rename(checkpoint / MANIFEST_FILE)
-    _sync(checkpoint)
+    sync(checkpoint)
+    sync(checkpoint.parent)
     return sum(int(entry["bytes"]) for entry in files.values())
 
 
@@ -87,13 +86,4 @@ def _newest_first(run_dir: Path) -> list[Path]:
 
 
 def _entry(file: Path) -> dict[str, int | str]:
-    _sync(file)
     return {"bytes": file.stat().st_size, "sha256": sha256(file)}
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from training.limited import Limits, start_limited
-from training.units import byte_size
+from training.units import byte_size, signal_name
 
 PROGRAM = "training.scoring.reward_program"
 _NO_CPU_LIMIT = 10**8  # seconds: each request has a limit on its time
@@ -113,7 +113,7 @@ class RewardChild:
         last = (self._last_errors.decode(errors="replace").strip().splitlines() or [""])[-1][:200]
         if "MemoryError" in last or "bad_alloc" in last:
             return Died("memory", f"needs more than {byte_size(self._memory)} of memory")
-        end = f"exit code {code}" if code >= 0 else _signal_name(-code)
+        end = f"exit code {code}" if code >= 0 else signal_name(-code)
         return Died("ended", f"ended its process ({end})" + (f": {last}" if last else ""))
 
 
@@ -128,10 +128,3 @@ def _hand_on(lines: Sequence[bytes], take: Callable[..., None]) -> bool:
         except (ValueError, TypeError, LookupError):
             raise Died("ended", _GARBLED) from None
     return False
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

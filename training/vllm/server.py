@@ -22,6 +22,7 @@ import httpx
 import torch
 
 from training.run_folder.paths import VLLM_VARIABLE
+from training.units import signal_name
 from training.vllm.client import LOG, Client, VllmError, over_socket
 from training.vllm.limits import Models, NotLoaded, max_rank
 
@@ -177,7 +178,7 @@ class Server(Client):
         print("\n".join(lines[-_KEPT_LINES:]), file=sys.stderr, flush=True)
         errors = [found[0] for line in lines if (found := _ERROR.search(line)) and _ONLY_REFERS not in line]
         code = self._process.returncode
-        how = f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit code {code}"
+        how = f"signal {-code} ({signal_name(-code)})" if code < 0 else f"exit code {code}"
         said = (errors or lines or ["it printed nothing"])[-1].strip().rstrip(".")
         return f"{how}, {said}." if code >= 0 else f"{how}."
 

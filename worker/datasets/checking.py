@@ -1,7 +1,6 @@
 """Reads uploaded files and stored data sets in a process with limits: a file may be malicious."""
 
 import json
-import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from training.data.inspection import Inspection
 from training.data.survey import Issue
 from training.errors import DataError
 from training.limited import Limits
+from training.units import signal_name
 from worker.machine import programs
 from worker.machine.programs import ProgramError, Result
 
@@ -93,7 +93,7 @@ def crash_error(limits: Limits, result: Result) -> DataError:
     if result.out_of_memory:
         return DataError("needs too much memory to read.", "Save it as JSONL, which is read row by row.")
     if result.code < 0:
-        message = f"crashed its reader ({signal.Signals(-result.code).name}): it is damaged or nested too deeply."
+        message = f"crashed its reader ({signal_name(-result.code)}): it is damaged or nested too deeply."
         return DataError(message, "Save it again with one flat object per row.")
     return DataError(f"cannot be checked ({result.last_line}).", "Save it again as JSONL in UTF-8.")
 

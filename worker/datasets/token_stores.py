@@ -23,7 +23,7 @@ from training.errors import DataError
 from training.limited import Limits
 from training.tokens import store as token_store
 from training.tokens.make_store import failure_file, read_progress
-from training.units import byte_size
+from training.units import byte_size, signal_name
 from worker.datasets.checking import length_of
 from worker.machine import programs
 from worker.machine.sizes import size_of
@@ -193,7 +193,7 @@ def _collect(child: "subprocess.Popen[bytes]", folder: Path) -> None:
     make_room(keep=folder)
     if code in (0, -signal.SIGTERM) or failure_file(folder).exists():
         return
-    what = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    what = signal_name(-code) if code < 0 else f"exit code {code}"
     log.warning("tokenizing into %s ended with %s", folder, what)
     message = f"could not be tokenized: the process was killed ({what}), probably for lack of memory."
     problem = _problem(message, "Shorten its longest rows, or try again.")

@@ -115,8 +115,7 @@ def _overlap(config: RunConfig, request: requests.EvaluationRequest) -> dict[str
     if not request.compares:
         return {"problem": "The training data was deleted, or is not shared with the run's owner."}
     try:
-        with database.read() as session:
-            training = resolve(config, session)
+        training = resolve(config)
     except UserError as error:
         return {"problem": f"The training data is not on this machine: {error.problem.message}"}
     sets = [[source.path, source.columns or config.columns, source.name] for source in sources(training.data)]

@@ -4,10 +4,9 @@ import logging
 from pathlib import Path
 
 from training.errors import UserError
-from training.files import sha256
+from training.files import locked
 from training.redaction import redact
 from worker.file_store import object_store
-from worker.file_store.object_store import DamagedFile
 from worker.settings import get_settings
 
 log = logging.getLogger(__name__)
@@ -38,23 +37,27 @@ def present(file: Path, digest: str) -> bool:
     store = None if file.is_file() else object_store.configured()
     if store is None:
         return file.is_file()
-    try:
-        store.download(_key(file), file)
-    except FileNotFoundError:
-        return False
-    if sha256(file) != digest:
-        file.unlink()
-        raise DamagedFile(f"{_key(file)} is damaged in the object store: its hash differs.")
+    with locked(_lock(file)):
+        try:
+            if not file.is_file():  # no other process has downloaded it meanwhile
+                store.download(_key(file), file, digest)
+        except FileNotFoundError:
+            return False
     return True
 
 
 def forget(file: Path) -> None:
-    """Deletes a data set's file in the store; errors are logged."""
+    """Deletes a data set's file in the store, and its lock here; errors are logged."""
+    _lock(file).unlink(missing_ok=True)
     try:
         if store := object_store.configured():
             store.delete(_key(file))
     except Exception as error:
         log.warning("not deleted in the object store: %s", error)
+
+
+def _lock(file: Path) -> Path:
+    return file.with_name(f".{file.name}.lock")
 
 
 def _key(file: Path) -> str:

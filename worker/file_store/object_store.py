@@ -2,15 +2,18 @@
 
 import hashlib
 import json
-import os
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from training.errors import UserError
-from training.files import sha256, whole_file, write_whole
+from training.files import scratch, sha256, sync, whole_file, write_whole
 from training.run_folder.paths import MANIFEST_FILE
 from worker.settings import PREFIX, get_settings
+
+
+class DamagedFile(OSError):  # noqa: N818
+    """A file of the store does not have the hash that was written down of it."""
 
 
 class ObjectStore:
@@ -39,11 +42,13 @@ class ObjectStore:
         self._files.makedirs(self._path(key).rpartition("/")[0], exist_ok=True)
         self._files.put_file(str(file), self._path(key))
 
-    def download(self, key: str, file: Path) -> None:
-        """Downloads a file, completely or not at all."""
+    def download(self, key: str, file: Path, digest: str = "") -> None:
+        """Downloads a file, completely or not at all. Raises DamagedFile if its hash is not `digest`, where that is given."""
         file.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(file) as part:
             self._files.get_file(self._path(key), str(part))
+            if digest and sha256(part) != digest:
+                raise DamagedFile(f"{key} is damaged in the object store: its hash differs.")
 
     def read(self, key: str) -> bytes | None:
         """The content of a small file; None if it does not exist."""
@@ -102,10 +107,6 @@ JOURNAL_FILE = ".uploaded.json"
 Entries = dict[str, dict[str, Any]]
 
 
-class DamagedFile(OSError):  # noqa: N818
-    """A downloaded file does not have the hash of its manifest."""
-
-
 class Journal:
     """What was uploaded, by key and hash, so that an interrupted upload continues with the next file."""
 
@@ -139,12 +140,9 @@ def push_folder(store: ObjectStore, folder: Path, key: str, journal: Journal) ->
     store.delete(target)  # files that change must not count as those of the old manifest
     for name, entry in json.loads(content)["files"].items():
         push_file(store, folder / name, f"{key}/{name}", journal, str(entry["sha256"]))
-    part = folder.with_name(f".{folder.name}.{MANIFEST_FILE}")
-    try:
-        part.write_bytes(content)
-        store.upload(part, target)
-    finally:
-        part.unlink(missing_ok=True)
+    with scratch(folder) as beside:
+        (beside / MANIFEST_FILE).write_bytes(content)
+        store.upload(beside / MANIFEST_FILE, target)
     journal.add(target, digest)
 
 
@@ -168,21 +166,13 @@ def pull_folder(store: ObjectStore, key: str, folder: Path) -> bool:
     for name, entry in json.loads(content)["files"].items():
         file = folder / name
         if not (file.is_file() and sha256(file) == entry["sha256"]):
-            store.download(f"{key}/{name}", file)
-        if sha256(file) != entry["sha256"]:
-            file.unlink()
-            raise DamagedFile(f"{key}/{name} is damaged in the object store: its hash differs from the manifest's.")
-    _write_synced(folder / MANIFEST_FILE, content)
+            store.download(f"{key}/{name}", file, entry["sha256"])
+    with whole_file(folder / MANIFEST_FILE) as part:
+        part.write_bytes(content)
+        sync(part)
     return True
 
 
 def _entries(folder: Path) -> Entries:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {str(file.relative_to(folder)): {"bytes": file.stat().st_size, "sha256": sha256(file)} for file in files}
-
-
-def _write_synced(file: Path, content: bytes) -> None:
-    with whole_file(file) as part, part.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())

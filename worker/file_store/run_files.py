@@ -5,8 +5,12 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TypeVar
 
+from training.files import locked
 from training.run_folder import checkpoints, paths
 from training.run_folder.derived import is_outdated, remove_outdated
 from worker.file_store import object_store
@@ -17,6 +21,7 @@ _FOLDERS = ("initial_adapter", "adapter", "model", paths.MERGED_FOLDER, paths.PA
 _SECONDS_BETWEEN_LOOKS = 5.0
 _PATIENCE_SECONDS = 600.0
 _CHECKPOINTS = "checkpoints"
+T = TypeVar("T")
 
 
 class RunFiles:
@@ -37,7 +42,7 @@ class RunFiles:
             Exception: the store does not answer, or a file in it is damaged.
         """
         if store := object_store.configured():
-            _while_beating(lambda: self._pull(store, offsets), beat)
+            while_beating(lambda: self._pull(store, offsets), beat)
             self._fetched = True
             self._thread = threading.Thread(target=self._keep_pushing, args=(store,), name="uploads", daemon=True)
             self._thread.start()
@@ -50,7 +55,7 @@ class RunFiles:
         """
         remove_outdated(self._run_dir)
         if store := object_store.configured():
-            _while_beating(lambda: _delete_outdated(store, self._key), beat)
+            while_beating(lambda: _delete_outdated(store, self._key), beat)
 
     def finish(self, beat: Callable[[], object], *, seconds: float = _PATIENCE_SECONDS) -> bool:
         """Uploads everything, and calls `beat` meanwhile. Tries again for `seconds`; False if the store did not answer."""
@@ -58,9 +63,7 @@ class RunFiles:
         if store is None or not self._fetched:
             return True
         self._ended.set()
-        done: list[bool] = []
-        _while_beating(lambda: done.append(self._push_patiently(store, seconds)), beat)
-        return done[0]
+        return while_beating(lambda: self._push_patiently(store, seconds), beat)
 
     def _push_patiently(self, store: ObjectStore, seconds: float) -> bool:
         if self._thread is not None:
@@ -90,7 +93,7 @@ class RunFiles:
             if (self._run_dir / name).is_dir():
                 push_folder(store, self._run_dir / name, f"{self._key}/{name}", journal)
         for file in sorted(self._run_dir.iterdir()):
-            if file.is_file() and not file.name.startswith(".") and file.suffix not in (".zip", ".part"):
+            if file.is_file() and not file.name.startswith(".") and file.suffix != ".zip":
                 push_file(store, file, f"{self._key}/{file.name}", journal)
 
     def _push_checkpoints(self, store: ObjectStore, journal: Journal) -> None:
@@ -112,6 +115,10 @@ class RunFiles:
         return {key.removeprefix(prefix).partition("/")[0] for key in store.keys(prefix.rstrip("/"))}
 
     def _pull(self, store: ObjectStore, offsets: tuple[int, int]) -> None:
+        with alone(self._run_dir):  # a page may still download the files that the last attempt left
+            self._pull_missing(store, offsets)
+
+    def _pull_missing(self, store: ObjectStore, offsets: tuple[int, int]) -> None:
         newest = max((paths.checkpoint_step(path) or 0 for path in checkpoints.sealed(self._run_dir)), default=-1)
         for name in self._stored_checkpoints(store):
             folder = paths.checkpoints_dir(self._run_dir) / name
@@ -126,6 +133,11 @@ class RunFiles:
                 _pull_result_folder(store, self._key, self._run_dir, name)
         for name, stored in zip((paths.EVENTS_FILE, paths.LOG_FILE), offsets, strict=True):
             _pull_lines(store, self._key, self._run_dir / name, stored)
+
+
+def alone(run_dir: Path) -> AbstractContextManager[None]:
+    """Holds the lock of downloads into a run's folder."""
+    return locked(run_dir / ".fetching")
 
 
 def stored(store: ObjectStore, run_dir: Path) -> list[Path]:
@@ -237,19 +249,19 @@ def forget(run_id: str, *checkpoint_names: str) -> None:
         log.warning("not deleted in the object store: %s", error)
 
 
-def _while_beating(work: Callable[[], None], beat: Callable[[], object]) -> None:
-    errors: list[BaseException] = []
+def while_beating(work: Callable[[], T], beat: Callable[[], object]) -> T:
+    """Returns what `work` returns, which runs in a thread; calls `beat` meanwhile."""
+    result: Future[T] = Future()
 
     def run() -> None:
         try:
-            work()
+            result.set_result(work())
         except BaseException as error:
-            errors.append(error)
+            result.set_exception(error)
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     while thread.is_alive():
         thread.join(0.5)
         beat()
-    if errors:
-        raise errors[0]
+    return result.result()

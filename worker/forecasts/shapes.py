@@ -20,6 +20,7 @@ from training.config.choices import Task
 from training.config.fields import ConfigError
 from training.config.run_config import RunConfig
 from training.errors import Problem
+from training.files import write_whole
 from training.limited import Limits
 from training.model_info.config_json import ModelError, read_config
 from training.model_info.families import UnknownLayers, shape_of, with_limits
@@ -99,9 +100,7 @@ def _shape_of_class(config: Path, task: Task, unknown: UnknownLayers) -> ModelSh
     document = _read_class(config, task, str(unknown.problem.value))
     shape = from_document(document)
     stored.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    part = stored.with_suffix(f".{id(shape)}.part")
-    part.write_text(json.dumps(document), encoding="utf-8")
-    part.replace(stored)
+    write_whole(stored, json.dumps(document))
     return shape
 
 

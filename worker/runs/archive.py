@@ -1,13 +1,12 @@
 """Packs the result of a finished run for download."""
 
 import errno
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from zipfile import ZIP_STORED, ZipFile, ZipInfo
 
-from training.files import whole_file
+from training.files import sync, whole_file
 from training.run_folder.paths import ARCHIVE_FILE, MERGED_FILE, MERGED_FOLDER, saved_result
 from training.units import byte_size
 
@@ -15,7 +14,7 @@ _CHUNK_BYTES = 16 * 2**20
 _SPARE_BYTES = 2**20
 
 
-def pack_results(run_dir: Path, beat: Callable[[], None]) -> None:
+def pack_results(run_dir: Path, beat: Callable[[int], object] = lambda _packed: None) -> None:
     """Packs the result of a finished run, and the merged model if there is space; otherwise use `lathe export`.
 
     Raises:
@@ -31,10 +30,11 @@ def pack_results(run_dir: Path, beat: Callable[[], None]) -> None:
         pack(merged, run_dir / MERGED_FILE, beat)
 
 
-def pack(folder: Path, target: Path, beat: Callable[[], None]) -> None:
+def pack(folder: Path, target: Path, beat: Callable[[int], object] = lambda _packed: None) -> None:
     """Packs the files of `folder`, with relative names, into `target`, which is replaced in one step.
 
-    Nothing is compressed, since weights do not shrink. `beat` is called after each chunk: large models take minutes.
+    Nothing is compressed, since weights do not shrink. `beat` is called after each chunk, with the bytes so
+    far: large models take minutes.
 
     Raises:
         OSError: the disk is full; no partial file is left.
@@ -44,15 +44,16 @@ def pack(folder: Path, target: Path, beat: Callable[[], None]) -> None:
             for file in sorted(path for path in folder.rglob("*") if path.is_file()):
                 _add(archive, file, file.relative_to(folder).as_posix(), beat)
         stream.flush()
-        os.fsync(stream.fileno())
+        sync(part)
 
 
-def _add(archive: ZipFile, file: Path, name: str, beat: Callable[[], None]) -> None:
+def _add(archive: ZipFile, file: Path, name: str, beat: Callable[[int], object]) -> None:
     entry = ZipInfo.from_file(file, name, strict_timestamps=False)
     with file.open("rb") as source, archive.open(entry, "w", force_zip64=entry.file_size >= 2**31) as packed:
         while chunk := source.read(_CHUNK_BYTES):
             packed.write(chunk)
-            beat()
+            assert archive.fp
+            beat(archive.fp.tell())
 
 
 def missing_bytes(folder: Path) -> int:

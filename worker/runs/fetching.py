@@ -1,11 +1,10 @@
 """Results of ended runs that are not on this machine: downloaded from the object store when they are asked for."""
 
 import contextlib
-import fcntl
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,8 +18,7 @@ from worker.store.tables import Run
 
 log = logging.getLogger(__name__)
 
-_LOCK = ".fetching"
-_STORE_FIX = "Check LATHE_STORE_URL, its credentials and the disk, then try again."
+STORE_FIX = "Check LATHE_STORE_URL, its credentials and the disk, then try again."
 
 
 class NotFetched(UserError):  # noqa: N818
@@ -83,7 +81,7 @@ def fetch(run: Run) -> None:
         return
     under_way.done.wait()
     if under_way.problem:
-        raise NotFetched("run", run.id, under_way.problem, _STORE_FIX)
+        raise NotFetched("run", run.id, under_way.problem, STORE_FIX)
 
 
 def fetch_checkpoint(run: Run, name: str) -> None:
@@ -117,7 +115,7 @@ def fetch_built(run: Run, name: str) -> None:
 
     def pull(store: ObjectStore, run_dir: Path) -> None:
         if run_files.pull_built(store, run_dir, name) and name == paths.MERGED_FILE:
-            pack(run_dir / paths.MERGED_FOLDER, run_dir / paths.MERGED_FILE, lambda: None)
+            pack(run_dir / paths.MERGED_FOLDER, run_dir / paths.MERGED_FILE)
 
     _fetch_missing(run, get_settings().runs_dir / run.id / name, pull)
 
@@ -126,21 +124,12 @@ def _fetch_missing(run: Run, path: Path, pull: Callable[[ObjectStore, Path], obj
     """Downloads what an ended run does not have here, once for all who ask at the same time."""
 
     def pull_once(store: ObjectStore, run_dir: Path) -> None:
-        with locked(run_dir / _LOCK):
+        with run_files.alone(run_dir):
             if not path.exists():
                 pull(store, run_dir)
 
     if run.status.ended and not path.exists():
         _with_store(run, pull_once)
-
-
-@contextlib.contextmanager
-def locked(file: Path) -> Iterator[None]:
-    """Holds the lock of a file in a run's folder, which one thread of one process at a time has."""
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with file.open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _with_store(run: Run, action: Callable[[ObjectStore, Path], object]) -> None:
@@ -149,7 +138,7 @@ def _with_store(run: Run, action: Callable[[ObjectStore, Path], object]) -> None
             action(store, get_settings().runs_dir / run.id)
         except Exception as error:  # every store has errors of its own
             message = f"its files could not be copied from or to the object store ({type(error).__name__}: {error})."
-            raise NotFetched("run", run.id, message, _STORE_FIX) from None
+            raise NotFetched("run", run.id, message, STORE_FIX) from None
 
 
 def _note_use(run: Run) -> None:
@@ -162,11 +151,11 @@ def _note_use(run: Run) -> None:
 def _download(store: ObjectStore, run: Run, fetch: Fetch) -> None:
     run_dir = get_settings().runs_dir / run.id
     try:
-        with locked(run_dir / _LOCK):
+        with run_files.alone(run_dir):
             if is_elsewhere(run):  # no other process has downloaded them meanwhile
                 run_files.pull_result(store, run_dir, run.event_offset)
                 if run.has_result:
-                    pack_results(run_dir, lambda: None)
+                    pack_results(run_dir)
     except Exception as error:  # every store has errors of its own
         log.warning("run %s is not fetched: %s", run.id, error)
         fetch.problem = f"Its files could not be downloaded from the object store ({type(error).__name__}: {error})."

@@ -52,14 +52,14 @@ def resume(
             allow it.
     """
     with database.read_everything() as session:
-        owner = runs.get(session=session, run_id=run_id).owner
-    over = disk_quota.measured(owner).refusal(0)
+        stored = runs.get(session=session, run_id=run_id)
+    over = disk_quota.measured(stored.owner).refusal(0)
+    missing = _missing(stored) if stored.status.resumable else []
     with database.write() as session:
         changes = _sharding_changes(session, run_id, strategy, num_processes)
         run = runs.resume(session=session, run_id=run_id, step_down=step_down, changes=changes)
         settled = admitted(run, allowed=allowed)
-        if not (problems := _unseen(settled)):
-            resolve(settled.typed, session)
+        problems = _unseen(settled) or missing
         problems += quota_problems(session, settled, more=0)
         problems += [Problem("run", run.id, over, disk_quota.FIX)] if over else []
         problems += model_problems(settled)
@@ -67,6 +67,15 @@ def resume(
             raise ConfigError(problems)
     celery_app.notify(run.id)
     return run
+
+
+def _missing(run: Run) -> list[Problem]:
+    """The data and models of the run that no longer exist. Data sets are downloaded: not in the transaction that queues it."""
+    try:
+        resolve(admitted(run).typed)
+    except ConfigError as error:
+        return error.problems
+    return []
 
 
 def can_continue(run: Run) -> bool:

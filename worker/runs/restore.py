@@ -4,7 +4,6 @@ import errno
 import shutil
 import stat
 import struct
-import tempfile
 import zlib
 from collections.abc import Generator, Iterator
 from contextlib import closing
@@ -23,6 +22,7 @@ from training.config.choices import Method
 from training.config.fields import ConfigError, parse
 from training.config.run_config import RunConfig
 from training.errors import UserError
+from training.files import scratch
 from training.model_info.folder import ADAPTER_CONFIG
 from training.run_folder.events import Finished, encode
 from training.run_folder.paths import CONFIG_FILE, EVENTS_FILE, result_dir
@@ -75,9 +75,10 @@ def restore(path: Path, *, owner: str = LOCAL, allowed: AllowedPaths = EVERYTHIN
         OSError: it cannot be read.
     """
     runs_dir, quota = get_settings().runs_dir, disk_quota.measured(owner)
-    part = Path(tempfile.mkdtemp(prefix=".restore-", dir=runs_dir))
     try:
-        with ZipFile(path) as source:
+        with scratch(runs_dir / "restored") as folder, ZipFile(path) as source:
+            part = folder / "run"
+            part.mkdir(mode=0o700)
             members = _checked_members(path, source, quota)
             run = _run(source, owner, allowed)
             for fault in _adapter_faults(source, members, parse(run.config)):
@@ -96,8 +97,6 @@ def restore(path: Path, *, owner: str = LOCAL, allowed: AllowedPaths = EVERYTHIN
         if error.errno != errno.EINVAL:  # a member begins before the file
             raise
         raise BadArchive("FILE", str(path), "is not a complete ZIP file.", _FIX) from None
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
 def _checked_members(path: Path, source: ZipFile, quota: DiskQuota) -> list[ZipInfo]:
@@ -218,12 +217,12 @@ def _extract(source: ZipFile, members: list[ZipInfo], folder: Path) -> None:
 def _store(source: ZipFile, run: Run, part: Path, quota: DiskQuota, allowed: AllowedPaths) -> Run:
     """Stores the rows, and moves the folder to its place as the last step of the transaction."""
     with database.read_everything() as session:
-        if session.get(Run, run.id) or (part.parent / run.id).exists():
+        if session.get(Run, run.id) or (get_settings().runs_dir / run.id).exists():
             run.id = runs.new_id()
     with database.read() as session:
         run.dataset_id = run.dataset_id if session.get(Dataset, run.dataset_id or "") else None
     _write_folder(run, part)
-    target = part.parent / run.id
+    target = get_settings().runs_dir / run.id
     try:
         with database.write() as session:
             session.add(run)
@@ -252,7 +251,7 @@ def _write_folder(run: Run, folder: Path) -> None:
     (folder / EVENTS_FILE).write_bytes(encode(ended) if run.status is Status.FINISHED else b"")
     run.event_offset, run.node_offsets = (folder / EVENTS_FILE).stat().st_size, {}
     run.job_id = run.job = None
-    archive.pack_results(folder, lambda: None)
+    archive.pack_results(folder)
 
 
 def _insert(source: ZipFile, session: Session, name: str, table: type[SQLModel], run_id: str) -> None:

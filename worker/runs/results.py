@@ -17,7 +17,7 @@ from typing import Any
 
 from training.config.choices import Method
 from training.errors import UserError
-from training.files import part_of
+from training.files import locked
 from training.rules.outputs import can_merge
 from training.run_folder import paths
 from training.run_folder.derived import ADAPTER_GGUF_FILE, GgufType
@@ -185,14 +185,9 @@ class Builder:
 
     def _pack(self, folder: Path, target: Path) -> None:
         total = size_of(folder).bytes
-        packed = part_of(target)
         if missing := missing_bytes(folder):
             raise OSError(errno.ENOSPC, f"{byte_size(missing)} more of disk space needed to pack it")
-
-        def beat() -> None:
-            self.progress("packing", packed.stat().st_size, total)
-
-        pack(folder, target, beat)
+        pack(folder, target, lambda packed: self.progress("packing", packed, total))
 
     def _run(self, module: str, *arguments: str) -> None:
         """Runs a program of `training` that makes a result of the run, and tells its progress and notes."""
@@ -264,7 +259,7 @@ def _folder(run: Run) -> Path:
 def _alone(run: Run) -> Iterator[Path]:
     """An empty folder for what is made of the run, which one process at a time has. What a killed one has left is deleted."""
     unfinished = _folder(run) / paths.UNFINISHED_FOLDER
-    with fetching.locked(unfinished.parent / ".building"):
+    with locked(unfinished.parent / ".building"):
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir()
         try:

@@ -12,8 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from sqlmodel import Session
-
 from training.chat import template
 from training.chat.template import NAMED
 from training.config import data_sets, sharding
@@ -251,8 +249,10 @@ def target_modules(adapter: dict[str, Any]) -> str:
     return ", ".join(sorted(map(str, targets))) if isinstance(targets, list) else ""
 
 
-def resolve(config: RunConfig, session: Session) -> RunConfig:
+def resolve(config: RunConfig) -> RunConfig:
     """The configuration for the training process: ids of data sets and of the initial adapter become paths on this machine.
+
+    Downloads what is missing here, which takes minutes: call it outside of a transaction.
 
     Raises:
         ConfigError: one of them was deleted, or its file is not on this machine.
@@ -261,7 +261,7 @@ def resolve(config: RunConfig, session: Session) -> RunConfig:
     paths: dict[str, str | None] = {}
     for field in data_sets.FIELDS:
         resolved = [
-            replace(source, path=_stored_path(session, field, source.path, problems))
+            replace(source, path=_stored_path(field, source.path, problems))
             if DATASET_ID.fullmatch(source.path)
             else source
             for source in data_sets.sources(getattr(config, field))
@@ -285,10 +285,11 @@ def resolve(config: RunConfig, session: Session) -> RunConfig:
     return config.model_copy(update=paths)
 
 
-def _stored_path(session: Session, field: str, dataset_id: str, problems: list[Problem]) -> str:
+def _stored_path(field: str, dataset_id: str, problems: list[Problem]) -> str:
     """The path of a stored data set; adds to `problems` if it was deleted or its file is missing."""
     try:
-        dataset = datasets.get(session=session, dataset_id=dataset_id)
+        with database.read() as session:
+            dataset = datasets.get(session=session, dataset_id=dataset_id)
     except DatasetNotFound:
         problems.append(Problem(field, dataset_id, "was deleted.", "Clone the run and choose another data set."))
         return dataset_id

@@ -23,7 +23,7 @@ from worker.forecasts.shapes import hub_config
 from worker.machine.measurement import measured_devices
 from worker.runs import fetching
 from worker.settings import get_settings
-from worker.store import runs
+from worker.store import database, runs
 from worker.store.tables import Run
 
 BASE, CHECKPOINT = "base", "checkpoint-"
@@ -119,6 +119,39 @@ def _plan(sources: list[Source], bases: list[Source]) -> Plan:
     return Plan(model, name, revision, quantization, adapters, models, template)
 
 
+def fetch(names: Sequence[str]) -> None:
+    """Downloads the results of these names that are in the object store, which takes minutes: call it outside of a transaction.
+
+    Raises:
+        NotServed: a run does not exist, or its result cannot be downloaded.
+    """
+    for run in _runs_of(names):
+        try:
+            fetching.fetch(run)
+        except fetching.NotFetched as error:
+            raise NotServed("model", run.id, error.message, error.fix) from None
+
+
+def downloading(names: Sequence[str]) -> str:
+    """A sentence while results of these names are downloaded from the object store, which this begins; empty if they are here.
+
+    Raises:
+        NotServed: as `fetch`.
+    """
+    for run in _runs_of(names):
+        if under_way := fetching.start(run):
+            if under_way.problem:
+                raise NotServed("model", run.id, under_way.problem, fetching.STORE_FIX)
+            return f"The result of run {run.id} is being downloaded from the object store."
+    return ""
+
+
+def _runs_of(names: Sequence[str]) -> list[Run]:
+    """The runs whose results the names are."""
+    with database.read() as session:
+        return [run_of(session=session, name=name) for name in names if ":" not in name]
+
+
 def source(*, session: Session, name: str) -> Source:
     """The model of a name: RUN (its result), RUN:base, or RUN:checkpoint-N.
 
@@ -155,10 +188,6 @@ def offered(run: Run) -> list[str]:
 def _folder(run: Run, what: str) -> Path:
     name, run_dir = f"{run.id}:{what}" if what else run.id, get_settings().runs_dir / run.id
     if not what:
-        try:
-            fetching.fetch(run)
-        except fetching.NotFetched as error:
-            raise NotServed("model", name, error.message, error.fix) from None
         folder = saved_result(run_dir) if run.has_result else None
         if folder is None:
             fix = f"Choose a checkpoint ({run.id}:{CHECKPOINT}N) or its base ({run.id}:{BASE})."

@@ -7,7 +7,6 @@ frees its device at once. On a machine without a GPU it leases no device: the CP
 import json
 import logging
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ from typing import Any
 from sqlmodel import Session, select
 
 from training.run_folder.paths import RUN_VARIABLE, SUPERVISOR_VARIABLE, VLLM_VARIABLE
+from training.units import signal_name
 from worker.machine import devices, free_devices, overload, processes, programs
 from worker.machine.process_identity import hostname, me
 from worker.runs import results
@@ -85,10 +85,10 @@ def wait_for_ends() -> None:
 
 
 def _start_or_note(served: ServedModel) -> None:
-    if reason := _obstacle(served):
-        _note(served, reason)
-        return
     try:
+        if reason := _obstacle(served) or models.downloading(served.models):
+            _note(served, reason)
+            return
         with database.write() as session:
             planned = models.plan(session=session, names=served.models)
             device = _free_gpu(session) if devices.usable_gpus() else None
@@ -228,7 +228,7 @@ def _reason(code: int, output: Path, errors: Path) -> str:
     if code == 0:
         return f"No request came for {get_settings().serve_idle:g} min."
     if code < 0:
-        return f"It was killed by signal {-code} ({signal.Signals(-code).name})."
+        return f"It was killed by signal {-code} ({signal_name(-code)})."
     error = _last_line(output).get("error")
     if isinstance(error, dict):
         return f"{error.get('field')} {error.get('value') or ''}: {error.get('message')} {error.get('fix')}".strip()

@@ -24,6 +24,7 @@ def ask(names: Sequence[str], owner: str) -> ServedModel:
         NotServed: as `models.plan`.
         ConfigError: a run names what its owner may not name.
     """
+    models.fetch(names)
     with database.read() as session:  # of runs that the user sees
         models.plan(session=session, names=names)
     with database.write() as session:
@@ -54,11 +55,13 @@ def ask_for_one(name: str, owner: str) -> ServedModel:
         if serving:
             return min(serving, key=lambda one: (one.state is not ServedState.READY, one.owner != owner))
         own = next((one.models for one in known if one.owner == owner), [])
-        together = [name, *own][: models.MOST]
-        try:
+    together = [name, *own][: models.MOST]
+    try:
+        models.fetch(together)
+        with database.read() as session:
             models.plan(session=session, names=together)
-        except models.NotServed:
-            together = [name]
+    except models.NotServed:
+        together = [name]
     return ask(together, owner)
 
 

@@ -4,6 +4,7 @@ import errno
 import shutil
 from pathlib import Path
 
+from training.files import remove_dead_scratch
 from training.run_folder import checkpoints, full_disk
 from training.run_folder.full_disk import FullDisk
 from training.units import byte_size
@@ -61,3 +62,4 @@ class RunDisk:
             checkpoints.discard(checkpoint)
         for partial in self._run_dir.glob("*.partial"):
             shutil.rmtree(partial, ignore_errors=True)
+        remove_dead_scratch(self._run_dir)

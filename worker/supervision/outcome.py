@@ -14,6 +14,7 @@ from training.errors import UserError
 from training.run_folder.events import DIVERGED, PAUSED, REVIEW, Failed, Finished, OutOfMemory
 from training.run_folder.full_disk import FullDisk
 from training.run_folder.memory_words import summary
+from training.units import signal_name
 from worker.diagnosis.kills import Killed
 from worker.store.tables import Request, Status
 from worker.supervision.report_reader import AttemptProgress
@@ -186,8 +187,7 @@ def _out_of_memory(seen: AttemptProgress, report: OutOfMemory, step_down: Change
 
 
 def _signalled(seen: AttemptProgress, number: int) -> Verdict:
-    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-    message = f"A training process was killed by {name} in the phase {seen.phase}."
+    message = f"A training process was killed by {signal_name(number)} in the phase {seen.phase}."
     fix = "If nobody killed it by hand, the machine may be out of memory." if number == signal.SIGKILL else ""
     return _crash(seen, message, fix, retry=number in _FROM_OUTSIDE or "training" in seen.phases)
 

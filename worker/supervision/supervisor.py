@@ -23,7 +23,7 @@ from training.run_folder.paths import CONFIG_FILE, LOG_FILE, saved_result
 from training.run_folder.record import Lineage
 from worker import allowed_rewards, celery_app
 from worker.datasets import token_stores
-from worker.file_store.run_files import RunFiles
+from worker.file_store.run_files import RunFiles, while_beating
 from worker.machine import processes
 from worker.runs import archive
 from worker.runs.lineage import lineage_of
@@ -126,7 +126,7 @@ class Supervisor:
         self._run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         if run.attempt > 1:
             end_left_behind(run.id)
-        self._files.fetch((run.event_offset, run.log_offset), lambda: self._lease.try_once(self._beat))
+        self._files.fetch((run.event_offset, run.log_offset), self._keep_lease)
         reports = self._reports = Reports(run, self._run_dir)
         self._lease.until_answered(lambda: reports.store_leftovers(self._beat))
         done = finished_record(self._run_dir)
@@ -134,7 +134,7 @@ class Supervisor:
             return self._packed(Verdict(Status.FINISHED, summary=done.summary))
         if done and done.outcome == PAUSED and done.step == run.pause_at:
             return outcome.at_rung(done)
-        config = self._lease.until_answered(lambda: self._config(run))
+        config = self._lease.until_answered(lambda: while_beating(lambda: self._config(run), self._keep_lease))
         self._lease.until_answered(lambda: self._lineage(run)).write(self._run_dir)
         return self._packed(self._train(run, config, reports))
 
@@ -142,10 +142,10 @@ class Supervisor:
         killed_before = processes.memory_kills()
         output = self._run_dir / LOG_FILE
         printed_before = output.stat().st_size if output.exists() else 0
-        self._files.outdate(lambda: self._lease.try_once(self._beat))
-        self._lease.try_once(self._beat)  # on a busy machine each part of the start may take as long as a lease
+        self._files.outdate(self._keep_lease)
+        self._keep_lease()  # on a busy machine each part of the start may take as long as a lease
         trainer = self._start(run, config)
-        self._lease.try_once(self._beat)
+        self._keep_lease()
         self._store_forecast()
         watch = Watchdog(trainer, reports.seen, self._graces, self._run_dir)
         self._lease.guard(partial(trainer.kill, outcome.UNREACHABLE))
@@ -192,9 +192,7 @@ class Supervisor:
 
     def _config(self, run: Run) -> RunConfig:
         """The run's configuration for the training process. Raises ConfigError if its data was deleted."""
-        with database.read() as session:
-            changed = run.stepped_down | run.placed
-            return resolve(stepped_down(run.asked, changed), session)
+        return resolve(stepped_down(run.asked, run.stepped_down | run.placed))
 
     def _lineage(self, run: Run) -> Lineage:
         with database.read() as session:
@@ -228,7 +226,7 @@ class Supervisor:
         began = steady()
         while (code := trainer.exit_code()) is None:
             reports.read()
-            self._lease.try_once(self._beat)
+            self._keep_lease()
             self._lease.try_once(reports.store)
             if self._disk.full and not self._disk.has_room:
                 trainer.kill("the disk was full.")  # saving now would take the space for the last log lines
@@ -249,14 +247,14 @@ class Supervisor:
     def _packed(self, verdict: Verdict) -> Verdict:
         """Packs the result of a finished or diverged run, so that it can be downloaded."""
         if verdict.summary is not None and saved_result(self._run_dir):
-            archive.pack_results(self._run_dir, lambda: self._lease.try_once(self._beat))
+            archive.pack_results(self._run_dir, self._keep_lease)
         return verdict
 
     def _close(self, verdict: Verdict) -> None:
         """Stores the verdict and frees the devices. Raises LeaseLost if another process holds the run."""
         log.info("attempt %d of run %s: %s. %s", self._attempt, self._run_id, verdict.status.value, verdict.reason)
         self._disk.end()
-        self._files.finish(lambda: self._lease.try_once(self._beat))
+        self._files.finish(self._keep_lease)
         if not self._lease.until_answered(lambda: self._write_end(verdict), is_fenced=True):
             raise LeaseLost(f"Run {self._run_id} is past attempt {self._attempt}.")
 
@@ -266,6 +264,9 @@ class Supervisor:
             if run.attempt != self._attempt:
                 return False
             return closing.close(session=session, run=run, verdict=verdict, max_attempts=self._settings.max_attempts)
+
+    def _keep_lease(self, *_: object) -> None:
+        self._lease.try_once(self._beat)
 
     def _beat(self) -> None:
         run = self._lease.keep()

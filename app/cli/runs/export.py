@@ -218,7 +218,7 @@ def _copy_zip(run: Run, folder: Path, output: Path | None, *, merged: bool, forc
         return _copy_file(packed, output, name, force=force)
     target = output / name if output.is_dir() else output
     _refuse_existing(target, "--output", force=force)
-    archive.pack(folder, target, lambda: None)
+    archive.pack(folder, target)
     return target
 
 

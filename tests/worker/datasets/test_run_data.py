@@ -44,11 +44,11 @@ def test_every_set_is_stored_with_its_name(database: str, files: dict[str, Path]
     assert run.config["validation_data"] == pairs.path and run.dataset_id == chat.path
     assert list(run.fingerprints) == ["data", "data 2", "validation_data"]
     assert run.name == "starter on chat.jsonl + pairs.jsonl"
+    resolved = resolve(RunConfig.model_validate(run.config))
+    assert [Path(source.path).read_bytes() for source in resolved.sources] == [
+        files["chat"].read_bytes(), files["pairs"].read_bytes()
+    ]  # fmt: skip
     with db.read() as session:
-        resolved = resolve(RunConfig.model_validate(run.config), session)
-        assert [Path(source.path).read_bytes() for source in resolved.sources] == [
-            files["chat"].read_bytes(), files["pairs"].read_bytes()
-        ]  # fmt: skip
         roles = [(source.role, source.name) for source in lineage_of(session=session, run=run).data]
     assert roles == [
         ("Training data", "chat.jsonl"), ("Training data", "pairs.jsonl"), ("Held-out data", "pairs.jsonl")
@@ -70,8 +70,8 @@ def test_a_deleted_set_is_named_at_the_start(database: str, files: dict[str, Pat
     second = sources(run.config["data"])[1].path
     with db.write() as session:
         datasets.delete(session=session, dataset_id=second)
-    with db.read() as session, pytest.raises(ConfigError, match="was deleted"):
-        resolve(RunConfig.model_validate(run.config), session)
+    with pytest.raises(ConfigError, match="was deleted"):
+        resolve(RunConfig.model_validate(run.config))
 
 
 def test_each_set_has_its_own_mapping(database: str, files: dict[str, Path]) -> None:

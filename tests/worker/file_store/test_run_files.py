@@ -1,5 +1,6 @@
 """Files of runs in an object store: a folder, and a server that speaks S3. Interrupted uploads, other machines, deletion."""
 
+import contextlib
 import json
 import os
 import signal
@@ -7,9 +8,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from paths import ROOT
 from patience import ended
 
@@ -142,7 +146,7 @@ def test_the_forms_of_an_earlier_result_are_nowhere_once_the_run_trains_again(
     for name in ("merged.zip", "model-Q8_0.gguf", "checkpoint-4.zip"):
         assert not run_files.pull_built(store, here, name)
     assert {key.split("/")[2] for key in store.keys("runs/run1")} == {"adapter", "events.jsonl"}
-    assert {path.name for path in here.iterdir()} == {".uploaded.json", "adapter", "events.jsonl"}
+    assert {path.name for path in here.iterdir()} == {".fetching", ".uploaded.json", "adapter", "events.jsonl"}
 
 
 @S3_NIGHTLY
@@ -249,6 +253,32 @@ def test_a_data_set_is_downloaded_where_it_is_needed_and_checked(store: ObjectSt
     assert not file.exists()
     dataset_files.forget(file)
     assert not dataset_files.present(file, digest)
+
+
+def test_two_that_need_a_data_set_at_once_download_it_once(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LATHE_STORE_URL", f"file://{tmp_path / 'store'}")
+    get_settings.cache_clear()
+    file = tmp_path / "0123.jsonl"
+    file.write_text("row\n" * 100)
+    digest = sha256(file)
+    dataset_files.push(file, file)
+    file.unlink()
+    get_file, begun = LocalFileSystem.get_file, Barrier(2)
+
+    def in_two_parts(self: LocalFileSystem, source: str, target: str) -> None:
+        Path(target).write_text("row\n")
+        with contextlib.suppress(BrokenBarrierError):
+            begun.wait(0.3)  # for the other, which must not begin
+        get_file(self, source, target)
+
+    monkeypatch.setattr(LocalFileSystem, "get_file", in_two_parts)
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(lambda _: dataset_files.present(file, digest), range(2))) == [True, True]
+    assert sha256(file) == digest and begun.broken
+    dataset_files.forget(file)
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [file.name]
 
 
 def test_an_import_that_the_store_does_not_take_keeps_nothing_and_can_be_repeated(

@@ -132,7 +132,6 @@ def test_an_adapter_to_continue_is_named_by_its_run(
 ) -> None:
     from worker import celery_app
     from worker.settings import get_settings
-    from worker.store import database
 
     monkeypatch.setattr(celery_app, "notify", lambda _: True)
     given = {"model": str(model), "data": str(make_data(tmp_path / "rows.jsonl", rows=10)), "method": "lora"}
@@ -143,8 +142,7 @@ def test_an_adapter_to_continue_is_named_by_its_run(
     folder = adapter(get_settings().runs_dir / first.id / "adapter")
     second = submit.submit(RunConfig.model_validate(given))
     assert (second.config["init_adapter"], second.config["target_modules"]) == (first.id, "o_proj, q_proj")
-    with database.read() as session:
-        assert resolve(RunConfig.model_validate(second.config), session).init_adapter == folder
+    assert resolve(RunConfig.model_validate(second.config)).init_adapter == folder
 
 
 def test_a_teacher_is_a_folder_or_a_run_with_a_result_and_the_same_tokens(
@@ -164,7 +162,7 @@ def test_a_teacher_is_a_folder_or_a_run_with_a_result_and_the_same_tokens(
     second = submit.submit(RunConfig.model_validate(given))
     assert second.config["teacher"] == first.id
     with database.read() as session:
-        resolved = resolve(RunConfig.model_validate(second.config), session)
+        resolved = resolve(RunConfig.model_validate(second.config))
         assert resolved.teacher == folder
         assert lineage_of(session=session, run=second).teacher == f"{first.name} (run {first.id})"
     (Path(folder).parent / "config.json").write_text(resolved.model_dump_json())

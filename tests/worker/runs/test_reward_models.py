@@ -78,8 +78,7 @@ def test_a_reward_model_is_a_folder_or_a_run_with_a_result(
         assert words in refused(**options)
     second = submit.submit(RunConfig.model_validate(given | {"rewards": named(run=first.id[:9])}))
     assert [one.run for one in reward_models(second.config["rewards"])] == [first.id]
-    with database.read() as session:
-        resolved = resolve(second.used, session)
+    resolved = resolve(second.used)
     assert [one.model for one in reward_models(resolved.rewards)] == [str(folder)]
     assert json.loads(shared(resolved).rewards) == json.loads(second.config["rewards"])
     shape = of_run(settle(second.used))
@@ -88,8 +87,8 @@ def test_a_reward_model_is_a_folder_or_a_run_with_a_result(
 
     with database.write() as session:
         session.delete(session.get(Run, first.id))
-    with database.read() as session, pytest.raises(ConfigError, match="is no run"):
-        resolve(second.used, session)
+    with pytest.raises(ConfigError, match="is no run"):
+        resolve(second.used)
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,7 @@ def test_a_run_is_queued_with_its_data_in_the_store_and_its_model_s_full_path(da
 def test_the_trainers_configuration_has_absolute_paths_and_ignores_later_changes_of_files(database, rung, config, data):
     run = submit.submit(config(validation_data=str(data), seed=7))
     data.write_text("changed")
-    with db.read() as session:
-        resolved = resolve(RunConfig.model_validate(run.config), session)
+    resolved = resolve(RunConfig.model_validate(run.config))
     assert resolved.seed == 7
     for path in (resolved.data, resolved.validation_data):
         assert Path(path).is_absolute()

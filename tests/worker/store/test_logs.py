@@ -1,6 +1,7 @@
 """Log lines in the database."""
 
 import pytest
+import sqlalchemy as sa
 
 from worker.store import claims, history, runs
 from worker.store import database as db
@@ -29,6 +30,18 @@ def test_lines_are_stored_in_order_with_the_offset(run):
     assert [line.text for line in tail(run)] == ["first", "hf_[redacted]", "nul and half a ? pair"]
     with db.read() as session:
         assert runs.get(session=session, run_id=run.id).log_offset == 40
+
+
+@pytest.mark.parametrize("table", ["log_line", "run_event", "notification"])
+def test_rows_beyond_what_32_bits_count_are_stored(database, run, table):
+    if database == "postgresql":
+        with db.write() as session:
+            session.execute(sa.text(f"SELECT setval('{table}_id_seq', {2**31 - 1})"))
+            assert session.execute(sa.text(f"SELECT nextval('{table}_id_seq')")).scalar() == 2**31
+            session.execute(sa.text(f"SELECT setval('{table}_id_seq', 1)"))
+    with db.read() as session:
+        column = next(one for one in sa.inspect(session.get_bind()).get_columns(table) if one["name"] == "id")
+    assert isinstance(column["type"], sa.BigInteger if database == "postgresql" else sa.Integer)
 
 
 def test_lines_of_an_older_attempt_are_refused(run):

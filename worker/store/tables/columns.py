@@ -3,8 +3,11 @@
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import JSON, Column, Enum, Text, false
+from sqlalchemy import JSON, BigInteger, Column, Enum, Integer, Text, false
 from sqlmodel import Field
+
+ROW_ID = BigInteger().with_variant(Integer(), "sqlite")
+"""The type of ids that the database counts up, 64 bits in both; SQLite does so only for a column that is called INTEGER."""
 
 
 def as_text(kind: type[StrEnum]) -> Enum:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from sqlalchemy import Column, Index, Text, UniqueConstraint
 from sqlmodel import Field
 
-from worker.store.tables.columns import as_text, flag, json_list, json_or_null, json_value, text
+from worker.store.tables.columns import ROW_ID, as_text, flag, json_list, json_or_null, json_value, text
 from worker.store.tables.row import Row, Shape
 from worker.store.tables.shapes import Time, Told
 
@@ -65,7 +65,7 @@ class Notification(Row, table=True):
         Index("ix_notification_due", "done_at", "next_try_at"),
     )
 
-    id: int | None = Field(default=None, primary_key=True)
+    id: int | None = Field(default=None, primary_key=True, sa_type=ROW_ID)
     channel_id: str = Field(foreign_key="notification_channel.id", ondelete="CASCADE", max_length=32)
     run_id: str | None = Field(
         default=None, foreign_key="run.id", ondelete="CASCADE", index=True, description="none for a test"

@@ -69,7 +69,7 @@ class RunEvent(Row, table=True):
     __tablename__ = "run_event"
     __table_args__ = (Index("ix_run_event_run_id_id", "run_id", "id"),)
 
-    id: int | None = Field(default=None, primary_key=True)
+    id: int | None = Field(default=None, primary_key=True, sa_type=columns.ROW_ID)
     run_id: str = Field(foreign_key="run.id", ondelete="CASCADE")
     attempt: int
     time: Time
@@ -85,7 +85,7 @@ class LogLine(SQLModel, table=True):
     __tablename__ = "log_line"
     __table_args__ = (Index("ix_log_line_run_id_id", "run_id", "id"),)
 
-    id: int | None = Field(default=None, primary_key=True)
+    id: int | None = Field(default=None, primary_key=True, sa_type=columns.ROW_ID)
     run_id: str = Field(foreign_key="run.id", ondelete="CASCADE")
     attempt: int
     time: Time
