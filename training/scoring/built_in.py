@@ -4,13 +4,15 @@ import contextlib
 import functools
 import importlib
 import io
-import json
 import math
 import re
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
+
+from training.scoring.json_text import ABSENT, equal, is_json, unfenced, value_of
+from training.scoring.numbers_in_text import close, last_number, number_of
 
 if TYPE_CHECKING:
     from training.scoring.rewards import Sample
@@ -27,11 +29,13 @@ PACKAGES = {"regex": ("re2", "google-re2"), "language": ("py3langid", "py3langid
 """Module and package that a reward cannot do without."""
 _MODULES = {kind: module for kind, (module, _) in PACKAGES.items()} | {"boxed": "math_verify"}
 
-_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+|(?<=\d)\.?)(?:[eE][-+]?\d+)?")
-_BRACES = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
+# As JSON text a backslash is written twice.
+_BRACES = re.compile(r"(?P<box>\\{1,2}(?:boxed|fbox)\s*\{)|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
+_PLAIN_WORDS = re.compile(r"\w+(?: \w+)*")
+_SPACE_BESIDE_SIGN = re.compile(r"(?<!\w)\s+|\s+(?!\w)")
+_UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
 _TOOL_CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 _MATH_SECONDS = 2  # of math-verify, for an answer
-_ABSENT = object()
 
 
 def exact_match(sample: "Sample") -> float:
@@ -49,35 +53,36 @@ def contains(sample: "Sample", *, text: str = "", ignore_case: bool = False) -> 
 
 def number_equal(sample: "Sample", *, tolerance: float = 1e-9) -> float | None:
     """1 if the last number of the answer is the last number of the expected text, up to `tolerance`."""
-    expected, found = _last_number(sample.expected), _last_number(sample.answer)
+    expected, found = last_number(sample.expected), last_number(sample.answer)
     if expected is None:
         return None
-    return float(found is not None and abs(found - expected) <= tolerance)
+    return float(found is not None and close(found, expected, tolerance))
 
 
 def json_valid(sample: "Sample") -> float:
     """1 if the answer is JSON."""
-    return float(_json(sample.answer) is not _ABSENT)
+    return float(is_json(sample.answer))
 
 
 def json_fields(
     sample: "Sample", *, fields: list[str] | None = None, score: Literal["all", "share"] = "all"
 ) -> float | None:
     """1 if the answer is a JSON object with the expected object's values of `fields` (default: all of them); or their share."""
-    expected, found = _json(sample.expected), _json(sample.answer)
+    expected, found = value_of(sample.expected), value_of(sample.answer)
     if not isinstance(expected, dict):
         return None
     names = list(expected) if fields is None else [name for name in fields if name in expected]
     if not names:
         return None
-    equal = [isinstance(found, dict) and _equal(found.get(name, _ABSENT), expected[name]) for name in names]
-    return float(all(equal)) if score == "all" else sum(equal) / len(equal)
+    right = [isinstance(found, dict) and equal(found.get(name, ABSENT), expected[name]) for name in names]
+    return float(all(right)) if score == "all" else sum(right) / len(right)
 
 
 def regex(sample: "Sample", *, pattern: str, match: Literal["anywhere", "whole"] = "anywhere") -> float:
     """1 if the pattern matches the answer. RE2 matches in time that is linear in the answer's length, whatever the pattern."""
     compiled = _compiled(pattern)
-    return float((compiled.fullmatch if match == "whole" else compiled.search)(sample.answer) is not None)
+    answer = sample.answer.encode(errors="replace").decode()  # RE2 reads UTF-8, which has no halves of characters
+    return float((compiled.fullmatch if match == "whole" else compiled.search)(answer) is not None)
 
 
 def length(
@@ -88,23 +93,23 @@ def length(
     unit: Literal["characters", "words"] = "characters",
     falloff: int = 0,
 ) -> float:
-    """1 if the answer is `least` to `most` characters or words long; outside it falls to 0, linearly within `falloff`."""
-    size = len(sample.answer) if unit == "characters" else len(sample.answer.split())
+    """1 if the answer is `least` to `most` characters or words long; outside it falls to 0, linearly within `falloff`.
+
+    In scripts without spaces, such as Chinese, each character counts as a word.
+    """
+    size = len(sample.answer) if unit == "characters" else len(_UNSPACED.sub(" x ", sample.answer).split())
     beyond = max(least - size, size - (math.inf if most is None else most), 0)
     return max(0.0, 1 - beyond / falloff) if falloff else float(not beyond)
 
 
 def boxed(sample: "Sample") -> float | None:
     r"""1 if the last \boxed{} of the answer equals the expected text, as text or number; with math-verify, as mathematics."""
-    expected = _in_box(sample.expected) or sample.expected.rpartition("####")[2].strip()
+    box = _in_box(sample.expected)
+    expected = _plain(sample.expected.rpartition("####")[2] if box is None else box)
     if not expected:
         return None
-    found = _in_box(sample.answer)
-    if found is None:
-        return 0.0
-    return float(
-        _plain(found) == _plain(expected) or _same_number(found, expected) or _same_mathematics(found, expected)
-    )
+    found = _plain(_in_box(sample.answer) or "")
+    return float(found == expected or _same_number(found, expected) or _same_mathematics(found, expected))
 
 
 def tool_call(sample: "Sample") -> float | None:
@@ -114,7 +119,7 @@ def tool_call(sample: "Sample") -> float | None:
         return None
     found = _calls(sample.answer)
     for call in expected:
-        match = next((index for index, other in enumerate(found) if _equal(other, call)), None)
+        match = next((index for index, other in enumerate(found) if equal(other, call)), None)
         if match is None:
             return 0.0
         found.pop(match)
@@ -192,34 +197,6 @@ def _identifier() -> Any:
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
 
-def _json(text: str) -> Any:
-    """The value of a JSON text; `_ABSENT` if it is none."""
-    try:
-        return json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        return _ABSENT
-
-
-def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _equal(one: Any, other: Any) -> bool:
-    """Equality of JSON values: true is not 1, which Python's == says."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_equal, one, other))
-    return bool(one == other)
-
-
-def _last_number(text: str) -> float | None:
-    numbers = [found for found in _NUMBER.findall(text) if found.strip("+-.")]
-    return float(numbers[-1].replace(",", "")) if numbers else None
-
-
 def _in_box(text: str) -> str | None:
     """What the last box of a text has between its braces; None without a complete one."""
     opened: list[int | None] = []  # where the contents of each open brace begin, if it is that of a box
@@ -235,15 +212,18 @@ def _in_box(text: str) -> str | None:
 
 
 def _plain(text: str) -> str:
-    return "".join(text.strip().strip("$").split())
+    """Mathematics without the spaces that have no meaning: those beside a sign."""
+    return _SPACE_BESIDE_SIGN.sub("", text.strip().strip("$").strip())
 
 
 def _same_number(one: str, other: str) -> bool:
-    numbers = [_NUMBER.fullmatch(_plain(text)) for text in (one, other)]
-    return all(numbers) and _last_number(_plain(one)) == _last_number(_plain(other))
+    numbers = number_of(one), number_of(other)
+    return numbers[0] is not None and numbers[1] is not None and close(numbers[0], numbers[1])
 
 
 def _same_mathematics(found: str, expected: str) -> bool:
+    if not found or (_PLAIN_WORDS.fullmatch(found) and _PLAIN_WORDS.fullmatch(expected)):
+        return False  # words are not products of their letters
     try:
         from math_verify import parse, verify
     except ImportError:
@@ -255,7 +235,7 @@ def _same_mathematics(found: str, expected: str) -> bool:
 def _calls(text: str) -> list[dict[str, Any]]:
     """The tool calls in a text: JSON, alone or within <tool_call> tags. Empty if one of them cannot be read."""
     parts = _TOOL_CALL.findall(text) or [text]
-    calls = [_call(value) for part in parts for value in _listed(_json(part))]
+    calls = [_call(value) for part in parts for value in _listed(value_of(unfenced(part)))]
     return [call for call in calls if call is not None] if all(calls) else []
 
 
@@ -271,5 +251,8 @@ def _call(value: Any) -> dict[str, Any] | None:
         value = value["function"]
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         return None
-    arguments = value.get("arguments", value.get("parameters", {}))
-    return {"name": value["name"], "arguments": _json(arguments) if isinstance(arguments, str) else arguments}
+    arguments = value.get("arguments", value.get("parameters"))
+    if isinstance(arguments, str) and arguments.strip():
+        read = value_of(arguments)
+        arguments = arguments if read is ABSENT else read  # free text, as a shell's command, is compared as text
+    return {"name": value["name"], "arguments": arguments or {}}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from training.errors import UserError
+from training.scoring.judge_reply import score_in
 
 if TYPE_CHECKING:
     import httpx
@@ -24,8 +25,6 @@ _LONGEST_REPLY = 200_000  # bytes
 _AT_ONCE = 4
 _TRIES, _WAIT_SECONDS = 4, 1.0
 _BUSY = (408, 429, 500, 502, 503, 504)
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-_SCORE = re.compile(r"""["']?score["']?\s*[:=]\s*(-?\d+(?:\.\d+)?)""", re.IGNORECASE)
 _FIX = "Check the judge's address and model, and LATHE_JUDGE_KEY."
 
 KEY_VARIABLE, URLS_VARIABLE = "JUDGE_KEY", "JUDGE_KEY_FOR"
@@ -75,7 +74,7 @@ class JudgeError(UserError):
 
 @dataclass(frozen=True)
 class Judgement:
-    """A judge's reply to an answer; `score` (0 to 1) is None if it has no number from 0 to the scale."""
+    """A judge's reply to an answer; `score` (0 to 1) is None if it has none."""
 
     score: float | None
     reply: str
@@ -108,14 +107,6 @@ def judged(
                 done += 1
                 progress(done, len(records))
                 yield judgement
-
-
-def score_in(reply: str, scale: float) -> float | None:
-    """The score in a reply, from 0 to 1: after "score", else its last number. None if there is none from 0 to `scale`."""
-    named = _SCORE.findall(reply)
-    numbers = named or _NUMBER.findall(reply)
-    value = float(numbers[-1]) if numbers else math.nan
-    return value / scale if 0 <= value <= scale else None
 
 
 def key_of_rank(url: str) -> str | None:

@@ -10,7 +10,7 @@ from judge_server import JudgeServer
 
 from training.config.run_config import RunConfig
 from training.scoring import judge as judge_module
-from training.scoring.judge import Judge, JudgeError, judged, key_of_rank, score_in
+from training.scoring.judge import Judge, JudgeError, judged, key_of_rank
 from training.scoring.request import EvaluationRequest
 from training.scoring.reward_process import RewardProcess, Trouble
 from training.scoring.rewards import Sample, parse_rewards, total
@@ -133,17 +133,6 @@ def test_no_judge_at_the_address_is_an_error_with_the_address(server):
     with pytest.raises(JudgeError, match=r"row 1: did not answer") as failure:
         all_judged(server, "right")
     assert failure.value.problem.value == server.url
-
-
-@pytest.mark.parametrize(
-    ("reply", "score"),
-    [
-        ('{"score": 7}', 0.7), ("Score: 8.5, since 3 of 4 hold", 0.85), ("4 of 5 facts, so I say 9", 0.9), ("great", None),
-        ('{"score": 70}', None), ('{"score": -1}', None),
-    ],
-)  # fmt: skip
-def test_a_score_is_read_after_its_name_or_as_the_last_number(reply, score):
-    assert score_in(reply, 10) == score
 
 
 def test_the_key_goes_only_to_the_judges_of_the_server(server, monkeypatch, tmp_path):
