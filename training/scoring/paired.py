@@ -5,8 +5,9 @@ A difference counts as shown if the 95% interval of the paired differences exclu
 narrow with few rows, so a sign-flip test (a paired randomization test: Noreen, "Computer-Intensive Methods for Testing Hypotheses",
 1989) must also have p < 0.05, two-sided.
 
-The number of rows that would show a difference d is n = (z_0.975 + z_0.8)^2 * v / d^2, where v is the variance of the differences:
-the sample size of a paired z-test with 5% false alarms and a power of 80%.
+The number of rows that would show a difference d with a power of 80% is the smallest at which that same interval excludes 0 for
+rows like these whose mean difference is lower than d by z_0.8 standard errors. Of scores without bounds it is the sample size of a
+paired z-test, n = (z_0.975 + z_0.8)^2 * v / d^2, where v is the variance of the differences.
 """
 
 import math
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from training.scoring.intervals import ALPHA, Scores, blocks, bootstrap, bounded, is_share, quantile
+from training.scoring.intervals import ALPHA, Scores, blocks, bootstrap, bounded, is_above_zero, is_share, quantile
 
 POWER = 0.8
 SMALL_DIFFERENCE = 0.02
@@ -79,7 +80,7 @@ def compare(
     low, high = bounded(differences, -1.0, 1.0) if shares else bootstrap(differences)
     shown = not low <= 0 <= high and (shares or sign_flip(differences) < ALPHA)
     verdict = (Verdict.BETTER if (mean > 0) != lower_is_better else Verdict.WORSE) if shown else Verdict.NONE
-    return Paired(len(differences), mean, low, high, verdict, rows_needed(differences))
+    return Paired(len(differences), mean, low, high, verdict, rows_needed(differences, shares=shares))
 
 
 def sign_flip(differences: Scores) -> float:
@@ -100,17 +101,44 @@ def sign_flip(differences: Scores) -> float:
     return (1 + extreme) / (1 + _FLIPS)
 
 
-def rows_needed(differences: Scores, difference: float = SMALL_DIFFERENCE) -> int | None:
-    """The rows that would show a mean `difference`; None if no row differs.
-
-    Scores of 0 and 1 cannot differ by d on average with a variance below d - d^2, which is then the variance used.
-    """
-    variance = float(differences.var(ddof=1)) if len(differences) > 1 else 0.0
-    if np.isin(differences, (-1.0, 0.0, 1.0)).all() and differences.any():
-        variance = max(variance, difference - difference**2)
-    if not variance:
+def rows_needed(differences: Scores, difference: float = SMALL_DIFFERENCE, *, shares: bool = True) -> int | None:
+    """The rows that would show a mean `difference`; None if no row differs. `shares`: of scores from 0 to 1."""
+    values, counts = np.unique(differences, return_counts=True)
+    weights = counts / counts.sum()
+    if not values.any():
         return None
-    return math.ceil((quantile(1 - ALPHA / 2) + quantile(POWER)) ** 2 * variance / difference**2)
+    if not shares:
+        variance = float(differences.var(ddof=1)) if len(differences) > 1 else 0.0
+        return math.ceil((quantile(1 - ALPHA / 2) + quantile(POWER)) ** 2 * variance / difference**2) or None
+    low, high = 0, 1
+    while not _shows(values, weights, difference, high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        rows = (low + high) // 2
+        low, high = (low, rows) if _shows(values, weights, difference, rows) else (rows, high)
+    return high
+
+
+def _shows(values: Scores, weights: Scores, difference: float, rows: int) -> bool:
+    """True if `rows` rows would show a mean difference also where their own is lower by z_0.8 standard errors."""
+    assumed, shares = _with_mean(values, weights, difference)
+    deviation = math.sqrt(float(shares @ (assumed - difference) ** 2))
+    own = difference - quantile(POWER) * deviation / math.sqrt(rows)
+    if own <= 0:
+        return False
+    assumed, shares = _with_mean(values, weights, own)
+    return is_above_zero(assumed, shares * rows, -1.0)
+
+
+def _with_mean(values: Scores, weights: Scores, mean: float) -> tuple[Scores, Scores]:
+    """Differences of scores from 0 to 1 like these with another mean, and the share of each.
+
+    Of right and wrong answers as many change as here, or as the mean needs; other scores all change by the same.
+    """
+    if np.isin(values, (-1.0, 0.0, 1.0)).all():
+        changed = max(float(weights[values != 0].sum()), mean)
+        return np.array([-1.0, 0.0, 1.0]), np.array([(changed - mean) / 2, 1 - changed, (changed + mean) / 2])
+    return np.clip(values + mean - float(values @ weights), -1.0, 1.0), weights
 
 
 def _binomial(positive: int, changed: int) -> float:

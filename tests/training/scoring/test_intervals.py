@@ -19,6 +19,7 @@ def right(share):
 KINDS = {
     "90% right": right(0.9),
     "2% right": right(0.02),
+    "rare": right(0.002),
     "F1": (
         0.525,
         lambda random, rows: random.choice([0.0, 0.25, 0.5, 0.75, 1.0], rows, p=[0.35, 0.05, 0.1, 0.15, 0.35]),
@@ -26,10 +27,48 @@ KINDS = {
 }
 
 
-def coverage(interval, mean, draw, rows):
+def coverage(interval, mean, draw, rows, samples=SAMPLES):
     random = np.random.default_rng(rows)
-    found = [interval(draw(random, rows)) for _ in range(SAMPLES)]
+    found = [interval(draw(random, rows)) for _ in range(samples)]
     return np.mean([low <= mean <= high for low, high in found])
+
+
+def thousandths(share):
+    """Scores below 0.001, of which a `share` is 1 instead."""
+    return 0.0005 * (1 - share) + share, lambda random, rows: np.where(
+        random.random(rows) < share, 1.0, random.uniform(0, 0.001, rows)
+    )
+
+
+SHAPES = KINDS | {
+    "half right": right(0.5),
+    "uniform": (0.5, lambda random, rows: random.random(rows)),
+    "rare ones": thousandths(0.001),
+    "some ones": thousandths(0.02),
+    "U": (0.5, lambda random, rows: random.beta(0.1, 0.1, rows)),
+    "skewed": (1 / 11, lambda random, rows: random.beta(0.2, 2, rows)),
+}
+
+
+@table("rows", [10, 40, 160, 1200, 3000])
+@table("kind", SHAPES)
+@pytest.mark.nightly
+def test_the_interval_holds_for_ten_shapes_of_scores_at_any_number_of_rows(kind, rows):
+    assert coverage(mean_interval, *SHAPES[kind], rows) >= LEAST
+
+
+@pytest.mark.slow
+def test_the_interval_of_more_different_scores_than_are_computed_exactly_holds_where_a_few_count_most():
+    """A normal interval contained the mean in 68 percent of such samples."""
+    assert coverage(mean_interval, *thousandths(0.001), 1200, samples=40) >= 0.9
+
+
+def test_more_different_scores_than_are_computed_exactly_are_rounded_outward(monkeypatch):
+    scores = np.random.default_rng(4).random(900)
+    exact = mean_interval(scores)
+    monkeypatch.setattr("training.scoring.intervals._MOST_VALUES", 100)
+    low, high = mean_interval(scores)
+    assert exact[0] - 0.01 <= low <= exact[0] < exact[1] <= high <= exact[1] + 0.01
 
 
 @table("rows", [3, 5, 10, 50, 200])
