@@ -1,5 +1,7 @@
 """A row of a data set, the training example made from it, and the checks of its texts, classes and media. No torch."""
 
+import contextlib
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,6 +55,21 @@ def asked(example: Example) -> list[Message]:
     messages = example.messages or []
     answers = (place for place, turn in enumerate(messages) if turn["role"] == "assistant" and example.answered)
     return messages[: max(answers, default=len(messages))]
+
+
+def answer_text(turn: Message) -> str:
+    """The text of an answer, followed by its tool calls: each as JSON with name and arguments, in <tool_call> tags."""
+    calls = [f"<tool_call>\n{_call_text(call)}\n</tool_call>" for call in turn.get("tool_calls") or ()]
+    return "\n".join([str(turn["content"]), *calls] if turn["content"] else calls)
+
+
+def _call_text(call: Any) -> str:
+    function = call.get("function", call) if isinstance(call, dict) else {"name": str(call)}
+    arguments = function.get("arguments", {})
+    if isinstance(arguments, str):
+        with contextlib.suppress(ValueError, RecursionError):
+            arguments = json.loads(arguments)
+    return json.dumps({"name": function.get("name"), "arguments": arguments}, ensure_ascii=False)
 
 
 class EmptyRow(DataError):  # noqa: N818

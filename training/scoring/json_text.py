@@ -54,21 +54,21 @@ def is_json(text: str) -> bool:
 
 def _is_deep_json(text: str) -> bool:
     """The same for a text that does not end with white space, without recursion."""
-    state: str | None = "value"
+    state = "value"
     opened, place = list[str](), 0
     while place < len(text):
         match = _TOKEN.match(text, place)
         if match is None:
             return False
         place, kind = match.end(), match["mark"] or match.lastgroup or ""
-        state = _FOLLOWS.get((state, kind))
+        state = _FOLLOWS.get((state, kind), "")
         if kind in _CLOSES:
             opened.append(_CLOSES[kind])
         elif kind in _CLOSES.values() and (not opened or opened.pop() != kind):
             return False
         if kind == "," and state and opened:
             state = "value" if opened[-1] == "]" else "key"
-        if state is None or (kind == "," and not opened):
+        if not state or (kind == "," and not opened):
             return False
     return state == "end" and not opened
 

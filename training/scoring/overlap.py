@@ -1,14 +1,16 @@
 """`python -m training.scoring.overlap`: counts evaluation rows that are in the training rows, entirely or in part.
 
-Standard input has {"evaluation": [SET, ...], "training": [SET, ...], "rows": N}, a SET being [path, columns, name]. A row is its
-prompt and answer as words in lower case. Counted are rows that are equal to a training row, rows whose prompt is that of a training
-row, and rows that share 13 consecutive words with one (Brown et al., "Language Models are Few-Shot Learners", 2020, appendix C).
-Sequences of words that many evaluation rows share, such as a template, are ignored. Memory grows with the evaluation rows only.
+Standard input has {"evaluation": [SET, ...], "training": [SET, ...], "rows": N}, a SET being [path, columns, name]. Counted are
+rows whose text (prompt and answer) is that of a training row, rows whose prompt is, and rows that share 13 consecutive words with
+one (Brown et al., "Language Models are Few-Shot Learners", 2020, appendix C), or 26 characters in scripts without spaces. Case,
+white space, the encoding of accents (NFC) and the punctuation after a word make no difference. Sequences that many evaluation rows
+share, such as a template, are ignored. Memory grows with the evaluation rows only.
 """
 
 import json
 import re
 import sys
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -17,13 +19,23 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from training.data.example import Example
+import regex
+
+from training.data.example import Example, answer_text
 from training.data.rows import DataFile, read_files
 
-WORDS = 13
+WORDS, CHARACTERS = 13, 26
 _COMMON_SHARE, _COMMON_ROWS = 0.05, 10  # a sequence in more of the evaluation rows is a template
 _EXAMPLES = 5
-_WORD = re.compile(r"\w+")
+_UNSPACED = (
+    r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"  # scripts without spaces between words
+)
+_UNIT = regex.compile(
+    rf"(?P<character>[{_UNSPACED}]\p{{M}}*)|[[\p{{L}}\p{{M}}\p{{N}}_]--[{_UNSPACED}]]+", regex.VERSION1
+)
+
+
+_AFTER_WORD = re.compile(r"(?<=[^\W\d_]{2})[.,;:!?\u2026\u3002\uff01\uff1f]+(?=\s|\Z)")  # but not of 5! or a != b
 
 
 @dataclass
@@ -53,7 +65,7 @@ def overlap(evaluation: Iterable[Example], training: Iterable[Example]) -> Overl
     found, seen, numbers = Overlap(), _Seen(), []
     for number, example in enumerate(evaluation, 1):
         numbers.append(number)
-        prompt, whole = _words(example)
+        prompt, whole = _texts(example)
         seen.texts.setdefault(_hash(whole), []).append(number)
         if prompt:
             seen.prompts.setdefault(_hash(prompt), []).append(number)
@@ -65,7 +77,7 @@ def overlap(evaluation: Iterable[Example], training: Iterable[Example]) -> Overl
     equal, prompts, shared = Counter[int](), Counter[int](), Counter[int]()
     for example in training:
         found.training_rows += 1
-        prompt, whole = _words(example)
+        prompt, whole = _texts(example)
         equal.update(seen.texts.get(_hash(whole), ()))
         prompts.update(seen.prompts.get(_hash(prompt), ()) if prompt else ())
         for sequence in _sequences(whole):
@@ -75,23 +87,33 @@ def overlap(evaluation: Iterable[Example], training: Iterable[Example]) -> Overl
     return found
 
 
-def _words(example: Example) -> tuple[list[str], list[str]]:
-    """The words of the prompt, and those of prompt and answer. The system prompt does not count."""
+def _texts(example: Example) -> tuple[str, str]:
+    """The prompt, and prompt and answer, both normalized. The system prompt does not count."""
     if example.messages is None:
-        prompt = _WORD.findall(example.prompt.lower())
-        return prompt, prompt + _WORD.findall(example.answer.lower())
-    turns = [str(turn["content"]) for turn in example.messages if turn["role"] != "system"]
-    prompt = _WORD.findall(" ".join(turns[:-1]).lower())
-    return prompt, prompt + _WORD.findall(turns[-1].lower() if turns else "")
+        turns = [example.prompt, example.answer]
+    else:
+        turns = [answer_text(turn) for turn in example.messages if turn["role"] != "system"]
+    return _normal(turns[:-1]), _normal(turns)
 
 
-def _sequences(words: list[str]) -> Iterator[int]:
+def _normal(turns: list[str]) -> str:
+    text = unicodedata.normalize("NFC", "\n".join(turns)).casefold()
+    return " ".join(_AFTER_WORD.sub("", text).split())
+
+
+def _sequences(text: str) -> Iterator[int]:
+    """The hashes of the sequences of words; a sequence that is mostly characters of scripts without spaces is longer."""
+    units = [(match[0], match["character"] is not None) for match in _UNIT.finditer(text)]
+    words = [word for word, _ in units]
     for start in range(len(words) - WORDS + 1):
-        yield _hash(words[start : start + WORDS])
+        characters = sum(is_character for _, is_character in units[start : start + WORDS])
+        end = start + (CHARACTERS if characters > WORDS // 2 else WORDS)
+        if end <= len(words):
+            yield _hash(" ".join(words[start:end]))
 
 
-def _hash(words: list[str]) -> int:
-    return int.from_bytes(blake2b(" ".join(words).encode(), digest_size=8).digest(), "little")
+def _hash(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def _examples(sets: list[list[Any]]) -> Iterator[Example]:

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from training.data.example import Example, Row, asked
+from training.data.example import Example, Row, answer_text, asked
 from training.data.rows import read_numbered
 from training.errors import DataError, UserError, answer_json
 
@@ -48,8 +48,8 @@ def texts(example: Example) -> tuple[str, str]:
     if example.messages is None:
         return example.prompt, example.answer
     before = asked(example)
-    expected = str(example.messages[len(before)]["content"]) if len(before) < len(example.messages) else ""
-    return "\n\n".join(str(turn["content"]) for turn in before), expected
+    expected = answer_text(example.messages[len(before)]) if len(before) < len(example.messages) else ""
+    return "\n\n".join(map(answer_text, before)), expected
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from training.chat.reasoning import FIELDS, ReasoningWriter
 from training.chat.rendering_settings import DEFAULT, ChatSettings, answer_weights, without_fields
 from training.chat.template import rendering_error, too_long
-from training.data.example import Example, Message, Row
+from training.data.example import Example, Message, Row, answer_text
 from training.errors import DataError
 
 if TYPE_CHECKING:
@@ -128,8 +128,8 @@ class Renderer:
         rendered = self.last_turn(example)
         if not example.answered:
             return rendered.text, ""
-        answer = next(turn["content"] for turn in reversed(example.messages) if turn["role"] == "assistant")
-        return rendered.text[: rendered.spans[-1][0]], str(answer)
+        answer = next(answer_text(turn) for turn in reversed(example.messages) if turn["role"] == "assistant")
+        return rendered.text[: rendered.spans[-1][0]], answer
 
     def last_turn(self, example: Example) -> Rendered:
         """A row up to its last answer. Raises DataError if the chat template omits the answer or cannot render it."""

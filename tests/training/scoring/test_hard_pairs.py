@@ -4,8 +4,10 @@ import json
 
 from subtest_table import table
 
+from training.data.example import Example
 from training.scoring.built_in import REWARDS
 from training.scoring.rewards import Sample
+from training.scoring.sample_rows import texts
 
 RIGHT, WRONG = 1.0, 0.0
 
@@ -231,3 +233,17 @@ TEXTS = [
 @table(("name", "options", "answer", "expected", "score"), TEXTS)
 def test_a_text_is_compared_as_it_is(name, options, answer, expected, score):
     assert REWARDS[name](Sample("", answer, expected), **options) == score
+
+
+def test_the_expected_text_of_a_row_in_openai_s_form_has_its_calls():
+    turns = [
+        {"role": "user", "content": "go"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}],
+        },
+    ]
+    _, expected = texts(Example(messages=turns))
+    assert REWARDS["tool_call"](Sample("", call("f", {"a": 1}), expected)) == RIGHT
+    assert REWARDS["tool_call"](Sample("", "", expected)) == WRONG
