@@ -1,7 +1,6 @@
 """The container files are consistent: names exist, ports are closed, and no secret is in them."""
 
 import importlib.util
-import json
 import os
 import re
 import shutil
@@ -11,10 +10,13 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import redis
 from deploy_files import COMPOSE, CPU_COMPOSE, OURS, RESET, SERVICES, commands, environment, stages, variables
 from paths import ROOT
+from patience import eventually
 
 from app.cli.__main__ import main
+from tools.references import compose as reference
 from worker.settings import Settings
 
 
@@ -25,7 +27,7 @@ def read(name):
 PYPROJECT = tomllib.loads(read("pyproject.toml"))
 PACKAGES = set(PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
 LATHE_VARIABLES = {f"LATHE_{name.upper()}" for name in Settings.model_fields}
-SECRET = re.compile(r"PASSWORD|TOKEN|SECRET|AUTH")
+SECRET = re.compile(r"PASSWORD|TOKEN$|SECRET|AUTH|_KEY$")
 DOTENV = dict(re.findall(r"^#?([A-Z_]+)=(.*)$", read(".env.example"), re.MULTILINE))
 
 
@@ -88,6 +90,18 @@ def test_every_lathe_variable_is_a_setting():
     assert names <= LATHE_VARIABLES
 
 
+def test_compose_passes_every_setting_on_to_each_service_that_reads_it():
+    fix = "run `python -m tools.references.compose`"
+    assert all(path.read_text(encoding="utf-8") == text for path, text in reference.render().items()), fix
+    passed = {name: {one for one in environment(name, {}) if one.startswith("LATHE_")} for name in OURS}
+    assert passed["web"] | passed["worker"] | {"LATHE_PORT"} == LATHE_VARIABLES  # the published port is of the host
+    of_one = {f"LATHE_{name.upper()}" for name in reference.OF_ONE}
+    assert all(LATHE_VARIABLES - of_one <= passed[name] for name in OURS)
+    for name in ("web", "worker"):  # what is set reaches the service, and what is not set has the default
+        given = environment(name, {"LATHE_VISIBILITY": "own"})
+        assert (given["LATHE_VISIBILITY"], given["LATHE_LEASE_SECONDS"]) == ("own", "")
+
+
 def test_the_example_has_exactly_the_variables_of_compose():
     assert {name for name, _, _ in variables(COMPOSE)} == set(DOTENV)
 
@@ -98,7 +112,7 @@ def test_no_secret_has_a_default_and_compose_requires_passwords_and_token():
         for name, value in service.get("environment", {}).items():
             assert not SECRET.search(name) or str(value).startswith("${")
     required = {name for name, operator, _ in variables(COMPOSE) if operator == "?"}
-    assert required == {"POSTGRES_PASSWORD", "VALKEY_PASSWORD", "LATHE_TOKEN"}
+    assert required == {"POSTGRES_PASSWORD", "VALKEY_PASSWORD", "LATHE_TOKEN", "WORKER_MEMORY"}
     assert all(operator == "?" for name, operator, _ in variables(COMPOSE) if name in required)
 
 
@@ -174,7 +188,36 @@ def test_nothing_starts_before_the_tables_are_up_to_date():
 
 
 def test_the_queue_keeps_its_messages_on_disk_and_evicts_none():
-    command = json.dumps(SERVICES["valkey"]["command"])
-    assert '"--appendonly", "yes"' in command
-    assert '"--maxmemory-policy", "noeviction"' in command
-    assert '"--requirepass", "${VALKEY_PASSWORD:?' in command
+    script = SERVICES["valkey"]["command"][2]
+    assert {"appendonly yes", "maxmemory-policy noeviction", "dir /data"} <= set(script.splitlines())
+
+
+def test_the_queue_has_its_password_which_no_argument_of_a_process_contains(tmp_path):
+    server = shutil.which("valkey-server") or shutil.which("redis-server")
+    if server is None:
+        pytest.skip("needs valkey-server or redis-server")
+    command = [one.replace("$$", "$") for one in SERVICES["valkey"]["command"]]
+    assert not variables(command)
+    command[2] = (
+        command[2].replace("valkey-server", server).replace("/data", f"{tmp_path}\nport 0\nunixsocket {tmp_path}/s")
+    )
+    with subprocess.Popen(command, env={"REDISCLI_AUTH": "letters1"}, stdout=subprocess.DEVNULL) as process:
+        try:
+            eventually((tmp_path / "s").exists, of=[process])
+            with redis.Redis(unix_socket_path=f"{tmp_path}/s", password="letters1") as client:
+                assert client.ping() and client.config_get("appendonly") == {"appendonly": "yes"}
+            with redis.Redis(unix_socket_path=f"{tmp_path}/s") as client, pytest.raises(redis.AuthenticationError):
+                client.ping()
+            assert "letters1" not in Path(f"/proc/{process.pid}/cmdline").read_text()
+        finally:
+            process.terminate()
+    assert process.returncode == 0  # the shell does not keep SIGTERM to itself
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_every_service_is_limited(service):
+    definition = SERVICES[service]
+    assert definition["cap_drop"] == ["ALL"] and definition["security_opt"] == ["no-new-privileges:true"]
+    assert set(definition.get("cap_add", [])) <= {"CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID"}
+    assert {"max-size", "max-file"} <= set(definition["logging"]["options"])
+    assert definition["mem_limit"]
