@@ -57,6 +57,17 @@ def asked(example: Example) -> list[Message]:
     return messages[: max(answers, default=len(messages))]
 
 
+def prompt_text(example: Example) -> str:
+    """The text before the last answer as rewards and judges see it, without a chat template: that of its only turn, or the turns
+    with their roles, separated by empty lines."""
+    if example.messages is None:
+        return example.prompt
+    turns = asked(example)
+    if len(turns) == 1:
+        return answer_text(turns[0])
+    return "\n\n".join(f"{turn['role']}: {answer_text(turn)}" for turn in turns)
+
+
 def answer_text(turn: Message) -> str:
     """The text of an answer, followed by its tool calls: each as JSON with name and arguments, in <tool_call> tags."""
     calls = [f"<tool_call>\n{_call_text(call)}\n</tool_call>" for call in turn.get("tool_calls") or ()]

@@ -37,6 +37,7 @@ from training.scoring.request import (
     ACCURACY,
     BASE,
     COLUMNS,
+    PLAIN,
     PROGRESS_FILE,
     RECORDS_FILE,
     REQUEST_FILE,
@@ -203,6 +204,7 @@ def ask(config: RunConfig, request: EvaluationRequest, tokenizer: PreTrainedToke
         replace(
             question,
             expected=question.expected.strip(),
+            plain=question.plain if request.is_scored_later else "",
             columns=columns.get(question.row, {}),
             example=scored.get(question.row),
         )
@@ -309,10 +311,11 @@ def _record(question: Question, answer: str, metrics: list[str]) -> dict[str, An
     if set(metrics) - known.keys():
         known |= score(answer, question.expected)
     columns = {COLUMNS: question.columns} if question.columns else {}
+    plain = {PLAIN: question.plain} if question.plain not in ("", question.prompt) else {}
     return {
         "row": question.row, "prompt": question.prompt, "expected": question.expected, "answer": answer,
         "scores": {name: known[name] for name in metrics},
-    } | columns  # fmt: skip
+    } | columns | plain  # fmt: skip
 
 
 def _reporter(path: Path) -> Callable[[str, int, int], None]:

@@ -22,6 +22,8 @@ REQUEST_FILE = "request.json"
 RECORDS_FILE = "answers.jsonl"
 COLUMNS = "columns"
 """Key of a record until it is scored: the columns of its row."""
+PLAIN = "plain"
+"""The same: the prompt without a chat template, if it is another text."""
 PROGRESS_FILE = "progress.jsonl"
 OUTPUT_FILE = "output.log"
 SUMMARY_FILE = "summary.json"
@@ -110,6 +112,11 @@ class EvaluationRequest(BaseModel):
         """The metrics that the reward process (training/scoring/reward_process.py) or a reward model computes."""
         others = [metric for metric in self.metrics if metric not in (*self.built_in, JUDGE)]
         return tuple(_reward(self.options.get(metric, {"reward": metric})) for metric in others)
+
+    @property
+    def is_scored_later(self) -> bool:
+        """True if some of its metrics are computed by the worker from the answers."""
+        return bool(self.rewards) or JUDGE in self.metrics
 
     @property
     def reward_models(self) -> tuple[Reward, ...]:

@@ -1,7 +1,7 @@
 """`python -m training.scoring.sample_rows`: prints rows of a data file as the samples that rewards score, without their answers.
 
 Standard input has {"path", "columns", "first": N, "rows": [numbers] or null}. Each row is {"number" from 0, "prompt", "expected",
-"row"}; of a conversation, the prompt is the text of the turns before the last answer. Empty rows are left out.
+"row"}, the prompt as `prompt_text` writes it. Empty rows are left out.
 """
 
 import json
@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from training.data.example import Example, Row, answer_text, asked
+from training.data.example import Example, Row, answer_text, asked, prompt_text
 from training.data.rows import read_numbered
 from training.errors import DataError, UserError, answer_json
 
@@ -44,12 +44,12 @@ def wanted_rows(asked: dict[str, Any], wanted: Collection[int] | None) -> Iterat
 
 
 def texts(example: Example) -> tuple[str, str]:
-    """The prompt and the expected answer of an example, without a chat template."""
+    """The prompt and the expected answer of an example, as rewards see them."""
     if example.messages is None:
-        return example.prompt, example.answer
+        return prompt_text(example), example.answer
     before = asked(example)
     expected = answer_text(example.messages[len(before)]) if len(before) < len(example.messages) else ""
-    return "\n\n".join(map(answer_text, before)), expected
+    return prompt_text(example), expected
 
 
 if __name__ == "__main__":

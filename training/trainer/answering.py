@@ -15,7 +15,7 @@ from training.chat.rendering_settings import ChatSettings
 from training.config.choices import Task
 from training.config.name_values import as_names
 from training.config.run_config import RunConfig
-from training.data.example import Example
+from training.data.example import Example, prompt_text
 from training.errors import StopRequested
 from training.run_folder.events import Metrics
 from training.tokens.encoding import Encoder
@@ -33,13 +33,14 @@ SCORES = ("f1", *_ROUGE)
 
 @dataclass(frozen=True)
 class Question:
-    """A held-out row: its index in the file, the prompt as text and tokens, the expected answer, and the columns and the example
-    that rewards need."""
+    """A held-out row: its index in the file, the prompt as text (with its chat template) and tokens, the expected answer, and what
+    rewards need: the `plain` prompt, the columns and the example."""
 
     row: int
     prompt: str
     tokens: list[int]
     expected: str
+    plain: str = ""
     columns: dict[str, Any] = field(default_factory=dict)
     example: Example | None = None
 
@@ -57,7 +58,7 @@ def questions(
         prompt, expected = renderer.question(example)
         if prompt:
             tokens = encoder.whole(source.render(example)) if source else encoder.prompt(renderer.last_turn(example))
-            result.append(Question(row, prompt, tokens, expected))
+            result.append(Question(row, prompt, tokens, expected, prompt_text(example)))
         if len(result) == most:
             break
     return result

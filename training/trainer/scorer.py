@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from training.config.run_config import RunConfig
+from training.data.example import prompt_text
 from training.models.reward_model import RewardScorer, scores_of
 from training.ranks.distributed import gathered
 from training.reports.report import Report
@@ -71,7 +72,7 @@ class Scorer:
     def _values(self, questions: Sequence[Question], texts: Sequence[str]) -> dict[str, list[float | None]]:
         """The scores of answers to questions, by reward. What goes wrong with a reward is said once."""
         samples = [
-            Sample(question.prompt, text, question.expected.strip(), question.columns)
+            Sample(prompt_text(question.example), text, question.expected.strip(), question.columns)
             for question, text in zip(questions, texts, strict=True)
         ]
         scores = self._process.score(samples)

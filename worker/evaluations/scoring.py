@@ -11,7 +11,7 @@ from training.files import write_whole
 from training.scoring.built_in import JUDGE
 from training.scoring.intervals import mean_interval
 from training.scoring.judge import JudgeError, judged
-from training.scoring.request import COLUMNS, RECORDS_FILE, EvaluationRequest
+from training.scoring.request import COLUMNS, PLAIN, RECORDS_FILE, EvaluationRequest
 from training.scoring.reward_process import RewardProcess, Trouble, together
 from training.scoring.rewards import Sample
 from worker.allowed_rewards import judge_key
@@ -42,15 +42,16 @@ def add_scores(
         MetricFailed: a reward has no score for any row; names the first row and line.
         JudgeError: the judge did not answer, or no reply had a score.
     """
-    rewards = request.rewards
-    if not rewards and JUDGE not in request.metrics:
+    if not request.is_scored_later:
         return {}
     records = read_records(folder)
-    troubles = _compute(folder, request, records, progress, stopped) if rewards else {}
+    troubles = _compute(folder, request, records, progress, stopped) if request.rewards else {}
     if not stopped():
         _check(request, records, troubles)
     if JUDGE in request.metrics:
         _judge(request, records, progress, stopped)
+    for record in records:
+        record.pop(PLAIN, None)
     lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
     write_whole(folder / RECORDS_FILE, "".join(lines))
     return troubles
@@ -75,7 +76,7 @@ def _compute(
     """Adds the scores of the rewards among the metrics, and returns what went wrong with each."""
     troubles: dict[str, Trouble] = {}
     samples = [
-        Sample(record["prompt"], record["answer"], record["expected"], record.pop(COLUMNS, {}), record["row"])
+        Sample(_plain(record), record["answer"], record["expected"], record.pop(COLUMNS, {}), record["row"])
         for record in records
     ]
     with RewardProcess(request.rewards, request.own, folder, judge_key=judge_key) as process:
@@ -89,6 +90,11 @@ def _compute(
                     record["scores"][name] = value
             troubles = together(troubles, scores.troubles)
     return troubles
+
+
+def _plain(record: Record) -> str:
+    """The prompt of a record as rewards and judges see it: without a chat template."""
+    return str(record.get(PLAIN, record["prompt"]))
 
 
 def _check(request: EvaluationRequest, records: Sequence[Record], troubles: Mapping[str, Trouble]) -> None:
@@ -108,7 +114,8 @@ def _judge(
     judge = request.judge
     assert judge is not None
     progress("judging", 0, len(records))
-    found = judged(judge, records, lambda done, total: progress("judging", done, total), stopped, judge_key(judge.url))
+    seen = [record | {"prompt": _plain(record)} for record in records]
+    found = judged(judge, seen, lambda done, total: progress("judging", done, total), stopped, judge_key(judge.url))
     for record, judgement in zip(records, found, strict=False):
         record["scores"][JUDGE], record["judge"] = judgement.score, judgement.reply
     if not stopped() and all(record["scores"][JUDGE] is None for record in records):

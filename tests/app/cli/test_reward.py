@@ -115,7 +115,7 @@ def test_a_conversation_is_scored_by_its_last_answer():
 
     turns = [("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")]
     messages = [{"role": role, "content": text} for role, text in turns]
-    assert texts(Example(messages=messages)) == ("a\n\nb\n\nc", "d")
+    assert texts(Example(messages=messages)) == ("user: a\n\nassistant: b\n\nuser: c", "d")
 
 
 def test_a_reward_that_applies_to_no_row_has_a_dash():

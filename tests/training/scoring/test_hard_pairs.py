@@ -247,3 +247,11 @@ def test_the_expected_text_of_a_row_in_openai_s_form_has_its_calls():
     _, expected = texts(Example(messages=turns))
     assert REWARDS["tool_call"](Sample("", call("f", {"a": 1}), expected)) == RIGHT
     assert REWARDS["tool_call"](Sample("", "", expected)) == WRONG
+
+
+def test_a_prompt_of_several_turns_names_their_roles():
+    turns = [
+        {"role": role, "content": text} for role, text in (("system", "be brief"), ("user", "a"), ("assistant", "b"))
+    ]
+    assert texts(Example(messages=turns)) == ("system: be brief\n\nuser: a", "b")
+    assert texts(Example(messages=turns[1:])) == ("a", "b")

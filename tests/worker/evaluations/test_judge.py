@@ -65,6 +65,19 @@ def test_scores_and_replies_are_in_the_answers_and_the_mean_in_the_summary(serve
     assert phases[-1] == ("judging", 2, 2)
 
 
+def test_rewards_and_judges_see_the_prompt_without_its_chat_template(server, tmp_path):
+    row = record(0, "right") | {"prompt": "<|user|>how long?<|end|>", "plain": "how long?"}
+    (tmp_path / "answers.jsonl").write_text(json.dumps(row) + "\n")
+    own = {"own.py": "def letters(prompt, answer, expected): return len(prompt)\n"}
+    judge = {"url": server.url, "model": "m", "prompt": "{prompt}|{answer}"}
+    request = EvaluationRequest.model_validate({"metrics": ["judge", "own.py:letters"], "judge": judge, "own": own})
+    add_scores(tmp_path, request, lambda *_: None, lambda: False)
+    kept = read_records(tmp_path)[0]
+    assert (kept["scores"]["own.py:letters"], kept["prompt"]) == (9, "<|user|>how long?<|end|>")
+    assert "plain" not in kept
+    assert server.received[0][1]["messages"][0]["content"] == "how long?|right"
+
+
 def test_rows_without_a_score_are_counted_and_named_and_a_metric_without_any_fails_the_evaluation(home, tmp_path):
     code = "def total(prompt, answer, expected, row):\n    return row['total']\n"
     rows = [record(0, "[1]") | {"columns": {"total": 3}}, record(6, "no") | {"columns": {"sum": 3}}]
