@@ -14,8 +14,8 @@ _loss = ReportingTrainer.model_loss
 
 
 def _broken(self: ReportingTrainer, model: Any, inputs: Any) -> Any:
-    loss, outputs = _loss(self, model, inputs)
-    return loss * (math.nan if model.training and self.state.global_step + 1 >= FIRST else 1), outputs
+    loss = _loss(self, model, inputs)
+    return loss._replace(items=loss.items * (math.nan if model.training and self.state.global_step + 1 >= FIRST else 1))
 
 
 if os.environ.get("RANK") == "1":

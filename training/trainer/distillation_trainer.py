@@ -19,6 +19,7 @@ from training.run_folder.events import Metrics
 from training.trainer import overlap
 from training.trainer.evaluation import Means
 from training.trainer.generation import Choose
+from training.trainer.global_batch import ModelLoss
 from training.trainer.jensen_shannon import token_measures
 from training.trainer.prompts import Batch, prompts
 from training.trainer.questions import Questions
@@ -101,7 +102,7 @@ class DistillationRun(SamplingTrainer, HeldOutSamples):
         """As in any `SamplingTrainer`, of the tokens that both models have."""
         return super().continued(tokens, lambda logits, length: choose(logits[:, : self.vocabulary], length))
 
-    def model_loss(self, model: torch.nn.Module, inputs: Batch) -> tuple[torch.Tensor, Any]:
+    def model_loss(self, model: torch.nn.Module, inputs: Batch) -> ModelLoss:
         """Returns the mean divergence over the tokens of the samples of a micro batch, and no outputs."""
         if "completion_ids" not in inputs:  # the probe's prompts
             tokens = list(prompts(inputs))
@@ -112,7 +113,7 @@ class DistillationRun(SamplingTrainer, HeldOutSamples):
             counts = self.step_weights.peek() != 0
             self._means.add({name: (means[name][0], means[name][1] * counts) for name in _OF_TOKENS})
             self._means.add_seconds("teacher_seconds", self._teacher_seconds)
-        return means["loss"][0], {}
+        return ModelLoss(means["loss"][0], {})
 
     def _compared(self, model: torch.nn.Module, inputs: Batch) -> Compared:
         """The loss and what else is measured on samples."""

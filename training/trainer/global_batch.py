@@ -7,12 +7,14 @@ that a model adds to its token loss, such as a router's load-balancing loss.
 Notation: a step has M micro batches on all ranks, R of them not empty. Micro batch i has n_i items (tokens with loss, or rows;
 with loss weights, the sum of its tokens' weights); N is their total. The step's loss is sum_i S_i / N + sum_i A_i / R, where S_i
 is the (weighted) sum of the losses of the items and A_i the auxiliary loss. The Trainer divides by accumulation and averages over
-ranks, that is, divides by M. So a model that returns S_i / n_i has the weight n_i M / N; one that returns
-S_i / num_items_in_batch + A_i gets N / R and the weight M / R.
+ranks, that is, divides by M. So S_i / n_i has the weight n_i M / N, and A_i the weight M / R. A model that returns their sum with
+num_items_in_batch in place of n_i gets N / R for it, and both have the weight M / R.
 """
 
 from collections import deque
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -40,16 +42,32 @@ class StepWeights:
         # Loss weights may add up to less than 1; only an empty step needs another divisor.
         items, filled = torch.where(totals > 0, totals, 1).unbind()
         self.num_items = items / filled if divides else None
-        weights = (counts > 0) / filled if divides else counts / items
-        self._weights = deque((weights * micro_batches).unbind())
+        self._of_filled = micro_batches / filled
+        weights = (counts > 0) * self._of_filled if divides else counts / items * micro_batches
+        self._weights = deque(weights.unbind())
 
     def peek(self) -> torch.Tensor:
         """Returns the weight of the next micro batch, of shape ()."""
         return self._weights[0]
 
+    def peek_auxiliary(self) -> torch.Tensor:
+        """Returns the weight of the next micro batch's auxiliary loss, of shape ()."""
+        return torch.where(self.peek() > 0, self._of_filled, 0.0)
+
     def next(self) -> torch.Tensor:
         """Returns the weight of the next micro batch and removes it."""
         return self._weights.popleft()
+
+
+class ModelLoss(NamedTuple):
+    """A micro batch's mean loss over its items, the model's outputs, and what is added once per micro batch; losses of shape ().
+
+    `auxiliary` is 0 where `items` has the same weight and includes it.
+    """
+
+    items: torch.Tensor
+    outputs: Any
+    auxiliary: torch.Tensor | float = 0.0
 
 
 class GlobalBatchTrainer(Trainer):  # type: ignore[misc]
@@ -123,14 +141,14 @@ class GlobalBatchTrainer(Trainer):  # type: ignore[misc]
         step = self.step_weights if model.training else None
         if step and step.num_items is not None:
             inputs = {**inputs, "num_items_in_batch": step.num_items}
-        loss, outputs = self.model_loss(model, inputs)
-        loss = loss if step is None else loss * step.next()
+        loss, outputs, auxiliary = self.model_loss(model, inputs)
+        loss = loss + auxiliary if step is None else auxiliary * step.peek_auxiliary() + loss * step.next()
         return (loss, outputs) if return_outputs else loss
 
-    def model_loss(self, model: torch.nn.Module, inputs: dict[str, Any]) -> tuple[torch.Tensor, Any]:
-        """Returns a micro batch's mean loss and the model's outputs."""
+    def model_loss(self, model: torch.nn.Module, inputs: dict[str, Any]) -> ModelLoss:
+        """Returns a micro batch's loss and the model's outputs."""
         loss, outputs = super().compute_loss(model, inputs, return_outputs=True)
-        return loss, outputs
+        return ModelLoss(loss, outputs)
 
     def training_pass(self, model: torch.nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
         """Runs one forward and backward pass outside a step, for the probe."""
@@ -199,6 +217,22 @@ class GlobalBatchTrainer(Trainer):  # type: ignore[misc]
         if self._item_mean is not None:
             return self._item_mean.repeats
         return self.step_weights is not None and not self.step_weights.peek()
+
+
+@contextmanager
+def weighted_router_loss(trainer: GlobalBatchTrainer) -> Iterator[None]:
+    """A context in which the coefficient by which trl's trainers multiply a router's loss has the factor from the weight of the
+    micro batch's items, which their whole loss gets, to the weight of its auxiliary loss."""
+    (name,) = {"router_aux_loss_coef", "aux_loss_coef"} & vars(trainer).keys() or {""}
+    if not name or trainer.step_weights is None or not trainer.model.training:
+        yield
+        return
+    coefficient, items = getattr(trainer, name), trainer.step_weights.peek()
+    setattr(trainer, name, coefficient * torch.where(items > 0, trainer.step_weights.peek_auxiliary() / items, 0.0))
+    try:
+        yield
+    finally:
+        setattr(trainer, name, coefficient)
 
 
 def divides_by_count(trainer: GlobalBatchTrainer, model: torch.nn.Module, inputs: dict[str, Any]) -> bool:

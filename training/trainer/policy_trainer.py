@@ -28,6 +28,7 @@ from training.trainer import kept_samples
 from training.trainer.advantages import Advantages, advantages
 from training.trainer.baseline import take_baseline
 from training.trainer.evaluation import Means
+from training.trainer.global_batch import ModelLoss, weighted_router_loss
 from training.trainer.kept_samples import KeptSamples
 from training.trainer.preference_trainers import PreferenceTrainer
 from training.trainer.prompts import SAMPLER_LOGPS, Batch, prompts
@@ -202,7 +203,7 @@ class GRPORun(SamplingTrainer, PreferenceTrainer, HeldOutSamples, _Policy):  # t
         self.forget_order()
         return logps
 
-    def model_loss(self, model: torch.nn.Module, inputs: dict[str, Any]) -> tuple[torch.Tensor, Any]:
+    def model_loss(self, model: torch.nn.Module, inputs: dict[str, Any]) -> ModelLoss:
         """Returns trl's loss of a micro batch as a mean over its `items`, and no outputs."""
         if "completion_ids" not in inputs:  # the probe's prompts
             inputs = self._prepare_inputs(self._longest(inputs))
@@ -210,9 +211,10 @@ class GRPORun(SamplingTrainer, PreferenceTrainer, HeldOutSamples, _Policy):  # t
         parts = self.args.world_size * self.args.steps_per_generation
         self._micro_batch = inputs | {"num_items_in_batch": inputs["completion_mask"].sum() * parts}
         self.use_vllm = SAMPLER_LOGPS in inputs
-        loss: torch.Tensor = self._compute_loss(model, self._micro_batch)  # type: ignore[no-untyped-call]
+        with weighted_router_loss(self):
+            loss: torch.Tensor = self._compute_loss(model, self._micro_batch)  # type: ignore[no-untyped-call]
         self.use_vllm = False
-        return loss * self.current_gradient_accumulation_steps, {}
+        return ModelLoss(loss * self.current_gradient_accumulation_steps, {})
 
     def _longest(self, inputs: Batch) -> Batch:
         tokens = list(prompts(inputs))

@@ -13,7 +13,7 @@ from trl.trainer.reward_trainer import RewardTrainer
 
 from training.ranks.distributed import several_ranks
 from training.trainer.evaluation import Means
-from training.trainer.global_batch import StepWeights
+from training.trainer.global_batch import ModelLoss, StepWeights, weighted_router_loss
 from training.trainer.reporting_trainer import ReportingTrainer
 
 datasets.disable_progress_bars()
@@ -38,6 +38,11 @@ class PreferenceTrainer(ReportingTrainer):
     def count(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, int]:
         """Counts the tokens of both answers; a pair is one row."""
         return inputs["attention_mask"].sum(), len(inputs["attention_mask"]) // 2
+
+    def model_loss(self, model: torch.nn.Module, inputs: dict[str, Any]) -> ModelLoss:
+        """Returns trl's loss, whose router loss gets the weight of the micro batch in place of that of its items."""
+        with weighted_router_loss(self):
+            return super().model_loss(model, inputs)
 
     def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
         return dataset

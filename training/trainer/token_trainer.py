@@ -15,16 +15,24 @@ from training.errors import UserError
 from training.ranks.sequence_parallel import gradient_factor, scale_gradient, shared_mean
 from training.trainer.chunked_loss import ChunkedHead, agrees, make_chunked_head, refuse
 from training.trainer.evaluation import Means, item_losses, perplexity, predicted, predicted_weights, token_loss
-from training.trainer.global_batch import divides_by_count, own_loss
+from training.trainer.global_batch import ModelLoss, divides_by_count
 from training.trainer.reporting_trainer import ReportingTrainer
 
 _TEST_TOKENS = 8
+_RELATIVE_DIFFERENCE = 1e-5  # of two ways to compute a loss; an auxiliary loss is larger
+_ROUNDING = 0.03  # of an auxiliary loss in 16 bits
+_AUXILIARY = {  # a model's auxiliary outputs, and how its config names their weight
+    ("aux_loss", "encoder_aux_loss", "decoder_aux_loss"): ("router_aux_loss_coef", "aux_loss_coef"),
+    ("encoder_z_loss", "decoder_z_loss"): ("router_z_loss_coef",),
+}
 
 
 class RunTrainer(ReportingTrainer):
     """Trains on tokens: its losses are means over the tokens with loss."""
 
     _gradient_factor = 1
+    _adds_auxiliary = False
+    """True if the model adds a loss of another kind to its mean over tokens, which needs a weight of its own."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -40,8 +48,11 @@ class RunTrainer(ReportingTrainer):
             self._check_chunked_loss(self.chunked, inputs)
         if self.chunked:
             self.divides_by_items = True  # `model_loss` does
-        elif self.sequence_shares == 1 and not self.context.config.weight_field:
-            self.divides_by_items = divides_by_count(self, self._test_model, inputs)
+        elif self.sequence_shares == 1:
+            weighted = self.context.config.weight_field is not None
+            self.divides_by_items = not weighted and divides_by_count(self, self._test_model, inputs)
+            own, tokens = self._own_losses(inputs)
+            self._adds_auxiliary = not self.divides_by_items and not _equal(own, tokens)
         self._gradient_factor = gradient_factor(self.model_wrapped, self.sequence_shares)
         super().on_model_placed(placement, state)
         self.strategy |= {name: self.context.plan.get(name, "") for name in ("packing", "attention")}
@@ -82,23 +93,34 @@ class RunTrainer(ReportingTrainer):
         Raises:
             UserError: they differ, and the configuration demands a chunked loss.
         """
-        plain = own_loss(self._test_model, inputs)
+        plain, tokens = self._own_losses(inputs)
         chunked.place()
         with evaluating(self._test_model):
             outputs = chunked.outputs(self._test_model, inputs)
-            loss = outputs["logits"] / self.items(inputs) + self._auxiliary(outputs)
+            loss = outputs["logits"] / self.items(inputs)
         config, report = self.context.config, self.context.report
-        if agrees(loss, plain, self.context.plan["precision"]):
+        added, own = self._auxiliary(outputs), plain - tokens
+        if not _equal(tokens + added, plain, allowed=_RELATIVE_DIFFERENCE * tokens.abs() + _ROUNDING * own.abs()):
+            reason = f"it adds {float(own):.4g} to its loss over tokens, of which only {float(added):.4g} is known"
+        elif agrees(loss + added, plain, self.context.plan["precision"]):
             message = (
                 f"The loss is computed in chunks of {chunked.chunk:,} tokens (vocabulary: {chunked.vocabulary:,})."
             )
             report.note(message)
             return
+        else:
+            reason = (
+                f"it changes its logits after its head (loss {float(loss + added):.4f}, its own {float(plain):.4f})"
+            )
         chunked.remove()
         self.chunked = None
-        refuse(
-            config, report, f"it changes its logits after its head (loss {float(loss):.4f}, its own {float(plain):.4f})"
-        )
+        refuse(config, report, reason)
+
+    def _own_losses(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the model's own loss of a batch without loss weights, and the mean over tokens; both of shape ()."""
+        with evaluating(self._test_model):
+            outputs = self._test_model(**inputs)
+        return outputs["loss"], token_loss(outputs["logits"], inputs, shifted=self._shifted)
 
     def count(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, int | torch.Tensor]:
         """Counts tokens without padding, and rows. A flat batch has no mask and no padding; its rows begin at position 0."""
@@ -145,30 +167,36 @@ class RunTrainer(ReportingTrainer):
             loss = token_loss(outputs["logits"], inputs, shifted=self._shifted)
         return (loss, outputs) if return_outputs else loss
 
-    def model_loss(self, model: torch.nn.Module, inputs: dict[str, Any]) -> tuple[torch.Tensor, Any]:
-        """Returns a micro batch's mean loss, weighted if its tokens have weights, and the model's outputs."""
+    def model_loss(self, model: torch.nn.Module, inputs: dict[str, Any]) -> ModelLoss:
+        """Returns a micro batch's mean loss, weighted if its tokens have weights, apart from what the model adds to it."""
         if self.sequence_shares > 1 and model.training:
             outputs = model(**inputs, labels=inputs["shift_labels"])
-            return shared_mean(outputs["loss"], inputs["shift_labels"]), outputs
+            return ModelLoss(shared_mean(outputs["loss"], inputs["shift_labels"]), outputs)
         if self.chunked:
             outputs = self.chunked.outputs(model, inputs)
             count = inputs["num_items_in_batch"] if "num_items_in_batch" in inputs else self.items(inputs)
-            loss = outputs["logits"] / count
-            return (loss + self._auxiliary(outputs) if model.training else loss), outputs
-        if WEIGHTS not in inputs:
-            return super().model_loss(model, inputs)
-        arguments = {name: value for name, value in inputs.items() if name not in (WEIGHTS, "labels", "shift_labels")}
-        outputs = model(**arguments)
-        loss = token_loss(outputs["logits"], inputs, shifted=self._shifted)
-        return (loss + self._auxiliary(outputs) if model.training else loss), outputs
+            return ModelLoss(outputs["logits"] / count, outputs, self._auxiliary(outputs) if model.training else 0.0)
+        unweighted = {name: value for name, value in inputs.items() if name != WEIGHTS}
+        if not (model.training and self._adds_auxiliary):
+            if WEIGHTS not in inputs:
+                return super().model_loss(model, inputs)
+            outputs = model(**{name: unweighted[name] for name in unweighted.keys() - {"labels", "shift_labels"}})
+            return ModelLoss(token_loss(outputs["logits"], inputs, shifted=self._shifted), outputs)
+        loss, outputs, _ = super().model_loss(model, unweighted)
+        tokens = token_loss(outputs["logits"], unweighted, shifted=self._shifted)
+        weighted = token_loss(outputs["logits"], inputs, shifted=self._shifted) if WEIGHTS in inputs else tokens
+        return ModelLoss(weighted, outputs, loss - tokens)
 
     def _auxiliary(self, outputs: Any) -> torch.Tensor | float:
-        """Returns a router's weighted auxiliary loss, which a model adds itself if it gets labels; 0 without a router."""
-        auxiliary = outputs.get("aux_loss")
-        if auxiliary is None:
-            return 0.0
-        weighted: torch.Tensor = self.model.config.get_text_config().router_aux_loss_coef * auxiliary
-        return weighted
+        """Returns a router's weighted auxiliary losses, which a model adds itself if it gets labels; 0 without a router."""
+        config = self.model.config.get_text_config()
+        parts = [
+            next((getattr(config, name) for name in weights if hasattr(config, name)), 0.0) * loss
+            for names, weights in _AUXILIARY.items()
+            for name in names
+            if (loss := outputs.get(name)) is not None
+        ]
+        return sum(parts, 0.0)
 
     def evaluation_loop(self, *arguments: Any, **named: Any) -> EvalLoopOutput:
         """Trainer's loop; also returns the perplexity."""
@@ -176,6 +204,11 @@ class RunTrainer(ReportingTrainer):
         if "eval_loss" in output.metrics:
             output.metrics["eval_perplexity"] = perplexity(output.metrics["eval_loss"])
         return output
+
+
+def _equal(loss: torch.Tensor, other: torch.Tensor, allowed: torch.Tensor | None = None) -> bool:
+    """True if two losses of shape () differ by no more than `allowed`, by default that of rounding."""
+    return bool((loss - other).abs() <= (_RELATIVE_DIFFERENCE * other.abs() if allowed is None else allowed))
 
 
 class ClassTrainer(ReportingTrainer):

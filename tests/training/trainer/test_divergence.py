@@ -30,8 +30,10 @@ def nan_from(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     loss_of = GlobalBatchTrainer.model_loss
 
     def broken(self: Any, model: Any, inputs: Any) -> Any:
-        loss, outputs = loss_of(self, model, inputs)
-        return loss * (math.nan if model.training and self.state.global_step + 1 >= step else 1), outputs
+        loss = loss_of(self, model, inputs)
+        return loss._replace(
+            items=loss.items * (math.nan if model.training and self.state.global_step + 1 >= step else 1)
+        )
 
     monkeypatch.setattr(GlobalBatchTrainer, "model_loss", broken)
 
