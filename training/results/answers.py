@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.models.loading import load_model, model_class
+from training.models.plain_decoding import plain_decoding
 from training.results.by_vllm import answers as vllm_answers
 from training.scoring import paired
 from training.trainer.answering import SCORES, Question, end_tokens, score
@@ -130,15 +131,16 @@ def _answer(
 ) -> list[str]:
     inputs = tokenizer.pad({"input_ids": prompts}, return_tensors="pt", padding=True, padding_side="left")
     inputs = inputs.to(model.device)
-    output = model.generate(
-        input_ids=inputs["input_ids"],
-        attention_mask=inputs["attention_mask"],
-        max_new_tokens=longest,
-        do_sample=False,
-        use_cache=True,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=end_tokens(model.generation_config, tokenizer),
-    )
+    with plain_decoding(model):
+        output = model.generate(
+            input_ids=inputs["input_ids"],
+            attention_mask=inputs["attention_mask"],
+            max_new_tokens=longest,
+            do_sample=False,
+            use_cache=True,
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=end_tokens(model.generation_config, tokenizer),
+        )
     # The output of an encoder-decoder begins with its start token, that of a decoder with the prompt.
     new = output[:, 1 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1] :]
     return [text.strip() for text in tokenizer.batch_decode(new, skip_special_tokens=True)]

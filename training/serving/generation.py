@@ -19,6 +19,7 @@ from transformers import (
 )
 
 from training.errors import is_out_of_memory
+from training.models.plain_decoding import plain_decoding
 from training.serving.forms import Request, RequestError
 from training.serving.loaded import Served
 from training.serving.text import Detokenizer, UntilStop
@@ -104,7 +105,7 @@ def generate(job: Job) -> None:
         torch.seed()
     else:
         torch.manual_seed(request.seed % 2**63)
-    with served.active() as module, torch.inference_mode():
+    with served.active() as module, plain_decoding(module), torch.inference_mode():
         ids = torch.tensor([job.prompt], device=module.device)
         probabilities, recorder = _Probabilities(), Recorder(job)
         module.generate(

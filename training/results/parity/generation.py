@@ -10,6 +10,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from training.batches.layout import base_of
+from training.models.plain_decoding import plain_decoding
 
 Answer = tuple[list[int], NDArray[np.float32]]
 """Tokens, or a class, and logits or scores."""
@@ -29,20 +30,17 @@ class Whole:
         """
         ids = self._ids(prompt)
         stops = {} if ends is None else {"eos_token_id": list(ends) or None}
-        output = self._model.generate(
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=longest,
-            do_sample=False,
-            use_cache=True,
-            temperature=None,
-            top_p=None,
-            top_k=None,
-            repetition_penalty=None,
-            return_dict_in_generate=True,
-            output_logits=True,
-            **stops,
-        )
+        with plain_decoding(self._model):
+            output = self._model.generate(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=longest,
+                do_sample=False,
+                use_cache=True,
+                return_dict_in_generate=True,
+                output_logits=True,
+                **stops,
+            )
         new = output.sequences[0, ids.shape[1] :].tolist()
         return [int(token) for token in new], output.logits[0][0].float().cpu().numpy()
 
