@@ -22,6 +22,7 @@ from worker.engine_settings import EngineSettings
 PREFIX = "LATHE_"
 ROOT = Path(__file__).resolve().parent.parent  # the checkout, or site-packages
 MAX_SOCKET_PATH = 100  # bytes: Linux allows 107 and macOS 103; Valkey needs a longer temporary name
+TOKEN_FILE = "token"  # noqa: S105 a file name
 
 
 class SettingsError(UserError):

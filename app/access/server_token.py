@@ -9,10 +9,8 @@ from tempfile import TemporaryDirectory
 
 from app.access.peers import is_loopback
 from app.errors import CannotStart
-from worker.settings import Settings
+from worker.settings import TOKEN_FILE, Settings
 from worker.store.accounts import new_token
-
-TOKEN_FILE = "token"  # noqa: S105 a file name
 
 
 def server_token(settings: Settings) -> str:

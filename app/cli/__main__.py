@@ -8,7 +8,7 @@ from app.cli.options import Group, calls, config_type, count_type, json_option, 
 from app.cli.runs.edit import delete, edit
 from app.cli.runs.queue import queue
 from app.cli.runs.sweep import sweep
-from app.cli.services import doctor, machines, system, up, web, worker
+from app.cli.services import backup, doctor, machines, restore_backup, system, up, web, worker
 from app.cli.setting_flags import RunCommand, settings_by_any_name, underscores_too
 from app.cli.take_away import archive, evaluate, evaluations, export, gather, push, restore, reward, samples, verify
 from app.cli.user import share, token, user
@@ -33,6 +33,8 @@ for command in (
     web,
     worker,
     doctor,
+    backup,
+    restore_backup,
     system,
     machines,
     sweep,

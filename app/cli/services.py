@@ -1,4 +1,4 @@
-"""`lathe up`, `web`, `worker`, `system`, `machines` and `doctor`: the parts of an installation, and whether they can train."""
+"""`lathe up`, `web`, `worker`, `system`, `machines`, `doctor` and backups: an installation's parts, and whether they can train."""
 
 import json
 from dataclasses import asdict
@@ -45,6 +45,28 @@ def worker() -> None:
 
     It trains queued runs on this machine's devices, or on those in LATHE_DEVICES. Without --drain, runs continue while
     the worker restarts. Use --drain in a container, which stops all its processes at once.
+    """
+
+
+@click.command(cls=LocalCommand)
+@click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True))
+@click.option("--secrets", is_flag=True, help="Include the server's token.")
+@calls("backup:backup")
+def backup() -> None:
+    """Write the whole installation to FILE (- is standard output) while it runs.
+
+    That is the database, and the files of data sets and runs: complete checkpoints, results, records and logs. A run that trains
+    meanwhile continues from its last complete checkpoint once the backup is restored.
+    """
+
+
+@click.command(cls=LocalCommand, name="restore-backup")
+@click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@calls("backup:restore")
+def restore_backup() -> None:
+    """Restore FILE (- is standard input), which `lathe backup` wrote, into an empty data folder and database.
+
+    Start Lathe afterwards: runs that were training continue from their last complete checkpoints.
     """
 
 
