@@ -19,7 +19,8 @@ from training.config.fields import settings
 from training.config.yaml_file import to_yaml
 from training.errors import UserError
 from training.foreign.entries import Entry, Outcome, names
-from training.foreign.translate import Imported, import_text, together
+from training.foreign.translate import Imported
+from worker.runs import translation
 
 _EXAMPLE = """\
 stage: sft
@@ -28,7 +29,6 @@ model_name_or_path: Qwen/Qwen3-0.6B
 cutoff_len: 2048
 per_device_train_batch_size: 2"""
 _HTML = Macros("import.html")
-_LONGEST = 2**20  # bytes; configurations are a few thousand
 _LONGEST_VALUE = 120
 _NOTES = {
     Outcome.UNSUPPORTED: gettext_noop("Lathe does not apply these keys. The note says what to do instead."),
@@ -83,23 +83,14 @@ def dropped(files: list[str] | None) -> list[Any]:
 
 def _read(path: Path) -> str:
     with path.open("rb") as file:
-        return file.read(_LONGEST + 1).decode("utf-8", "replace")
+        return file.read(translation.LONGEST + 1).decode("utf-8", "replace")
 
 
 def _answer(texts: Sequence[tuple[str, str]]) -> Markup:
     try:
-        # Without a folder: a pasted text must not make the server read its own files.
-        return _imported(together([import_text(_checked(name, text), None, name) for name, text in texts]))
+        return _imported(translation.translated(texts))
     except UserError as error:
         return PARTS.refusals(error.problems)
-
-
-def _checked(name: str, text: str) -> str:
-    """The text, unless it is too long: a part of a configuration would be another one. Raises UserError if it is."""
-    if len(text) > _LONGEST:
-        fix = "Give the configuration alone, a notebook without its outputs, or use `lathe import`."
-        raise UserError("file", name, "is larger than 1 MiB.", fix)
-    return text
 
 
 def _imported(imported: Imported) -> Markup:

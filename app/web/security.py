@@ -23,6 +23,8 @@ from worker.settings import Settings
 UPLOAD_PATHS = ("/gradio_api/upload", "/api/datasets", "/api/datasets/check", "/api/archives", "/diagnose")
 BODY_LIMIT = 4 * 1024**2
 """Maximum bytes of a request that is not an upload."""
+ADDRESS_LIMIT = 16 * 1024
+"""Maximum bytes of the path and the query of a request."""
 
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
@@ -92,7 +94,7 @@ class Hosts:
 
 
 class Gate:
-    """Refuses requests from pages of other sites, to unknown routes, and with two lengths.
+    """Refuses requests from pages of other sites, to unknown routes, with two lengths, and with an endless address.
 
     A browser gets a page at an unknown route. What remains has no X-Forwarded-Host: Gradio would load its scripts from there, and
     only the Host header is checked.
@@ -119,6 +121,8 @@ class Gate:
             )
             answer.headers["Connection"] = "close"
             return answer
+        if len(scope.get("raw_path") or path) + len(scope["query_string"]) > ADDRESS_LIMIT:
+            return error(414, "address", None, f"is longer than {ADDRESS_LIMIT:,} bytes.", "Send a shorter one.")
         if path not in _PAGES and not _OWN_ROUTES.fullmatch(path) and not _GRADIO_ROUTES.fullmatch(path):
             if scope["method"] in _SAFE_METHODS and "text/html" in headers.get("accept", ""):
                 return self.unknown(scope)

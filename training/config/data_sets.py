@@ -15,7 +15,7 @@ FIELDS = ("data", "validation_data")
 MOST_SETS = 64
 _LARGEST_NUMBER = 1e9
 _LONGEST_NAME = 48  # with its prefix, the name of a metric has at most 60 characters
-_OPTIONS = re.compile(r',\s*(\w+)\s*=\s*("[^"]*"|[^,]*?)\s*(?=,|$)')
+_OPTIONS = re.compile(r',\s*+(\w+)\s*+=\s*+("[^"]*"(?=\s*+(?:,|$))|[^,]*)')
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def _split(text: str) -> dict[str, Any]:
     first = next((match for match in _OPTIONS.finditer(text) if match[1] in _KEYS), None)
     if first is None:
         return {"path": text}
-    options = {match[1]: match[2].strip('"') for match in _OPTIONS.finditer(text, first.start())}
+    options = {match[1]: match[2].strip().strip('"') for match in _OPTIONS.finditer(text, first.start())}
     return {"path": text[: first.start()], **options}
 
 

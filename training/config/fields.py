@@ -3,7 +3,6 @@
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -17,7 +16,9 @@ from pydantic_core import PydanticUndefined
 from training.config.choices import Group
 from training.config.run_config import Changes, RunConfig
 from training.errors import Problem, UserError
+from training.nearest import nearest
 
+_MOST_PROBLEMS = 50
 Kind = Literal["text", "integer", "number", "boolean", "choice"]
 BOUNDS = ("{} to {}", "above {}", "at least {}", "below {}", "at most {}")
 
@@ -86,7 +87,12 @@ def parse(values: dict[str, Any]) -> RunConfig:
     try:
         return RunConfig.model_validate(values)
     except ValidationError as error:
-        raise ConfigError([_problem(detail, values) for detail in error.errors()]) from None
+        details = error.errors(include_url=False)
+        problems = [_problem(detail, values) for detail in details[:_MOST_PROBLEMS]]
+        if len(details) > _MOST_PROBLEMS:
+            more = f"{len(details) - _MOST_PROBLEMS:,} more settings are wrong."
+            problems.append(Problem("configuration", None, more, "Correct the others first."))
+        raise ConfigError(problems) from None
 
 
 def _setting(name: str, field: FieldInfo) -> Setting:
@@ -172,7 +178,7 @@ def _choice(given: str, choices: tuple[str, ...]) -> str:
     """The fix for a wrong choice: all choices if they are few, else the closest one and some examples."""
     if len(choices) <= _FEW_CHOICES:
         return f"Choose {', '.join(choices)}."
-    close = get_close_matches(given.lower(), choices, n=1)
+    close = nearest(given.lower(), choices)
     more = len(choices) - _NAMED_CHOICES
     named = f"Choose {', '.join(choices[:_NAMED_CHOICES])}, or one of {more} more in docs/configuration.md."
     return f"Did you mean {close[0]}? {named}" if close else named
@@ -184,7 +190,7 @@ _FEW_CHOICES, _NAMED_CHOICES = 15, 3
 def _nearest(name: str) -> str:
     if name in ELSEWHERE:
         return f"In Lathe it is {ELSEWHERE[name]}. `lathe import` translates files of other programs."
-    close = get_close_matches(name, settings(), n=1)
+    close = nearest(name, settings())
     return f"Did you mean {close[0]}?" if close else "docs/configuration.md lists every setting."
 
 

@@ -2,9 +2,11 @@
 
 import json
 import math
+import re
 from typing import Any
 
 DEEPEST = 64
+MOST_VALUES = 100_000
 LARGEST_INTEGER = 2**63 - 1
 _TOO_DEEP = f"it has more than {DEEPEST} levels of nesting"
 
@@ -15,7 +17,8 @@ class JsonTextError(ValueError):
 
 def load(text: str | bytes) -> Any:
     """The value of a JSON text. Raises JsonTextError if it is not valid JSON, or has more than DEEPEST levels, NaN, an infinite
-    number, an integer of more than 64 bits or a lone surrogate."""
+    number, an integer of more than 64 bits, a lone surrogate or more than MOST_VALUES values."""
+    _check_number(text)
     try:
         value = json.loads(text, parse_constant=_refuse)
     except RecursionError:
@@ -26,6 +29,20 @@ def load(text: str | bytes) -> Any:
         raise JsonTextError(str(error)) from None
     _check(value)
     return value
+
+
+def _check_number(text: str | bytes) -> None:
+    """Counts the values without parsing them: a value takes up to fifty times the memory of its text."""
+    given = text.encode("utf-8", "replace") if isinstance(text, str) else text
+    if _separators(given) > MOST_VALUES and _separators(_STRING.sub(b"", given)) > MOST_VALUES:
+        raise JsonTextError(f"it has more than {MOST_VALUES:,} values")
+
+
+def _separators(text: bytes) -> int:
+    return sum(map(text.count, (b",", b"[", b"{")))
+
+
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)', re.DOTALL)
 
 
 def _check(value: Any) -> None:

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import regex
 
 from training.config.name_values import OptionError, as_names, parse, value_text, written
+from training.nearest import nearest
 
 CATALOGUE = Path(__file__).with_name("peft_methods.json")
 REQUIRED: dict[str, dict[str, Any]] = {
@@ -122,7 +122,7 @@ def is_pattern(wanted: str) -> bool:
 def _checked(known: PeftMethod, key: str, value: Any, given: dict[str, Any]) -> Any:
     others = {name: text for name, text in given.items() if name != key}
     if key not in known.options:
-        close = get_close_matches(key, known.options, n=1)
+        close = nearest(key, known.options)
         fix = f"Did you mean {close[0]}?" if close else f"It has {', '.join(known.options)}."
         corrected = written(
             {close[0] if close and name == key else name: text for name, text in given.items() if close or name != key}

@@ -7,11 +7,23 @@ A new setting is one line in this class. No torch.
 import math
 import re
 from collections.abc import Container
+from functools import cache
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+from annotated_types import MaxLen
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from training.config import data_sets, name_values, slurm_options
+from training.config import data_sets, name_values, slurm_options, value_size
 from training.config.choices import (
     Attention,
     BatchOrder,
@@ -134,23 +146,23 @@ class RunConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True, allow_inf_nan=False)
 
     name: str = setting("", "Run name. Default: the names of model and data.", Group.MODEL, max_length=120)
-    model: str = setting(..., "Model folder, or a hub id such as Qwen/Qwen3-0.6B. A folder has config.json and safetensors weights.", Group.MODEL, basic=2, min_length=1)
-    revision: Revision = setting(None, "Branch, tag or commit of a hub model. Default: its main branch.", Group.MODEL, advanced=True)
+    model: str = setting(..., "Model folder, or a hub id such as Qwen/Qwen3-0.6B. A folder has config.json and safetensors weights.", Group.MODEL, basic=2, min_length=1, max_length=4_096)
+    revision: Revision = setting(None, "Branch, tag or commit of a hub model. Default: its main branch.", Group.MODEL, advanced=True, max_length=300)
     task: Task = setting(Task.SFT, "Training objective. sft: answers to prompts and chats. pretraining: whole texts. seq2seq: targets of an encoder-decoder such as T5. dpo, orpo: chosen over rejected answers. kto: answers labeled good or bad. reward: scores of answers. classification: the class of a text. grpo: samples of the model itself that rewards score (docs/grpo.md). distill: the probabilities that a teacher gives to samples of the model itself (docs/distillation.md).", Group.MODEL, basic=3)
-    data: DataText = setting(..., "Training data: a data set id or a file. Files are JSON, JSONL, CSV, TSV, Parquet or text, also as .gz. To mix several, a list of them (docs/mixing.md).", Group.MODEL, basic=1, min_length=1)
-    columns: Text = setting(None, "Column mapping, needed only if the format is not detected. Example: prompt=question, completion=answers.0.text. Default: the mapping saved with the data set.", Group.MODEL, advanced=True)
-    validation_data: OptionalData = setting(None, "Evaluation data: a file, a data set id or a list of them. If empty, a share of the training data is held out (see Eval split).", Group.MODEL)
+    data: DataText = setting(..., "Training data: a data set id or a file. Files are JSON, JSONL, CSV, TSV, Parquet or text, also as .gz. To mix several, a list of them (docs/mixing.md).", Group.MODEL, basic=1, min_length=1, max_length=100_000)
+    columns: Text = setting(None, "Column mapping, needed only if the format is not detected. Example: prompt=question, completion=answers.0.text. Default: the mapping saved with the data set.", Group.MODEL, advanced=True, max_length=4_096)
+    validation_data: OptionalData = setting(None, "Evaluation data: a file, a data set id or a list of them. If empty, a share of the training data is held out (see Eval split).", Group.MODEL, max_length=100_000)
     eval_split: Amount = setting(0.05, "Rows held out for evaluation if there is no validation data: a share below 1 or a number of rows. 0: none.", Group.MODEL, ge=0)
-    stratify_by: Text = setting(None, "Column for stratified sampling: the same share of rows is held out for each of its values.", Group.MODEL, advanced=True)
+    stratify_by: Text = setting(None, "Column for stratified sampling: the same share of rows is held out for each of its values.", Group.MODEL, advanced=True, max_length=200)
     mix_by: MixBy = setting(MixBy.ROWS, "What the weights of several data sets divide: rows, or tokens after truncation.", Group.MODEL, advanced=True)
     mix_until: MixUntil = setting(MixUntil.FIRST_EXHAUSTED, "End of an epoch over several data sets with weights. first_exhausted: when the first set is used up; the others continue with new rows in the next epoch. all_exhausted: when every row was used; smaller sets repeat.", Group.MODEL, label="Epoch of a mixture", advanced=True)
-    data_slice: Slice = setting(None, "Use only the first rows of the training data (of each data set): a percentage such as 1%, a share below 1, or a number of rows. Default: all.", Group.MODEL, advanced=True)
+    data_slice: Slice = setting(None, "Use only the first rows of the training data (of each data set): a percentage such as 1%, a share below 1, or a number of rows. Default: all.", Group.MODEL, advanced=True, max_length=40)
     max_samples: OptionalInt = setting(None, "Maximum number of training rows (of each data set), sampled with the seed. Default: all.", Group.MODEL, advanced=True, ge=1)
     streaming: bool = setting(False, "Tokenize rows during training, for JSONL and Parquet files too large to tokenize first. Shuffles through a buffer of 10,000 rows; the first rows are held out.", Group.MODEL, advanced=True)
     max_length: int = setting(1024, "Maximum sequence length in tokens; longer rows are truncated.", Group.MODEL, basic=8, ge=8, le=1_048_576)
     max_target_length: OptionalInt = setting(None, "seq2seq: maximum length of the target in tokens; max length then applies to the source only. Default: max length.", Group.MODEL, advanced=True, ge=2, le=1_048_576)
-    chat_template: Template = setting(None, "Chat template in place of the model's: chatml, llama3, zephyr, gemma, mistral, a .jinja file, or its text. Saved with the result. docs/templates.md explains it.", Group.MODEL, advanced=True)
-    chat_template_kwargs: Options = setting(None, "Arguments of the model's chat template. Example: enable_thinking=false. Use the same ones for inference.", Group.MODEL, label="Chat template arguments", advanced=True)
+    chat_template: Template = setting(None, "Chat template in place of the model's: chatml, llama3, zephyr, gemma, mistral, a .jinja file, or its text. Saved with the result. docs/templates.md explains it.", Group.MODEL, advanced=True, max_length=65_536)
+    chat_template_kwargs: Options = setting(None, "Arguments of the model's chat template. Example: enable_thinking=false. Use the same ones for inference.", Group.MODEL, label="Chat template arguments", advanced=True, max_length=8_192)
     reasoning_history: Reasoning = setting(Reasoning.TEMPLATE, "Reasoning (thinking) in answers before the last question. template: as the chat template writes it, which most drop. drop: removed. keep: written as in a last answer.", Group.MODEL, label="Reasoning in earlier turns", advanced=True)
     loss_on: LossOn = setting(LossOn.ALL, "Assistant turns that carry loss. all: every one. last: the last one of each row. field: those whose field (see Loss field) is not false or 0.", Group.MODEL, label="Turns with loss", advanced=True)
     loss_field: str = setting("train", "Field of a message, or of a row, with true or false (or 0): whether it carries loss. Example: train (axolotl), weight (OpenAI).", Group.MODEL, advanced=True, min_length=1, max_length=120)
@@ -159,7 +171,7 @@ class RunConfig(BaseModel):
     train_on_prompt: bool = setting(False, "Compute the loss on the prompt tokens too, not only on the answer.", Group.MODEL, advanced=True)
 
     rewards: str = setting("exact_match", "grpo: what scores a sample, separated by commas, each with a weight: exact_match, json_valid * 0.5. A name that is not built in is a function of reward_code. docs/grpo.md lists them.", Group.MODEL, max_length=20_000)
-    reward_code: Template = setting(None, "grpo: a Python file, or its text, with functions that score samples: f(prompt, answer, expected) or f(prompt, answer, expected, row).", Group.MODEL)
+    reward_code: Template = setting(None, "grpo: a Python file, or its text, with functions that score samples: f(prompt, answer, expected) or f(prompt, answer, expected, row).", Group.MODEL, max_length=50_000)
     num_generations: int = setting(8, "grpo: samples for each prompt, which are compared with each other. Their number divides the global batch size.", Group.MODEL, label="Samples per prompt", ge=2, le=1024)
     max_completion_length: int = setting(512, "grpo, distill: maximum length of a sample in tokens.", Group.MODEL, ge=1, le=1_048_576)
     temperature: float = setting(1.0, "grpo, distill: temperature of sampling. Below 1 the samples differ less.", Group.MODEL, label="Sampling temperature", advanced=True, gt=0, le=10)
@@ -169,23 +181,23 @@ class RunConfig(BaseModel):
     vllm_sleep: bool = setting(True, "Free the GPU memory of vLLM while the model trains: its weights wait in host memory. Off: each step is faster by the copies, and the memory is taken all the time.", Group.MODEL, label="vLLM sleeps", advanced=True)
     baseline_prompts: int = setting(16, "grpo, distill: prompts for which the untrained model draws samples before the first step. If nothing can be learned from them, the run says why (grpo: and ends). 0: none.", Group.MODEL, ge=0, le=4096)
     stop_after_baseline: bool = setting(False, "grpo, distill: stop after these samples, so that you can read them. Resume trains.", Group.MODEL)
-    teacher: Text = setting(None, "distill: the model whose probabilities this one learns: a model folder, a hub id, the folder of an adapter, or the id of a run, whose result it is then. It needs the same tokenizer.", Group.MODEL)
+    teacher: Text = setting(None, "distill: the model whose probabilities this one learns: a model folder, a hub id, the folder of an adapter, or the id of a run, whose result it is then. It needs the same tokenizer.", Group.MODEL, max_length=4_096)
     teacher_quantization: Quantization = setting(Quantization.NONE, "distill: format of the teacher's weights: 4bit (NF4) takes 1/8 of the memory of fp32, 8bit (LLM.int8) 1/4.", Group.MODEL, advanced=True)
 
     method: Method = setting(Method.LORA, "Training method. lora: trains low-rank matrices, the base model is frozen. qlora: LoRA on a base model quantized to 4 or 8 bits. full: trains all weights. docs/methods.md lists PEFT's other methods.", Group.METHOD, basic=4)
-    method_options: Options = setting(None, "Options of the method. Example: r=8, layers_to_transform=[0, 1]. docs/methods.md lists them.", Group.METHOD)
+    method_options: Options = setting(None, "Options of the method. Example: r=8, layers_to_transform=[0, 1]. docs/methods.md lists them.", Group.METHOD, max_length=8_192)
     quantization: Quantization = setting(Quantization.NONE, "Format of the frozen weights: 4bit (NF4) takes 1/8 of the memory of fp32, 8bit (LLM.int8) 1/4. With qlora, none means 4bit.", Group.METHOD)
     double_quantization: bool = setting(True, "4bit: quantize the scales too; saves another 0.4 bits per weight.", Group.METHOD, advanced=True)
     lora_r: int = setting(16, "Rank of the LoRA matrices. Typical: 8 to 64; a higher rank learns more and takes more memory.", Group.METHOD, label="LoRA r", ge=1, le=1024)
     lora_alpha: int = setting(32, "LoRA scaling: the update is multiplied by alpha / r (rsLoRA: alpha / sqrt(r)). Typical: r to 2r.", Group.METHOD, label="LoRA alpha", ge=1, le=4096)
     lora_dropout: float = setting(0.0, "Dropout on the input of the LoRA matrices. Typical: 0 to 0.1.", Group.METHOD, label="LoRA dropout", ge=0, lt=1)
-    target_modules: str = setting("auto", "Modules that get an adapter: auto (PEFT's choice for the architecture, else all-linear), all-linear, names separated by commas, or a regular expression that matches full names.", Group.METHOD, min_length=1)
+    target_modules: str = setting("auto", "Modules that get an adapter: auto (PEFT's choice for the architecture, else all-linear), all-linear, names separated by commas, or a regular expression that matches full names.", Group.METHOD, min_length=1, max_length=20_000)
     use_rslora: bool = setting(False, "Rank-stabilized LoRA: scales by alpha / sqrt(r); more stable at high rank.", Group.METHOD, label="rsLoRA", advanced=True)
     use_dora: bool = setting(False, "DoRA: trains magnitude and direction separately; often better at low rank, slower.", Group.METHOD, label="DoRA", advanced=True)
     lora_init: LoraInit = setting(LoraInit.DEFAULT, "Initialization of LoRA. default: B = 0. gaussian, orthogonal: random. pissa (pissa_niter_N: faster), olora, mica: from the model's weights. loftq: from the error of 4-bit quantization.", Group.METHOD, label="LoRA initialization", advanced=True)
-    init_adapter: Text = setting(None, "Adapter whose weights this run continues: a folder with adapter_config.json, or the id of a run on this machine. target_modules auto means its own. Default: a new adapter.", Group.METHOD, label="Initial adapter", advanced=True)
+    init_adapter: Text = setting(None, "Adapter whose weights this run continues: a folder with adapter_config.json, or the id of a run on this machine. target_modules auto means its own. Default: a new adapter.", Group.METHOD, label="Initial adapter", advanced=True, max_length=4_096)
     loraplus_lr_ratio: OptionalFloat = setting(None, "LoRA+: learning rate of B divided by that of A. Typical: 2 to 16. Default: the same rate for both.", Group.METHOD, label="LoRA+ ratio", advanced=True, ge=1, le=1024)
-    modules_to_save: Text = setting(None, "Modules that train fully and are saved with the adapter, separated by commas. Example: embed_tokens, lm_head.", Group.METHOD, advanced=True)
+    modules_to_save: Text = setting(None, "Modules that train fully and are saved with the adapter, separated by commas. Example: embed_tokens, lm_head.", Group.METHOD, advanced=True, max_length=20_000)
     trainable_layers: OptionalInt = setting(None, "full: train only this many of the last transformer layers; all other weights are frozen. Default: train everything.", Group.METHOD, advanced=True, ge=1, le=10_000)
 
     strategy: Strategy = setting(Strategy.SINGLE, "Distribution across devices. single: one device. ddp: a copy on each. zero1, zero2, zero3 shard the optimizer state, then gradients, then parameters; zero0: DeepSpeed without sharding. fsdp: PyTorch FSDP2, shards all three.", Group.STRATEGY, basic=5)
@@ -193,16 +205,16 @@ class RunConfig(BaseModel):
     num_machines: int = setting(1, "Number of machines (nodes) that share the processes equally; each needs processes / machines devices.", Group.STRATEGY, label="Machines", ge=1, le=1024)
     min_machines: OptionalInt = setting(None, "Machines to continue with while others are missing, with the same global batch size. Default: waits until num_machines are there.", Group.STRATEGY, label="Fewest machines", advanced=True, ge=1, le=1024)
     engine: EngineName = setting(EngineName.AUTO, "What places the run on machines. local: a worker of this installation. slurm: a job of a Slurm cluster. docs/scale.md explains them.", Group.STRATEGY, advanced=True)
-    slurm_options: SlurmOptions = setting(None, "Options of the Slurm job in place of the installation's, as name=value. Example: partition=gpu, time=12:00:00, qos=high. docs/scale.md lists them.", Group.STRATEGY, label="Slurm options", advanced=True)
+    slurm_options: SlurmOptions = setting(None, "Options of the Slurm job in place of the installation's, as name=value. Example: partition=gpu, time=12:00:00, qos=high. docs/scale.md lists them.", Group.STRATEGY, label="Slurm options", advanced=True, max_length=2_000)
     offload_optimizer: Offload = setting(Offload.NONE, "Keep the optimizer state in host memory (cpu, with ZeRO 1 to 3) or on a fast disk (nvme, with ZeRO-3). Saves device memory, slower.", Group.STRATEGY)
     offload_param: Offload = setting(Offload.NONE, "Keep the parameters in host memory (cpu, with ZeRO-3; with FSDP also gradients and optimizer state) or on a fast disk (nvme, with ZeRO-3). Least device memory, slowest.", Group.STRATEGY, label="Offload parameters")
-    nvme_path: Text = setting(None, "Folder on a fast local disk for NVMe offload.", Group.STRATEGY, label="NVMe folder", advanced=True)
+    nvme_path: Text = setting(None, "Folder on a fast local disk for NVMe offload.", Group.STRATEGY, label="NVMe folder", advanced=True, max_length=4_096)
     zero_quantized_weights: bool = setting(False, "ZeRO++ with ZeRO-3: gather parameters in 8 bits; half the traffic of bf16.", Group.STRATEGY, label="Quantized weights (qwZ)", advanced=True)
     zero_quantized_gradients: bool = setting(False, "ZeRO++ with ZeRO-3: reduce gradients in 4 bits within a node and 8 bits between nodes; a quarter of the traffic.", Group.STRATEGY, label="Quantized gradients (qgZ)", advanced=True)
     zero_hpz_partition_size: int = setting(1, "ZeRO++ with ZeRO-3: number of processes that share a second copy of the parameters, usually the GPUs of one node. 1: no second copy.", Group.STRATEGY, label="Second shards (hpZ)", advanced=True, ge=1, le=1024)
     zero_quantized_nontrainable_weights: bool = setting(False, "ZeRO-3 with an adapter: store and gather the frozen weights in 8 bits.", Group.STRATEGY, label="Quantized frozen weights", advanced=True)
     sequence_parallel_size: int = setting(1, "Number of processes that split each sequence (Ulysses, with ZeRO), to fit activations of long sequences. 1: no split.", Group.STRATEGY, label="Sequence parallelism", advanced=True, ge=1, le=1024)
-    deepspeed_config: DeepSpeedText = setting(None, "Your own DeepSpeed JSON, as text or a file path. Lathe replaces every \"auto\" by the value from the settings. docs/deepspeed.md explains the keys.", Group.STRATEGY, label="DeepSpeed JSON", advanced=True)
+    deepspeed_config: DeepSpeedText = setting(None, "Your own DeepSpeed JSON, as text or a file path. Lathe replaces every \"auto\" by the value from the settings. docs/deepspeed.md explains the keys.", Group.STRATEGY, label="DeepSpeed JSON", advanced=True, max_length=50_000)
     precision: Precision = setting(Precision.AUTO, "Number format of the forward and backward pass. auto: bf16 if the GPU supports it, fp16 on older GPUs, fp32 on CPU.", Group.STRATEGY)
     weights_precision: Precision = setting(Precision.AUTO, "Number format of the stored weights. auto: fp32 for full fine-tuning, else the precision above. bf16 halves the memory of full fine-tuning, but loses updates smaller than 1/256 of a weight.", Group.STRATEGY, advanced=True)
     tf32: bool = setting(False, "Use TF32 for fp32 matrix products (NVIDIA Ampere and later): several times faster, with a 10-bit mantissa.", Group.STRATEGY, label="TF32", advanced=True)
@@ -257,7 +269,7 @@ class RunConfig(BaseModel):
     jsd_coefficient: float = setting(1.0, "distill: the loss, a divergence of teacher and model. 1: reverse KL, the model avoids what the teacher finds improbable. 0: forward KL, it covers all that the teacher finds probable. Between: generalized Jensen-Shannon divergence.", Group.OPTIMIZATION, label="JSD coefficient", advanced=True, ge=0, le=1)
 
     logging_steps: Amount = setting(1, "Interval between logged metrics: steps, or a share of the run below 1.", Group.REPORTING, gt=0)
-    report_to: Trackers = setting(None, "Experiment trackers that also receive the metrics, separated by commas: tensorboard, wandb, mlflow, trackio. docs/trackers.md says how the worker signs in to them. Default: none.", Group.REPORTING, label="Report to", advanced=True)
+    report_to: Trackers = setting(None, "Experiment trackers that also receive the metrics, separated by commas: tensorboard, wandb, mlflow, trackio. docs/trackers.md says how the worker signs in to them. Default: none.", Group.REPORTING, label="Report to", advanced=True, max_length=200)
     report_project: str = setting("lathe", "Project (mlflow: experiment) of the run in these trackers.", Group.REPORTING, label="Tracker project", advanced=True, min_length=1, max_length=120)
     eval_strategy: Interval = setting(Interval.STEPS, "Evaluate every eval steps, or at the end of each epoch.", Group.REPORTING, label="Evaluate by", advanced=True)
     eval_steps: Amount = setting(0.1, "Interval between evaluations: steps, or a share of the run below 1. 0: only at the end.", Group.REPORTING, ge=0)
@@ -270,13 +282,23 @@ class RunConfig(BaseModel):
     load_best_at_end: bool = setting(False, "The result is the checkpoint with the lowest evaluation loss instead of the last step; it is saved at that evaluation.", Group.REPORTING, label="Keep the best", advanced=True)
     eval_answers: int = setting(0, "Held-out rows that are answered greedily at evaluations during training, and scored. 0: none.", Group.REPORTING, label="Answers at evaluations", ge=0, le=100_000)
     eval_answers_every: int = setting(1, "Answer them at every n-th evaluation.", Group.REPORTING, label="Answer every", advanced=True, ge=1, le=100_000)
-    eval_metrics: AnswerMetrics = setting("exact_match, f1", "Scores of these answers, separated by commas: exact_match, f1, rouge1, rouge2, rougeL.", Group.REPORTING, label="Answer scores", advanced=True)
+    eval_metrics: AnswerMetrics = setting("exact_match, f1", "Scores of these answers, separated by commas: exact_match, f1, rouge1, rouge2, rougeL.", Group.REPORTING, label="Answer scores", advanced=True, max_length=200)
     merge_adapter: bool = setting(False, "Also save the adapter merged into its base model, as a model that does not need PEFT.", Group.REPORTING, advanced=True)
     push_to_hub: Text = setting(None, "Upload the result to this hub repository (owner/name) when the run finishes. Needs HF_TOKEN in the worker's environment.", Group.REPORTING, advanced=True, pattern=r"^[\w.-]+/[\w.-]+$", max_length=96)
     push_private: bool = setting(True, "Create the hub repository as private.", Group.REPORTING, label="Private repository", advanced=True)
     answer_rows: int = setting(0, "Held-out rows that the model answers before and after training, scored by exact match, token F1 and ROUGE. 0: none.", Group.REPORTING, ge=0)
     verify_rows: int = setting(4, "Rows with which the saved result is compared with the trained model: prompt tokens, greedy answers, logits. 0: none.", Group.REPORTING, advanced=True, ge=0, le=64)
     max_new_tokens: int = setting(128, "Maximum length of these answers in tokens.", Group.REPORTING, advanced=True, ge=1, le=32_768)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _within_limit(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuses a value that is too long before anything parses it."""
+        if isinstance(value, str | bytes | list | tuple | dict):
+            most = longest(str(info.field_name))
+            if value_size.exceeds(value, most):
+                raise ValueError(f"has more than {most:,} characters")
+        return value
 
     @model_validator(mode="before")
     @classmethod
@@ -393,3 +415,13 @@ def on_gpus(config: RunConfig, gpus: int | None, typed: Container[str] = ()) -> 
     if "strategy" not in typed and several and config.strategy is Strategy.SINGLE:
         changes["strategy"] = Strategy.DDP
     return config.model_copy(update=changes)
+
+
+_OTHERS = 200
+
+
+@cache
+def longest(name: str) -> int:
+    """The most characters of a setting as it is given, of which each value in a list or mapping counts as one more."""
+    limits = [part.max_length for part in RunConfig.model_fields[name].metadata if isinstance(part, MaxLen)]
+    return min(limits, default=_OTHERS)

@@ -3,14 +3,15 @@
 import json
 import math
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from training.deepspeed_file.reader import Document, LooseJsonError, read
+from training.nearest import nearest
 
 _DEPRECATED = {
     "zero_optimization.stage3_gather_fp16_weights_on_model_save": "zero_optimization.stage3_gather_16bit_weights_on_model_save",
@@ -110,7 +111,8 @@ AUTO = frozenset(
 """Keys that may be "auto", besides those under optimizer.params and scheduler.params. Lathe fills in the run's settings."""
 
 _SWITCHES = {"cpu_offload": "offload_optimizer", "cpu_offload_param": "offload_param"}
-_MAX_CHARACTERS = 1_000_000
+_MAX_CHARACTERS = 50_000  # files of users have a few thousand
+_MOST_KEYS = 500
 _MAX_FAULTS = 12
 TOLERANT = frozenset(
     {"", "activation_checkpointing", "aio", "data_types", "flops_profiler", "optimizer", "scheduler", "torch_autocast"}
@@ -135,22 +137,22 @@ def checked(text: str) -> str:
         document = read(text)
     except LooseJsonError as error:
         raise ValueError(str(error)) from None
+    if len(document.lines) > _MOST_KEYS:
+        raise ValueError(f"has {len(document.lines):,} keys; at most {_MOST_KEYS} are possible")
     document = _renamed(document)
-    errors = sorted([*document.faults, *faults(document)], key=_line)
+    errors = sorted([*document.faults, *islice(faults(document), _MAX_FAULTS + 1)], key=_line)
     if errors:
-        more = [f"and {len(errors) - _MAX_FAULTS} more"] if len(errors) > _MAX_FAULTS else []
+        more = ["and more"] if len(errors) > _MAX_FAULTS else []
         raise ValueError("; ".join([*errors[:_MAX_FAULTS], *more]))
     return json.dumps(document.values)
 
 
-def faults(document: Document) -> list[str]:
-    """The errors in keys and values, each with its line."""
+def faults(document: Document) -> Iterator[str]:
+    """The errors in keys and values in their order, each with its line."""
     faulty_lines = {fault.split(":", 1)[0] for fault in document.faults}
-    return [
-        f"line {document.lines[path]}: {fault}"
-        for path, value in _walk(document.values)
-        if f"line {document.lines[path]}" not in faulty_lines and (fault := _fault(".".join(path), value))
-    ]
+    for path, value in _walk(document.values):
+        if f"line {document.lines[path]}" not in faulty_lines and (fault := _fault(".".join(path), value)):
+            yield f"line {document.lines[path]}: {fault}"
 
 
 def _renamed(document: Document) -> Document:
@@ -243,7 +245,7 @@ def _place(path: str) -> str:
 def _nearest(path: str) -> str:
     section, _, name = path.rpartition(".")
     siblings = {key.rpartition(".")[2]: key for key in keys() if key.rpartition(".")[0] == section}
-    if close := get_close_matches(name, siblings, n=1, cutoff=0.7):
+    if close := nearest(name, siblings, cutoff=0.7):
         return f" Did you mean {close[0]}?"
     elsewhere = [key for key in keys() if key.rpartition(".")[2] == name]
     return f" It belongs in {elsewhere[0].rpartition('.')[0] or 'the outermost object'}." if elsewhere else ""

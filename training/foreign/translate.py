@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from training.foreign.launch_keys import unread_section
 from training.foreign.programs import AXOLOTL, Program
 from training.foreign.sharding import of_deepspeed, of_fsdp
 from training.foreign.shell_values import Unresolved
+from training.nearest import nearest
 
 _TEXTS = frozenset(name for name, field in RunConfig.model_fields.items() if field.annotation in (str, str | None))
 _STAND_INS = {"model": "MODEL", "data": "DATA"}
@@ -58,6 +58,12 @@ class Imported:
         """As a JSON value."""
         keys = [vars(one) | {"value": _plain(one.value), "outcome": one.outcome.value} for one in self.entries]
         return {"programs": list(self.programs), "missing": self.missing, "settings": self.settings, "keys": keys}
+
+    @classmethod
+    def from_document(cls, document: Values) -> "Imported":
+        """The translation of which `document` is the JSON value."""
+        entries = (Entry(**one | {"outcome": Outcome(one["outcome"])}) for one in document["keys"])
+        return cls(tuple(document["programs"]), tuple(entries), document["settings"])
 
 
 def import_files(paths: Sequence[Path]) -> Imported:
@@ -109,7 +115,7 @@ def _entry(program: Program, key: str, value: Any, values: Values, source: Given
     if rule is None:
         if is_off(value):
             return entry(key, value, IS_OFF)
-        close = get_close_matches(key, program.table, 1, 0.8)
+        close = nearest(key, program.table, cutoff=0.8)
         hint = f" Did you mean {close[0]}?" if close else ""
         return Entry(key, value, Outcome.UNSUPPORTED, note=_UNKNOWN.format(program.name) + hint)
     return entry(key, value, rule(meant, values))

@@ -4,7 +4,6 @@ import json
 import re
 import struct
 from dataclasses import dataclass
-from difflib import get_close_matches
 from itertools import islice
 from math import prod
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from training.files import open_regular, read_regular
 from training.model_info.config_json import CONFIG_FILE, HIDDEN, ModelError, positive, read_config, text_config
+from training.nearest import nearest
 
 ADAPTER_CONFIG = "adapter_config.json"
 _FOLDER_FIX = "Give the folder with config.json and the .safetensors weights."
@@ -70,8 +70,8 @@ def misspelled(model: str) -> Path | None:
         names = [entry.name for entry in islice(path.parent.iterdir(), _MOST_NAMES) if (entry / CONFIG_FILE).is_file()]
     except OSError:
         return None
-    nearest = get_close_matches(path.name, names, n=1, cutoff=_NEARLY)
-    return path.parent / nearest[0] if nearest else None
+    close = nearest(path.name, names, cutoff=_NEARLY)
+    return path.parent / close[0] if close else None
 
 
 def adapter_base(folder: Path) -> str | None:

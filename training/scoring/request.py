@@ -1,12 +1,12 @@
 """What an evaluation does, as its folder and its database row hold it."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from training.config import json_text
 from training.config.name_values import METRICS
 from training.errors import UserError
 from training.scoring.built_in import JUDGE, MODEL, REWARDS
@@ -132,7 +132,7 @@ class EvaluationRequest(BaseModel):
 def _reward(given: str | dict[str, Any]) -> Reward:
     """Raises ValueError: the JSON text or object is not a reward."""
     try:
-        return reward_of(json.loads(given) if isinstance(given, str) else given)
+        return reward_of(json_text.load(given) if isinstance(given, str) else given)
     except UserError as error:
         name = error.problem.value
         if error.problem.message.startswith("is unknown"):

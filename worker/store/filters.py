@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from typing import Any, cast
 
 from sqlalchemy import ColumnElement, String, and_, false, func, not_, or_, true
@@ -18,6 +17,7 @@ from sqlmodel import col, select
 
 from training.config.fields import Setting, settings
 from training.errors import UserError
+from training.nearest import nearest
 from worker.store import database, json_parts
 from worker.store.tables import Dataset, Run, Status
 
@@ -87,7 +87,7 @@ def _condition(part: Part) -> Condition:
     if part.field in settings():
         return _of_setting(part, settings()[part.field])
     known = [*_FIELDS, *settings()]
-    near = get_close_matches(part.field, known, n=3)
+    near = nearest(part.field, known, most=3)
     fix = f"Did you mean {', '.join(near)}?" if near else f"Use {', '.join(_FIELDS)} or the name of a setting."
     raise FilterError(part.field, part.value, "is not a field of the filter.", f'{fix} Put text with ":" in quotes.')
 

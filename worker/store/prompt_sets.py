@@ -14,8 +14,8 @@ from worker.store import accounts, database, runs, sight
 from worker.store.tables import Evaluation, PromptSet, Run
 
 MOST_PROMPTS, MOST_SETS, MOST_MODELS = 200, 100, 40
-_MOST_CHARACTERS = 20_000
-_MOST_NAME = 120
+MOST_CHARACTERS = 20_000
+MOST_NAME = 120
 
 
 NAME = "prompt set "
@@ -123,14 +123,14 @@ def delete(*, session: Session, set_id: str) -> None:
 
 
 def _check(name: str, prompts: list[dict[str, str]]) -> None:
-    if not name or len(name) > _MOST_NAME:
-        raise BadPromptSet("name", name[:50], f"must have 1 to {_MOST_NAME} characters.", "Give the set another name.")
+    if not name or len(name) > MOST_NAME:
+        raise BadPromptSet("name", name[:50], f"must have 1 to {MOST_NAME} characters.", "Give the set another name.")
     if not 1 <= len(prompts) <= MOST_PROMPTS:
         fix = "Add a prompt, or split the set."
         raise BadPromptSet("prompts", len(prompts), f"a set keeps 1 to {MOST_PROMPTS} prompts.", fix)
     for number, prompt in enumerate(prompts, 1):
-        if not prompt.get("user") or sum(map(len, prompt.values())) > _MOST_CHARACTERS:
-            message = f"prompt {number} must have 1 to {_MOST_CHARACTERS:,} characters."
+        if not prompt.get("user") or sum(map(len, prompt.values())) > MOST_CHARACTERS:
+            message = f"prompt {number} must have 1 to {MOST_CHARACTERS:,} characters."
             raise BadPromptSet("prompts", number, message, "Change it, or leave it out.")
 
 

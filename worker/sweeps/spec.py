@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from training.config import yaml_text
 from training.config.fields import ConfigError, Setting, settings
 from training.errors import Problem
+from training.nearest import nearest
 from worker.store.tables.sweep_values import MOST_RUNS, SearchMethod, SweepSpec, ValueRange
 
 _FIXED = {"name": "Runs are named after their values."}
@@ -90,9 +91,7 @@ def _of_setting(spec: SweepSpec, name: str, values: list[Any] | ValueRange) -> P
     if name in _FIXED:
         return Problem(field, None, "cannot vary.", _FIXED[name])
     if name not in settings():
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, settings(), n=1)
+        near = nearest(name, settings())
         fix = f"Did you mean {near[0]}?" if near else "docs/configuration.md lists every setting."
         return Problem(field, None, "is not a setting.", fix)
     if isinstance(values, ValueRange):

@@ -12,15 +12,14 @@ from app.documents.before_run import ConfigCheck, ConflictAnswer, ForecastAnswer
 from app.format import forecast_text as forecast_words
 from app.format import rows as template_words
 from app.web.rest.openapi import RUN_BODY, raw_body
-from app.web.rest.routing import JsonRouter, settings_object
+from app.web.rest.routing import JsonRouter, ShortQuery, settings_object
 from training import rules
 from training.config.fields import parse
 from training.config.run_config import on_gpus
 from training.config.yaml_file import to_yaml
 from training.forecast.solve import Wanted
-from training.foreign.translate import import_text
 from worker.forecasts import prices, requested, shapes
-from worker.runs import checks, rows_check
+from worker.runs import checks, rows_check, translation
 from worker.supervision import launcher
 
 router = JsonRouter()
@@ -30,7 +29,7 @@ _SIMULATE = "Also simulate a training step (up to a minute); by default where th
 @router.post("/api/forecasts", openapi_extra=RUN_BODY, response_model=ForecastAnswer)
 def forecast_run(
     values: Annotated[Any, Body()],
-    gpu: str | None = None,
+    gpu: ShortQuery = None,
     gpus: Annotated[int | None, Query(ge=1, le=1024)] = None,
     host_memory: Annotated[float | None, Query(ge=0.5, le=2**20)] = None,
     simulate: Annotated[bool | None, Query(description=_SIMULATE)] = None,
@@ -90,5 +89,5 @@ def list_targets(values: Annotated[Any, Body()]) -> Targets:
 async def import_configuration(request: Request) -> Translation:
     """A configuration of another program, in the body, as the settings of a run, key by key. Files that it names are not read."""
     text = (await request.body()).decode("utf-8", "replace")
-    translated = await run_in_threadpool(lambda: import_text(text, None, "body").document())
-    return Translation.model_validate(translated)
+    translated = await run_in_threadpool(translation.translated, [("body", text)])
+    return Translation.model_validate(translated.document())

@@ -11,7 +11,7 @@ from app.web.rest.routing import Finite, Group, JsonRouter, Reading, sends
 
 router = JsonRouter()
 
-Ids = Annotated[str, Query(description="ids or their beginnings, separated by commas")]
+Ids = Annotated[str, Query(max_length=4000, description="ids or their beginnings, separated by commas")]
 
 
 def compared(session: Reading, runs: Ids, all_settings: bool = False) -> Comparison:

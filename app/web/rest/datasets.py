@@ -13,7 +13,7 @@ from app.documents import dataset as documents
 from app.documents import rows as rows_document
 from app.documents.rows import Rows
 from app.web.rest.received import Received, in_process, received
-from app.web.rest.routing import BodyForm, JsonRouter, Limit, Offset, Reading
+from app.web.rest.routing import BodyForm, JsonRouter, Limit, Offset, PathText, Reading
 from training.config.fields import ConfigError
 from training.errors import Problem
 from worker.datasets import datasets, row_pages, row_search
@@ -46,7 +46,7 @@ _SEARCH_SECONDS = 10.0
 class Mapping(BodyForm):
     """The column mapping of a data set; null returns to the detected format."""
 
-    columns: str | None
+    columns: PathText | None
 
 
 class Search(BodyForm):
@@ -75,7 +75,9 @@ class NewImport(BodyForm):
 @router.get("")
 def list_datasets(
     session: Reading,
-    search: Annotated[str, Query(description="Only data sets with these words in name, format or id.")] = "",
+    search: Annotated[
+        str, Query(max_length=200, description="Only data sets with these words in name, format or id.")
+    ] = "",
     limit: Limit = 200,
     offset: Offset = 0,
 ) -> documents.DatasetList:

@@ -11,7 +11,7 @@ from app.access.permissions import check_change
 from app.documents import diagnoses
 from app.documents.diagnoses import LogDiagnosis, RecentDiagnoses, RunDiagnosis, SharedDiagnosisAnswer, SharedIn
 from app.web.rest.openapi import raw_body
-from app.web.rest.routing import JsonRouter, MicroBatch
+from app.web.rest.routing import JsonRouter, MicroBatch, PathQuery
 from training.config.fields import ConfigError
 from training.errors import Problem
 from training.model_info.config_json import Dimensions, read_dimensions
@@ -25,7 +25,7 @@ router = JsonRouter()
 
 
 @router.get("/api/runs/{run_id}/diagnosis")
-def diagnose_run(run_id: str, model: str | None = None, micro_batch: MicroBatch = None) -> RunDiagnosis:
+def diagnose_run(run_id: str, model: PathQuery = None, micro_batch: MicroBatch = None) -> RunDiagnosis:
     """Why a run failed: cause, evidence and fix, from its log (docs/diagnosis.md)."""
     diagnosis = run_diagnosis.of_run(run_id, dimensions=_dimensions(model), micro_batch=micro_batch)
     return RunDiagnosis.model_validate(diagnosis)
@@ -40,7 +40,7 @@ def list_diagnoses() -> RecentDiagnoses:
 @router.post("/api/diagnoses", openapi_extra=raw_body("text/plain", "The log of the training run."))
 async def diagnose_log(
     request: Request,
-    model: str | None = None,
+    model: PathQuery = None,
     micro_batch: MicroBatch = None,
     share: Annotated[bool, Query(description="Also store the diagnosis with the log, both without secrets.")] = False,
 ) -> LogDiagnosis:

@@ -11,8 +11,9 @@ from app.access import callers
 from app.access.permissions import OwnEvaluation, OwnRun
 from app.documents.results import evaluations as documents
 from app.documents.results.evaluations import EvaluationAnswer, EvaluationList, EvaluationRows, RewardTrial
-from app.web.rest.routing import BodyForm, JsonRouter, Reading, sends
+from app.web.rest.routing import BodyForm, JsonRouter, PathText, Reading, ShortText, sends
 from app.web.security import error
+from training.config.run_config import longest
 from training.scoring.request import RECORDS_FILE
 from worker.evaluations import reward_trial, submit
 from worker.evaluations.reward_trial import MOST_ROWS
@@ -23,22 +24,28 @@ router = JsonRouter()
 Order = Literal["row", "lowest", "highest", "worse", "better"]
 
 
+RewardText = Annotated[str, Field(max_length=longest("rewards"))]
+CodeText = Annotated[str, Field(max_length=longest("reward_code"))]
+
+
 class Asked(BodyForm):
     """An evaluation: `data` is a data set id or a file on the server. `metrics` are exact_match, f1, rouge1, rouge2, rougeL,
     accuracy (classification), judge, rewards by name or as JSON with options, and FILE.py:FUNCTION with the code in `own`.
     """
 
-    data: str = ""
-    source: str | None = Field(None, description="result (default), base, or checkpoint-N")
+    data: PathText = ""
+    source: ShortText | None = Field(None, description="result (default), base, or checkpoint-N")
     rows: int | None = Field(None, description="Number of first rows. Default: all.")
-    columns: str | None = Field(None, description="Column of each role: prompt=question, completion=answer.")
-    metrics: list[str] | None = None
+    columns: PathText | None = Field(None, description="Column of each role: prompt=question, completion=answer.")
+    metrics: list[RewardText] | None = Field(None, max_length=20)
     max_new_tokens: int | None = Field(None, description="Longest answer in tokens. Default: the run's setting.")
-    own: dict[str, str] | None = Field(
-        None, description="Code by file name; each function is a metric if `metrics` names none."
+    own: dict[ShortText, CodeText] | None = Field(
+        None, max_length=10, description="Code by file name; each function is a metric if `metrics` names none."
     )
     judge: dict[str, Any] | None = Field(None, description="url and model of a judge, and optionally prompt and scale.")
-    lm_eval: list[str] | None = Field(None, description="Tasks of lm-eval, instead of data and metrics.")
+    lm_eval: list[ShortText] | None = Field(
+        None, max_length=20, description="Tasks of lm-eval, instead of data and metrics."
+    )
 
 
 class AskedTrial(BodyForm):
@@ -46,14 +53,14 @@ class AskedTrial(BodyForm):
     `data`, a data set id or a file on the server.
     """
 
-    rewards: str | list[str | dict[str, Any]]
-    data: str
-    own: dict[str, str] = Field({}, description="Code by file name.")
-    columns: str | None = Field(None, description="Column of each role: prompt=question, completion=answer.")
+    rewards: RewardText | Annotated[list[RewardText | dict[str, Any]], Field(max_length=20)]
+    data: PathText
+    own: dict[ShortText, CodeText] = Field({}, max_length=10, description="Code by file name.")
+    columns: PathText | None = Field(None, description="Column of each role: prompt=question, completion=answer.")
     rows: int = Field(
         20, ge=1, le=MOST_ROWS, description="Number of first rows, which are scored by their expected answers."
     )
-    answers: dict[int, str] | None = Field(
+    answers: dict[int, Annotated[str, Field(max_length=20_000)]] | None = Field(
         None, description="Answers by number of the row, from 1: only these are scored."
     )
 

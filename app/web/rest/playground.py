@@ -10,9 +10,10 @@ from app.access import callers
 from app.access.permissions import own
 from app.documents import playground as documents
 from app.documents.playground import PromptSetAnswer, PromptSets, Served, ServedAnswer, Suggestions
-from app.web.rest.routing import BodyForm, JsonRouter, Reading
+from app.web.rest.routing import BodyForm, JsonRouter, Reading, ShortText
 from worker.serving import requests
 from worker.store import database, prompt_sets, served_models
+from worker.store.prompt_sets import MOST_CHARACTERS, MOST_NAME, MOST_PROMPTS
 
 router = JsonRouter()
 
@@ -20,14 +21,17 @@ router = JsonRouter()
 class Wanted(BodyForm):
     """The models to serve, on one base: RUN (its result), RUN:base, RUN:checkpoint-N."""
 
-    models: list[str] = Field(min_length=1, max_length=20)
+    models: list[ShortText] = Field(min_length=1, max_length=20)
+
+
+Prompt = Annotated[dict[ShortText, Annotated[str, Field(max_length=MOST_CHARACTERS)]], Field(max_length=3)]
 
 
 class NewPromptSet(BodyForm):
     """Prompts to keep under a name, each with `user` and perhaps `system` and `mode` (chat or text)."""
 
-    name: str
-    prompts: list[dict[str, str]]
+    name: str = Field(max_length=MOST_NAME)
+    prompts: list[Prompt] = Field(max_length=MOST_PROMPTS)
 
 
 class EveryResult(BodyForm):
@@ -40,7 +44,7 @@ class NewAnswers(BodyForm):
     """The answers of a model to the prompts of a set, in their order."""
 
     model: str = Field(max_length=200)
-    answers: list[dict[str, Any]]
+    answers: list[dict[str, Any]] = Field(max_length=MOST_PROMPTS)
 
 
 @router.get("/api/served")

@@ -102,8 +102,12 @@ async def import_run(request: Request) -> RunAnswer:
 def stream_run(
     request: Request,
     run_id: str,
-    after: Annotated[str, Query(description="Id of the last message received. Default: from the start.")] = "",
-    last_event_id: Annotated[str, Header(description="As `after`; browsers send it when they reconnect.")] = "",
+    after: Annotated[
+        str, Query(max_length=80, description="Id of the last message received. Default: from the start.")
+    ] = "",
+    last_event_id: Annotated[
+        str, Header(max_length=80, description="As `after`; browsers send it when they reconnect.")
+    ] = "",
 ) -> StreamingResponse:
     """A run's log lines and events as they come, as server-sent events named `log`, `event` and, at the end, `end`."""
     events, lines = _position(last_event_id or after)

@@ -6,14 +6,13 @@ A route answers with a document of `app/documents`, which its return type names,
 
 import json
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.dependencies.utils import get_flat_params
 from fastapi.params import Query as QueryParameter
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from sqlmodel import Session
 from starlette.exceptions import HTTPException
 
@@ -21,6 +20,7 @@ from app.access import callers
 from training.config import json_text
 from training.config.fields import ConfigError
 from training.errors import Problem, UserError
+from training.nearest import nearest
 from worker.store import database, submissions
 
 MOST = 2**53 - 1
@@ -30,7 +30,18 @@ Offset = Annotated[int, Query(ge=0, le=MOST)]
 After = Annotated[int, Query(ge=0, le=MOST)]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Step = Annotated[int | None, Query(ge=-MOST, le=MOST)]
-Group = Annotated[str, Query(description="model, data, method, sweep, tag, owner, status or a setting")]
+Group = Annotated[str, Query(max_length=200, description="model, data, method, sweep, tag, owner, status or a setting")]
+Ids = Annotated[str, Query(max_length=4000, description="Ids of runs, separated by commas.")]
+SearchText = Annotated[
+    str, Query(max_length=2000, description="Only those with these words; docs/api.md has the filters.")
+]
+ShortText = Annotated[str, Field(max_length=200)]
+PathText = Annotated[str, Field(max_length=4096)]
+"""A path on the server, or an id."""
+ShortQuery = Annotated[str | None, Query(max_length=200)]
+PathQuery = Annotated[str | None, Query(max_length=4096)]
+MOST_NAMED = 1000
+"""Users that a request may name."""
 Finite = Annotated[float | None, Query(allow_inf_nan=False)]
 MicroBatch = Annotated[int | None, Query(ge=1, le=2**20)]
 
@@ -99,7 +110,7 @@ def _check_names(given: Mapping[str, str], names: Sequence[str]) -> None:
     """
     for name, value in given.items():
         if name not in names:
-            close = get_close_matches(name, names, 1)
+            close = nearest(name, names)
             fix = (
                 f"Did you mean {close[0]}?" if close else f"It takes {', '.join(names)}." if names else "Leave it out."
             )

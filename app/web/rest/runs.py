@@ -12,7 +12,22 @@ from app.documents.queue import Priority, QueueAnswer
 from app.documents.results import export
 from app.documents.run import RunAnswer, RunList, SeriesList, brief, document, grouped
 from app.web.rest.openapi import RUN_BODY
-from app.web.rest.routing import BodyForm, Group, JsonRouter, Key, Limit, Offset, Reading, Step, sends, settings_object
+from app.web.rest.routing import (
+    MOST_NAMED,
+    BodyForm,
+    Group,
+    Ids,
+    JsonRouter,
+    Key,
+    Limit,
+    Offset,
+    Reading,
+    SearchText,
+    ShortText,
+    Step,
+    sends,
+    settings_object,
+)
 from training.config.choices import Strategy
 from training.config.data_sets import FIELDS
 from training.config.fields import parse
@@ -26,6 +41,7 @@ from worker.store import database, run_list, runs, series, waiting
 from worker.store.sight import ANOTHER_RUN
 from worker.store.submissions import Submission
 from worker.store.tables import Run, Status
+from worker.store.tables.shapes import LONGEST_NAME, LONGEST_NOTES, Tag
 
 MOST_EXPORTED = 10_000
 _SAMPLE = ROOT / "static" / "starter" / "quickstart.yaml"
@@ -39,25 +55,30 @@ class Health(Document):
     status: Literal["ok"]
 
 
+Tags = Annotated[list[Tag], Field(max_length=100)]
+
+
 class Description(BodyForm):
     """What can be changed about a run; values that are left out stay."""
 
-    name: str | None = None
-    notes: str | None = None
-    tags: list[str] | None = None
-    add_tags: list[str] = Field([])
-    remove_tags: list[str] = Field([])
+    name: str | None = Field(None, max_length=LONGEST_NAME)
+    notes: str | None = Field(None, max_length=LONGEST_NOTES)
+    tags: Tags | None = None
+    add_tags: Tags = Field([])
+    remove_tags: Tags = Field([])
     pinned: bool | None = None
     archived: bool | None = None
     held: bool | None = None
     priority: Priority | None = None
-    users: list[str] | None = Field(None, description="with whom it is shared; `*` stands for all users")
+    users: list[ShortText] | None = Field(
+        None, max_length=MOST_NAMED, description="with whom it is shared; `*` stands for all users"
+    )
 
 
 class Move(BodyForm):
     """The place of a run in the queue: before another one, or at the end with null."""
 
-    before: str | None
+    before: ShortText | None
 
 
 class QueueChange(BodyForm):
@@ -77,7 +98,7 @@ def health(session: Reading) -> Health:
 def list_runs(
     session: Reading,
     status: Status | None = None,
-    search: str = "",
+    search: SearchText = "",
     group: Group = "",
     limit: Limit = 200,
     offset: Offset = 0,
@@ -95,7 +116,7 @@ def list_runs(
 def create_run(
     values: Annotated[Any, Body()],
     key: Key = None,
-    parent: Annotated[str | None, Query(description="The run of which this one is a clone.")] = None,
+    parent: Annotated[str | None, Query(max_length=200, description="The run of which this one is a clone.")] = None,
 ) -> RunAnswer:
     """Queues a run; the body is a JSON object of settings (docs/configuration.md)."""
     origin = _id(parent) if parent else None
@@ -130,7 +151,7 @@ def show_run(run_id: str, session: Reading) -> RunAnswer:
 def show_series(
     session: Reading,
     run_id: str,
-    names: str = "",
+    names: Annotated[str, Query(max_length=4000, description="Metrics, separated by commas.")] = "",
     points: Annotated[int, Query(ge=1, le=10_000)] = 400,
     first_step: Step = None,
     last_step: Step = None,
@@ -234,8 +255,8 @@ def change_queue(change: Annotated[QueueChange, Body()]) -> QueueAnswer:
 def export_runs(
     session: Reading,
     form: str,
-    ids: str = "",
-    search: str = "",
+    ids: Ids = "",
+    search: SearchText = "",
     status: Status | None = None,
     limit: Annotated[int, Query(ge=1, le=MOST_EXPORTED)] = MOST_EXPORTED,
 ) -> Response:

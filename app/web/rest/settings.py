@@ -10,12 +10,13 @@ from app.access.permissions import check_admin, check_change
 from app.documents import preferences as documents
 from app.documents.tour import Step
 from app.documents.users import NewToken
-from app.web.rest.routing import BodyForm, JsonRouter
+from app.web.rest.routing import BodyForm, JsonRouter, ShortText
 from training.errors import UserError
 from worker.forecasts import prices
 from worker.notifications import addresses, delivery, mail
 from worker.settings import get_settings
 from worker.store import accounts, channels, database, outbox
+from worker.store.accounts import LONGEST_MODEL
 from worker.store.channels import ChannelError
 from worker.store.tables import ChannelKind, Event, NotificationChannel, WebhookFormat
 
@@ -24,6 +25,7 @@ TEST_SECONDS = 10.0
 """Between two tests of a channel of an ordinary user."""
 
 
+EventNames = Annotated[list[ShortText], Field(max_length=20)]
 PlotKeys = Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=200)]
 
 
@@ -47,17 +49,17 @@ class PlotOptions(BodyForm):
 class NewPreferences(BodyForm):
     """What the caller prefers; what is left out stays."""
 
-    model: str | None = None
-    price_gpu_hour: str | None = None
-    price_kwh: str | None = None
+    model: str | None = Field(None, max_length=LONGEST_MODEL)
+    price_gpu_hour: ShortText | None = None
+    price_kwh: ShortText | None = None
     plots: PlotOptions | None = None
 
 
 class NewChannel(BodyForm):
     """A channel to add: a webhook's URL or an e-mail address. Without `format`, the host of the URL decides."""
 
-    address: str
-    events: list[str] = Field([Event.FINISHED, Event.FAILED, Event.DIVERGED])
+    address: str = Field(max_length=2000)
+    events: EventNames = Field([Event.FINISHED, Event.FAILED, Event.DIVERGED])
     format: WebhookFormat | None = None
     everyone: bool = False
 
@@ -65,7 +67,7 @@ class NewChannel(BodyForm):
 class Events(BodyForm):
     """The events of a channel: finished, failed, stopped, diverged."""
 
-    events: list[str]
+    events: EventNames
 
 
 def _own_channel(channel_id: str) -> NotificationChannel:

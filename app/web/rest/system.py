@@ -9,7 +9,7 @@ from app.access import callers
 from app.access.permissions import check_admin
 from app.documents import system as documents
 from app.documents.system import RemovedMachine, RunSizes, System, UsedMachine
-from app.web.rest.routing import BodyForm, JsonRouter, Reading
+from app.web.rest.routing import BodyForm, Ids, JsonRouter, Reading
 from worker.disk import background
 from worker.disk.freeing import Freeable
 from worker.machine.sizes import size_of
@@ -36,9 +36,7 @@ def show_system(
 
 
 @router.get("/api/system/runs")
-def show_run_sizes(
-    ids: Annotated[str, Query(description="Ids of runs, separated by commas.")], session: Reading
-) -> RunSizes:
+def show_run_sizes(ids: Ids, session: Reading) -> RunSizes:
     """The disk use of these runs: what deleting them frees."""
     found = [runs.get(session=session, run_id=run_id).id for run_id in ids.split(",")]
     return RunSizes(runs={run_id: size_of(get_settings().runs_dir / run_id) for run_id in found})

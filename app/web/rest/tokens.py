@@ -10,6 +10,7 @@ from app.documents.rows import RowTokens, Tokenization
 from app.web.rest.routing import MOST, JsonRouter
 from training.config.fields import ConfigError
 from training.errors import Problem
+from training.model_info.folder import describe_model
 from training.tokens.store import TokenStore, open_store
 from worker.datasets import datasets, token_report, token_stores
 from worker.datasets.token_stores import TokenCount
@@ -74,7 +75,10 @@ def show_row_tokens(
 
 def _folder(model: str) -> str:
     """The model's folder or hub id, if the caller may read it."""
-    return str(find_model(model, callers.current().allowed) or model)
+    if path := find_model(model, callers.current().allowed):
+        return str(path)
+    describe_model(model)  # raises ModelError unless it may be a hub id
+    return model
 
 
 def _state(item: Dataset, model: str, *, retry: bool) -> TokenCount:

@@ -9,7 +9,7 @@ from pydantic import Field
 from app.access import sharing, users
 from app.access.permissions import check_admin
 from app.documents.users import AccountAnswer, AccountList, NewToken, SharedLink, SharedWith, answers
-from app.web.rest.routing import BodyForm, JsonRouter, Limit, Offset
+from app.web.rest.routing import MOST_NAMED, BodyForm, JsonRouter, Limit, Offset, ShortText
 from worker.store import accounts, database
 from worker.store.accounts import MOST
 from worker.store.shares import Kind
@@ -38,14 +38,14 @@ class Limits(BodyForm):
 class NewAccount(Limits):
     """An account to create; an admin may change the runs and data sets of all users."""
 
-    name: str
+    name: ShortText
     admin: bool = False
 
 
 class Users(BodyForm):
     """The users with whom it is shared from now on."""
 
-    users: list[str] = Field(description="Names of accounts; `*` stands for all users.")
+    users: list[ShortText] = Field(max_length=MOST_NAMED, description="Names of accounts; `*` stands for all users.")
 
 
 @router.get("/users")
