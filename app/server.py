@@ -18,7 +18,7 @@ from starlette.middleware.cors import CORSMiddleware
 from app.access import callers, server_token
 from app.access.uploads import FOLDER, give_each_its_own_folder
 from training.redaction import change_output, printable
-from worker.settings import Settings, get_settings
+from worker.settings import Settings, get_settings, name_unknown_variables
 
 if TYPE_CHECKING:
     import uvicorn
@@ -126,6 +126,7 @@ def main() -> None:
 
     change_output(printable)  # tracebacks contain what a request has sent
     settings = get_settings()
+    name_unknown_variables()
     server_token.check_listening(settings)
     database.migrate()
     allow_many_sockets()

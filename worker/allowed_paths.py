@@ -16,6 +16,8 @@ from worker.settings import ROOT, get_settings
 
 HUB_ID = re.compile(r"[\w-][\w.-]{0,95}(/[\w-][\w.-]{0,95})?")
 """The id of a model on the hub: a name and its owner's, each of at most 96 characters (huggingface_hub's `validate_repo_id`)."""
+RUN_ID = re.compile(r"[\w-]+")
+"""What the id of a run can be."""
 STARTER = ROOT / "static" / "starter"
 
 _MODEL_FIX = "Give a hub id such as Qwen/Qwen3-0.6B, or a model in a folder of LATHE_MODEL_FOLDERS."
@@ -65,11 +67,18 @@ class AllowedPaths:
         return [*(problem for problem in models if problem), *written, *push, *code]
 
     def _adapter(self, value: str) -> Problem | None:
+        """The problem of an adapter that is neither in an allowed folder nor can be a run's. It is the same whether there is a file
+        of this name, and that of an id of no run."""
         path = find_path(value)
-        if path is None or _within(path, self.models):
+        if self.models is None or (path and _within(path, self.models)) or (path is None and RUN_ID.fullmatch(value)):
             return None
-        fix = "Give the id of a run, or a folder in LATHE_MODEL_FOLDERS."
-        return Problem("init_adapter", value, "is not in an allowed folder.", fix)
+        return no_adapter(value)
+
+
+def no_adapter(value: str) -> Problem:
+    """The problem of an initial adapter that there is not, or that its user may not name."""
+    fix = "Give a folder with adapter_config.json, or the id of a finished run on this machine."
+    return Problem("init_adapter", value, "is neither the folder of an adapter nor a run with one.", fix)
 
 
 EVERYTHING = AllowedPaths()

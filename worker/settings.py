@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import stat
+import sys
 import tempfile
 from functools import lru_cache
 from ipaddress import ip_network
@@ -16,10 +17,18 @@ from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_va
 from pydantic_settings import SettingsConfigDict
 
 from training.errors import Problem, UserError
+from training.nearest import nearest
 from training.redaction import redact
 from worker.engine_settings import EngineSettings
 
 PREFIX = "LATHE_"
+OTHERS = (
+    "SERVER", "INSECURE",  # app/cli/client.py
+    "BIND",  # docker-compose.yml
+    "RUN", "SUPERVISOR", "LEASED_GPUS", "PAUSE_AT", "TOKENS", "SERVING_TOKEN",  # of processes that Lathe starts
+)  # fmt: skip
+"""Variables besides the settings, without their prefix."""
+_OF_DEVELOPERS = ("TEST_", "BENCHMARK_", "CHAOS_")
 ROOT = Path(__file__).resolve().parent.parent  # the checkout, or site-packages
 MAX_SOCKET_PATH = 100  # bytes: Linux allows 107 and macOS 103; Valkey needs a longer temporary name
 TOKEN_FILE = "token"  # noqa: S105 a file name
@@ -296,6 +305,29 @@ def get_settings() -> Settings:
     except ValidationError as error:
         first, *others = [_problem(list(detail["loc"]), detail["input"], detail["msg"]) for detail in error.errors()]
         raise SettingsError(first.field, first.value, first.message, first.fix, *others) from None
+
+
+def unknown_variables() -> list[Problem]:
+    """A problem for each variable of the environment with Lathe's prefix that no part of Lathe reads, with the nearest name."""
+    names = [*(name.upper() for name in Settings.model_fields), *OTHERS]
+    given = sorted(name.removeprefix(PREFIX) for name in os.environ if name.startswith(PREFIX))
+    unknown = [name for name in given if name not in names and not name.startswith(_OF_DEVELOPERS)]
+    near = {name: nearest(name, names, cutoff=0.0) for name in unknown}
+    return [
+        Problem(
+            f"{PREFIX}{name}",
+            None,
+            "is not read by Lathe.",
+            f"Did you mean {PREFIX}{near[name][0]}?" if near[name] else "",
+        )
+        for name in unknown
+    ]
+
+
+def name_unknown_variables() -> None:
+    """Prints `unknown_variables` to stderr, for programs that start."""
+    for problem in unknown_variables():
+        sys.stderr.write(f"warning: {problem}\n")
 
 
 def hub_token() -> str | None:

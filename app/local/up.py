@@ -22,7 +22,7 @@ from worker.machine import devices
 from worker.queue import local_broker
 from worker.queue.local_broker import BrokerError
 from worker.queue.tasks import worker_command
-from worker.settings import Settings
+from worker.settings import Settings, name_unknown_variables
 from worker.store import database
 from worker.store.database import UNREACHABLE
 
@@ -36,6 +36,7 @@ def up(settings: Settings, open_browser: bool = False) -> int:
 
     Returns 0, or 1 with a message on stderr if it cannot start or a service fails repeatedly.
     """
+    name_unknown_variables()
     try:
         settings.make_folders()
         check_listening(settings)

@@ -137,6 +137,18 @@ _CONTENT_POLICY = (
 )
 
 
+_PUBLIC = (
+    "/static/",
+    "/assets/",
+    "/theme.css",
+    "/favicon.ico",
+    "/robots.txt",
+    "/manifest.json",
+    "/gradio_api/theme.css",
+)
+"""Files of the installation, which are the same for all users."""
+
+
 class BrowserRules:
     """Adds security headers, and our frame around Gradio's pages."""
 
@@ -164,9 +176,10 @@ class _Framing:
             headers.update(HEADERS)
             if self.path.startswith("/assets/") or (self.path == "/theme.css" and b"v=" in self.scope["query_string"]):
                 headers["Cache-Control"] = "public, max-age=31536000, immutable"  # their addresses contain a hash
+            elif not self.path.startswith(_PUBLIC):
+                headers["Cache-Control"] = "private, no-store"
             if headers.get("content-type", "").startswith("text/html"):
                 headers.setdefault("Content-Security-Policy", _CONTENT_POLICY.format(nonce=self.nonce))
-                headers["Cache-Control"] = "no-store"
                 self.start = message
                 return
         if self.start is None:

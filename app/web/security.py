@@ -85,8 +85,12 @@ class Hosts:
         self.app, self.rules = app, rules
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        host = Headers(scope=scope).get("host", "") if scope["type"] == "http" else None
-        if host is None or self.rules.knows_host(host):
+        hosts = Headers(scope=scope).getlist("host") if scope["type"] == "http" else None
+        host = ", ".join(hosts or ())
+        if hosts is not None and (len(hosts) > 1 or "@" in host):
+            fix = "Send one, with a name and a port alone."  # a proxy may read another one than this server
+            await error(400, "host", host, "is not one name of a server.", fix)(scope, receive, send)
+        elif hosts is None or self.rules.knows_host(host):
             await self.app(scope, receive, send)
         else:
             fix = "Open the address that the server printed, or add this one to LATHE_ALLOWED_ORIGINS."

@@ -4,7 +4,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from played_run import PlayedRun, model_folder
+from played_run import PlayedRun
 from sqlmodel import update
 
 from training.config.fields import ConfigError
@@ -148,15 +148,21 @@ def test_an_archive_that_does_not_fit_is_refused_and_leaves_nothing(run_of_alice
 def test_a_run_whose_files_may_not_fit_is_refused_before_and_at_start(run_of_alice, tmp_path, monkeypatch):
     monkeypatch.setattr(celery_app, "notify", lambda run_id: True)
     data = datasets.add_file(path=rows(tmp_path / "a.jsonl", 1_000), name="a.jsonl", owner="alice").id
-    config = RunConfig(model=str(model_folder(tmp_path / "model")), data=data)
+    config = RunConfig(model="static/starter", data=data, method="full")
     (problem,) = checks.problems(settle(config, owner="alice"))
     assert (problem.field, problem.value) == ("save_total_limit", config.save_total_limit)
     assert "alice uses 6.8 KiB of the 9.8 KiB that alice may use on disk." in problem.message
     with pytest.raises(ConfigError) as caught:
         submit.submit(config, owner="alice")
     assert caught.value.problems == [problem]
-    limit(checks.SPARE_BYTES + 10_000)
+    limit(100_000_000)
     assert submit.submit(config, owner="alice").status is Status.QUEUED
+
+
+def test_a_small_run_fits_in_a_small_quota(run_of_alice, tmp_path):
+    data = datasets.add_file(path=rows(tmp_path / "a.jsonl", 1_000), name="a.jsonl", owner="alice").id
+    limit(50_000_000)
+    assert checks.problems(settle(RunConfig(model="static/starter", data=data, max_steps=1), owner="alice")) == []
 
 
 def test_a_run_is_not_resumed_while_its_owner_uses_more_than_allowed(run_of_alice, tmp_path, monkeypatch):

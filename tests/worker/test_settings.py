@@ -1,5 +1,6 @@
 """The installation's settings."""
 
+import re
 import stat
 from pathlib import Path
 
@@ -138,3 +139,20 @@ def test_a_symlink_in_the_data_folder_does_not_change_its_target(environment, ba
     (bare_home / "lathe.db").symlink_to(tmp_path / "elsewhere")
     private_folder.close(settings)
     assert stat.S_IMODE((tmp_path / "elsewhere").stat().st_mode) == 0o644
+
+
+def test_an_unknown_variable_is_named_with_the_nearest_known_one(environment, capsys):
+    environment(DATA="/elsewhere", DATA_DIR="/data", SERVER="http://lathe", TEST_POSTGRES_URL="postgresql://x")
+    module.name_unknown_variables()
+    assert capsys.readouterr().err == "warning: LATHE_DATA: is not read by Lathe. Did you mean LATHE_DATA_DIR?\n"
+
+
+def test_each_variable_in_the_code_is_known(environment, monkeypatch):
+    """A new variable is a field of `Settings`, or one of `OTHERS`."""
+    files = [file for folder in ("app", "worker", "training") for file in (ROOT / folder).rglob("*.py")]
+    files += [ROOT / "Dockerfile", *ROOT.glob("docker-compose*.yml"), *ROOT.glob("docs/*.md")]
+    named = {name for file in files for name in re.findall(r"\bLATHE_[A-Z_]*[A-Z]\b", file.read_text())}
+    for name in named:
+        monkeypatch.setenv(name, "x")
+    assert len(named) > 60
+    assert module.unknown_variables() == []

@@ -22,6 +22,7 @@ from worker.evaluations import starting as evaluations
 from worker.notifications.delivery import Deliverer
 from worker.queue.reaper import Reaper, submit_waiting
 from worker.serving import processes as serving
+from worker.settings import name_unknown_variables
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ def _log_printable_text(logger: logging.Logger, **_: object) -> None:
 # Not at worker_ready: that waits for the broker, and runs must be recovered even if it is unreachable.
 @celeryd_after_setup.connect  # type: ignore[untyped-decorator]
 def _begin_rounds(**_: object) -> None:
+    name_unknown_variables()
     _reaper.start()
     _deliverer.start()
 

@@ -21,14 +21,14 @@ from training.model_info.folder import ModelFacts, adapter_base, describe_model,
 from training.model_info.vocabulary import refuse_other_tokens, vocabulary
 from training.units import byte_size
 from worker import disk_quota
-from worker.allowed_paths import HUB_ID
+from worker.allowed_paths import HUB_ID, no_adapter
 from worker.datasets import run_data
 from worker.runs import reward_models
 from worker.runs.settle import Settled, target_modules
 from worker.settings import get_settings, hub_token
 from worker.store import database, quotas
 
-SPARE_BYTES = 256 * 2**20  # logs, events and answers of a run
+SPARE_BYTES = 256 * 2**20  # left free on the disk for logs, events and answers of runs
 _IN_TEMPLATES = str.maketrans("", "", "\n\r\t")
 _NAMED_MODULES = 12
 _ADAPTER = "init_adapter"
@@ -86,8 +86,7 @@ def adapter_problems(config: RunConfig, adapter: dict[str, Any] | None) -> Itera
         message = f"needs a method with an adapter, and method is {config.method.value}."
         yield Problem(_ADAPTER, config.init_adapter, message, fix)
     elif adapter is None:
-        fix = "Give a folder with adapter_config.json, or the id of a finished run on this machine."
-        yield Problem(_ADAPTER, config.init_adapter, "is neither the folder of an adapter nor a run with one.", fix)
+        yield no_adapter(config.init_adapter)
     else:
         yield from _adapter_differences(config, adapter)
 
@@ -109,7 +108,7 @@ def disk_needed(config: RunConfig, facts: ModelFacts) -> int:
     lora = min(1.0, 2 * config.lora_r / facts.hidden_size) if facts.hidden_size else 0.0
     trained = parameters if config.method is Method.FULL else parameters * lora
     merged = 8 * parameters if config.merge_adapter else 0
-    return SPARE_BYTES + merged + int(trained * (16 * (config.save_total_limit + 1) + 8))
+    return merged + int(trained * (16 * (config.save_total_limit + 1) + 8))
 
 
 def _quota(settled: Settled) -> list[Problem]:
@@ -225,14 +224,15 @@ def _disk(settled: Settled) -> Iterator[Problem]:
     if facts is None:
         return
     folder: Path = next(path for path in (data_dir, *data_dir.parents) if path.exists())
-    needed, free = disk_needed(config, facts), shutil.disk_usage(folder).free
+    written, free = disk_needed(config, facts), shutil.disk_usage(folder).free
+    needed = written + SPARE_BYTES
     if needed > free:
         message = (
             f"Checkpoints and result need about {byte_size(needed)}; the disk of {folder} has {byte_size(free)} free."
         )
         fix = "Free disk space, keep fewer checkpoints, or set LATHE_DATA_DIR to a larger disk."
         yield Problem("save_total_limit", config.save_total_limit, message, fix)
-    if over := settled.quota.refusal(needed):
+    if over := settled.quota.refusal(written):
         yield Problem("save_total_limit", config.save_total_limit, over, f"Keep fewer checkpoints. {disk_quota.FIX}")
 
 

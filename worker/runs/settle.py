@@ -26,7 +26,7 @@ from training.model_info.folder import ADAPTER_CONFIG, ModelFacts, describe_mode
 from training.run_folder.paths import result_dir, saved_result
 from training.scoring.rewards import reward_models, with_reward_models
 from worker import disk_quota
-from worker.allowed_paths import CODE_SETTING, EVERYTHING, AllowedPaths, find_path
+from worker.allowed_paths import CODE_SETTING, EVERYTHING, RUN_ID, AllowedPaths, find_path
 from worker.allowed_rewards import judges_of_run, sampler_of_run
 from worker.datasets import datasets
 from worker.datasets.datasets import DatasetNotFound
@@ -56,7 +56,6 @@ _FIXES = {
     "chat_template": f"Give a name ({_NAMES}), the path of a .jinja file, or the text of a template.",
     "reward_code": "Give the path of a Python file on this machine, or its text.",
 }
-_RUN_ID = re.compile(r"[\w-]+")
 _WHOLE_RUN_ID = re.compile(f"[{runs.ID_LETTERS}]{{12}}")
 _RESULT_FIX = "Give a model folder, a hub id (owner/name), the folder of an adapter, or the id of a run."
 _MOST_ADAPTER_BYTES = 2**20
@@ -363,6 +362,6 @@ def _seen_run(name: str) -> str | None:
 
 def _adapter_folder(name: str) -> Path | None:
     """The folder of an adapter: one that `name` names, or the result of the run with this id; None if there is none."""
-    result = result_dir(get_settings().runs_dir / name, adapts=True) if _RUN_ID.fullmatch(name) else None
+    result = result_dir(get_settings().runs_dir / name, adapts=True) if RUN_ID.fullmatch(name) else None
     folders = (path for path in (find_path(name), result) if path and (path / ADAPTER_CONFIG).is_file())
     return next((folder.absolute() for folder in folders), None)

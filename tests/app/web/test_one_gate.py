@@ -108,6 +108,26 @@ def test_each_setting_that_is_text_refuses_a_path_or_names_no_place(api, alice, 
     assert len(texts) > 20 and accepted == NO_PLACES, sorted(accepted)
 
 
+def test_an_account_is_not_told_which_files_exist(api, alice, secret, fine):
+    """The answer about a path is the same, but for the path, whether or not there is a file or folder."""
+    (secret / "adapter_config.json").write_text('{"peft_type": "LORA", "target_modules": ["q_proj"]}')
+    absent = secret.with_name("sekret")
+    files = {"data": "rows.jsonl", "validation_data": "rows.jsonl", "chat_template": "template.jinja"}
+    files |= {"deepspeed_config": "zero.json"}
+    told = {}
+    for field in ("model", "teacher", "data", "init_adapter", "nvme_path", *files):
+        more = {"task": "distill"} if field == "teacher" else {}
+        for path in ("/api/checks", "/api/runs"):
+            answers = [
+                api.post(path, json=fine | more | {field: str(folder / files.get(field, ""))}, headers=alice)
+                for folder in (secret, absent)
+            ]
+            first, second = ((answer.status_code, answer.text) for answer in answers)
+            if first != (second[0], second[1].replace(str(absent), str(secret))):
+                told[field, path] = first, second
+    assert told == {}
+
+
 def test_only_settle_looks_up_what_a_configuration_names():
     """What needs a file takes a `Settled`, which says what its user may not name. Commands act for the server's user."""
     looking = {

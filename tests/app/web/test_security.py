@@ -38,6 +38,20 @@ def test_an_unknown_host_name_is_refused(home):
     assert (told(response)["field"], told(response)["value"]) == ("host", "rebound.example")
 
 
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        ["127.0.0.1:7860", "127.0.0.1:7860"],
+        ["127.0.0.1:7860", "evil.example"],
+        ["evil@127.0.0.1:7860"],
+        ["a:b@127.0.0.1"],
+    ],
+)
+def test_a_request_for_two_hosts_or_with_a_user_is_refused(home, hosts):
+    response = client().get("/healthz", headers=[("host", host) for host in hosts])
+    assert (response.status_code, told(response)["field"]) == (400, "host")
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1:7860", "localhost:7860", "LOCALHOST", "[::1]:7860"])
 def test_the_names_of_this_machine_are_accepted(host):
     assert rules().knows_host(host)
