@@ -13,6 +13,7 @@ from training.config.choices import Method
 from training.config.name_values import as_names
 from training.config.run_config import RunConfig
 from training.model_info.config_json import ModelError, dimensions_of, read_config, text_config
+from training.model_info.end_tokens import end_ids
 from training.template_check.findings import ERROR, WARNING, Fault, Finding
 from training.template_check.rendered_rows import SampleRow
 from training.template_check.row_faults import Subject
@@ -48,17 +49,11 @@ def model_side(model: str, config: Mapping[str, Any]) -> ModelSide:
     except ModelError:
         values = {}
     head = text_config(values).get("vocab_size")
-    ends = {*_ids(text_config(values).get("eos_token_id")), *_ids(values.get("eos_token_id"))}
-    try:
-        generation = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
-        ends |= set(_ids(generation.get("eos_token_id")))
-    except (OSError, ValueError, AttributeError):
-        pass
     found = dimensions_of(values)
     learned = values.get("model_type") in _LEARNED_POSITIONS
     return ModelSide(
         head if isinstance(head, int) else None,
-        frozenset(ends),
+        end_ids(model),
         folder,
         trains,
         found.positions if found else None,
@@ -217,11 +212,6 @@ def _embeddings(folder: Path, ids: list[int]) -> Iterator[tuple[int, bytes]]:
                 return
         except (OSError, ValueError, KeyError, struct.error):
             return
-
-
-def _ids(value: Any) -> list[int]:
-    listed = value if isinstance(value, list) else [value]
-    return [one for one in listed if isinstance(one, int)]
 
 
 def _names_embeddings(text: str | None) -> bool:

@@ -25,7 +25,7 @@ from training.errors import DataError
 from training.tokens.coverage import GapCounts
 from training.tokens.encoding import Encoder, token_span
 from training.tokens.parts import STORED_TEXTS, PartRenderer
-from training.tokens.rendering import Rendered, Renderer, Span
+from training.tokens.rendering import Pieces, Rendered, Renderer, Span
 
 READ_ROWS = 400
 CHECKED_ROWS = 64
@@ -33,13 +33,21 @@ CHECKED_ROWS = 64
 
 @dataclass(frozen=True)
 class Answer:
-    """An assistant message, its loss weight, and its span with loss in characters and in tokens; None if the template omits or
-    rewrites it."""
+    """An assistant message, its loss weight, and its pieces with loss in characters and in tokens; empty if the template omits or
+    rewrites it. `tokens` is from the first token of its pieces to the last; None without any."""
 
     message: Message
     weight: float
-    span: Span | None
-    tokens: Span | None
+    pieces: Pieces
+    token_pieces: tuple[Span, ...]
+
+    @property
+    def tokens(self) -> Span | None:
+        return (self.token_pieces[0][0], self.token_pieces[-1][1]) if self.token_pieces else None
+
+    def text(self, row: str) -> str:
+        """The text of its pieces."""
+        return "".join(row[first:end] for first, end in self.pieces)
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,11 @@ class SampleRow:
         return [answer for answer in self.answers if answer.weight and answer.tokens]
 
 
+def _answer(message: Message, weight: float, pieces: Pieces, encoding: Encoding, text: str) -> Answer:
+    spans = [token_span(encoding, piece, text) for piece in pieces]
+    return Answer(message, weight, pieces, tuple(span for span in spans if span))
+
+
 class Sampler:
     """Renders rows with a tokenizer and the settings of a run."""
 
@@ -100,8 +113,8 @@ class Sampler:
         messages = [message for message in example.messages if message["role"] == "assistant"]
         weights = answer_weights(example.messages, self._settings, example.weight)
         return [
-            Answer(message, weight, span, token_span(encoding, span, rendered.text) if span else None)
-            for message, weight, span in zip(messages, weights, rendered.answers, strict=True)
+            _answer(message, weight, pieces or (), encoding, rendered.text)
+            for message, weight, pieces in zip(messages, weights, rendered.answers, strict=True)
         ]
 
     def _prompts(self, example: Example) -> tuple[str | None, str | None]:
@@ -111,9 +124,9 @@ class Sampler:
         if not last:
             return None, None
         text, spans = self._renderer.turns(messages[: last + 1], example.tools)
-        if not spans[-1]:
+        if not (pieces := spans[-1]):
             return None, None
-        return text[: spans[-1][0]], self._renderer.generation_prompt(messages[:last], example.tools)
+        return text[: pieces[0][0]], self._renderer.generation_prompt(messages[:last], example.tools)
 
 
 def sample(path: Path, columns: str | None, settings: ChatSettings) -> Iterator[tuple[int, Example | DataError]]:

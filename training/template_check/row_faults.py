@@ -60,6 +60,8 @@ def end_token(row: SampleRow, subject: Subject) -> Iterator[Finding]:
         if last in subject.end_ids:
             continue
         if row.templated and last in subject.special_ids:
+            if answer is not row.answers[-1] and row.ids[(row.answers[-1].tokens or (0, 0))[1] - 1] in subject.end_ids:
+                continue  # the template ends the last answer, which is the one that is generated, with another token
             yield _other_end(row, subject, last, shown)
             continue
         if not row.templated:
@@ -167,7 +169,7 @@ def answers(row: SampleRow, subject: Subject) -> Iterator[Finding]:  # noqa: ARG
         content = split(answer.message)[1]["content"]
         if not content.strip() or not answer.weight:
             continue
-        part = row.text[slice(*answer.span)] if answer.span else ""
+        part = answer.text(row.text)
         if content.strip() not in part:  # it is missing, which is another fault
             continue
         stripped = content.rstrip("\n")
@@ -179,6 +181,52 @@ def answers(row: SampleRow, subject: Subject) -> Iterator[Finding]:  # noqa: ARG
             fix = "Remove the white space from the data, or trim from the template (| trim, .strip())."
             yield Finding(Fault.ANSWER_TRIMMED, WARNING, message, fix, row.number, tokens=(shortened(content),))
             return
+
+
+def own_tokens(row: SampleRow, subject: Subject) -> Iterator[Finding]:
+    """An answer whose own tokens carry no loss, or whose first word does not; and a first token that also holds the end of the
+    prompt."""
+    for start, end in _answer_texts(row):
+        own = [place for place, (first, last) in enumerate(row.encoding.offsets) if max(first, start) < min(last, end)]
+        if not own:
+            continue
+        shown = subject.texts(row.ids[max(0, own[0] - 2) : own[0] + 3])
+        word = [place for place in own if row.encoding.offsets[place][0] < _word_end(row.text, start, end)]
+        if not any(row.weights[place] for place in own):
+            message = "None of the answer's own tokens carries loss: the model does not learn it."
+            fix = f"Write the answer as text of its own between the generation prompt and the end token. {OWN_TEMPLATE}"
+            yield Finding(Fault.ANSWER_MASKED, ERROR, message, fix, row.number, tokens=shown)
+        elif not all(row.weights[place] for place in word):
+            message = "The first word of the answer carries no loss."
+            fix = f"Write the answer directly after the generation prompt. {OWN_TEMPLATE}"
+            yield Finding(Fault.ANSWER_MASKED, WARNING, message, fix, row.number, tokens=shown)
+        elif not row.templated and row.encoding.offsets[own[0]][0] < start:
+            message = (
+                "The first token of the answer also holds the end of the prompt, which at inference has other tokens."
+            )
+            fix = "Remove the white space at the end of the prompts, or move it to the beginning of the answers."
+            yield Finding(Fault.PROMPT_DIFFERS, WARNING, message, fix, row.number, tokens=shown, setting="data")
+
+
+def _answer_texts(row: SampleRow) -> Iterator[tuple[int, int]]:
+    """The characters of each answer's text that is to carry loss."""
+    example = row.example
+    if example.messages is None:
+        if example.answered and example.weight and example.prompt:
+            yield len(example.prompt), len(row.text)
+        return
+    for answer in row.answers:
+        content = split(answer.message)[1]["content"].strip()
+        if answer.weight and answer.pieces and content:
+            start = row.text.find(content, answer.pieces[0][0], answer.pieces[-1][1])
+            if start >= 0:  # else it is missing, which is another fault
+                yield start, start + len(content)
+
+
+def _word_end(text: str, start: int, end: int) -> int:
+    """The end of the first word of an answer."""
+    word = re.compile(r"\s*\S+").match(text, start, end)
+    return word.end() if word else end
 
 
 def marks(row: SampleRow, subject: Subject) -> Iterator[Finding]:
@@ -221,6 +269,7 @@ ROW_CHECKS: tuple[Check, ...] = (
     end_token,
     prompt,
     answers,
+    own_tokens,
     marks,
     current_date,
 )

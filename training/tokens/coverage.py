@@ -13,7 +13,7 @@ from typing import Any
 from training.chat.reasoning import FIELDS, last_question, split
 from training.chat.rendering_settings import ChatSettings, answer_weights
 from training.data.example import Example, Message, Row
-from training.tokens.rendering import Rendered, Span
+from training.tokens.rendering import Pieces, Rendered
 
 _WORDS = 3  # of a tool's result, which a template may write as JSON
 _SHOWN = 40  # characters
@@ -73,11 +73,11 @@ def _messages(
     for index, message in enumerate(messages):
         place = f"messages[{index}]"
         if message["role"] == "assistant":
-            span, weight = next(answers)
+            pieces, weight = next(answers)
             weight = weight if index >= first_trained else 0.0
             earlier = earlier or last_question(messages)
-            yield from _answer(message, place, text, span if weight else None, weight, earlier=index < earlier)
-            cursor = span[1] if span else cursor
+            yield from _answer(message, place, text, pieces if weight else None, weight, earlier=index < earlier)
+            cursor = pieces[0][1] if pieces else cursor
             continue
         content = message["content"].strip()
         start = text.find(content, cursor)
@@ -88,23 +88,28 @@ def _messages(
 
 
 def _answer(
-    message: Message, place: str, text: str, span: Span | None, weight: float, *, earlier: bool
+    message: Message, place: str, text: str, pieces: Pieces | None, weight: float, *, earlier: bool
 ) -> Iterator[Missing]:
-    """The gaps of an answer, which is looked for in its span if it carries loss, else in the whole text."""
+    """The gaps of an answer, which is looked for in its pieces if it carries loss, else in the whole text."""
     reasons = "<" in message["content"] or any(message.get(field) for field in FIELDS)
     thought, plain = split(message) if reasons else ("", message)
     content, calls = plain["content"].strip(), message.get("tool_calls")
-    start, end = span or (0, len(text))
-    if content and text.find(content, start, end) < 0:
-        yield Missing(Gap.NO_LOSS if span and content in text else Gap.ANSWER, place, shortened(content))
-    elif weight and span is None and content:
+    own = "\0".join(text[first:end] for first, end in pieces) if pieces else text
+    if content and content not in own:
+        yield Missing(Gap.NO_LOSS if pieces and content in text else Gap.ANSWER, place, shortened(content))
+    elif weight and not pieces and content:
         yield Missing(Gap.NO_LOSS, place, shortened(content))
-    if calls and (lost := next((part for part in _texts(calls) if not _occurs(part, text, start, end)), None)):
-        yield Missing(Gap.CALLS, f"{place}.tool_calls", shortened(lost))
-    elif calls and weight and span is None:
+    if calls and (lost := next((part for part in _texts(calls) if not _occurs(part, own)), None)):
+        written = pieces and all(_occurs(part, text) for part in _texts(calls))
+        yield Missing(Gap.NO_LOSS if written else Gap.CALLS, f"{place}.tool_calls", shortened(lost))
+    elif calls and weight and not pieces:
         yield Missing(Gap.NO_LOSS, f"{place}.tool_calls")
-    if thought.strip() and thought.strip() not in text and (weight or not earlier):
-        yield Missing(Gap.EARLIER_REASONING if earlier else Gap.REASONING, place, shortened(thought.strip()))
+    if not (thought := thought.strip()):
+        return
+    if thought not in text and (weight or not earlier):
+        yield Missing(Gap.EARLIER_REASONING if earlier else Gap.REASONING, place, shortened(thought))
+    elif weight and thought in text and thought not in own and not earlier:
+        yield Missing(Gap.NO_LOSS, place, shortened(thought))
 
 
 def _absent_tool(tools: list[Row], text: str) -> str | None:
@@ -112,7 +117,7 @@ def _absent_tool(tools: list[Row], text: str) -> str | None:
     for tool in tools:
         function = tool["function"] if isinstance(tool.get("function"), dict) else tool
         for part in (function.get("name"), function.get("description")):
-            if isinstance(part, str) and not _occurs(part.strip(), text, 0, len(text)):
+            if isinstance(part, str) and not _occurs(part.strip(), text):
                 return shortened(part)
     return None
 
@@ -137,13 +142,9 @@ def _leaves(value: Any) -> Iterator[str]:
             yield from _leaves(inner)
 
 
-def _occurs(part: str, text: str, start: int, end: int) -> bool:
-    """True if a text is between two places, as it is or as a template writes it in JSON."""
-    if text.find(part, start, end) >= 0:
-        return True
-    return any(
-        text.find(json.dumps(part, ensure_ascii=ascii_only)[1:-1], start, end) >= 0 for ascii_only in (False, True)
-    )
+def _occurs(part: str, text: str) -> bool:
+    """True if a text is in another one, as it is or as a template writes it in JSON."""
+    return part in text or any(json.dumps(part, ensure_ascii=ascii_only)[1:-1] in text for ascii_only in (False, True))
 
 
 def _has_words(content: str, text: str) -> bool:

@@ -54,7 +54,7 @@ class Encoder:
         """The tokens of a row before its last answer, as in training, without a token across the answer's start."""
         (encoding,) = self.encode([rendered])
         assert encoding is not None
-        start = rendered.spans[-1][0]
+        start = rendered.last_answer
         places = (encoding.token_to_chars(index) for index in range(len(encoding)))
         count = sum(1 for _ in takewhile(lambda place: place is None or place[1] <= start, places))
         return list(encoding.ids[:count])
@@ -102,19 +102,24 @@ class Encoder:
 
 
 def token_span(encoding: Any, answer: Span, text: str) -> Span | None:
-    """The tokens [first, end) within the characters [start, end), without tokens across a boundary."""
+    """The tokens [first, end) of the characters [start, end). A token across the start or the end belongs to the answer: without
+    it a part of the answer would carry no loss."""
     start, end = answer
     if start >= end:
         return None
-    first = encoding.char_to_token(start)
-    if first is None:
+    first, last = encoding.char_to_token(start), encoding.char_to_token(end - 1)
+    if first is None or last is None:
         return _span_by_offsets(encoding, answer)
-    if encoding.token_to_chars(first)[0] < start:
-        first += 1
-    last = _text_end(encoding) if end == len(text) else encoding.char_to_token(end)
-    if last is None:
-        return _span_by_offsets(encoding, answer)
+    # A character may have several tokens, of which the first is named; after the text only special tokens follow.
+    last = _text_end(encoding) if end == len(text) else _after(encoding, last, end)
     return (first, last) if first < last else None
+
+
+def _after(encoding: Any, token: int, end: int) -> int:
+    """The token after those of the characters before `end`, beginning at one of them."""
+    while token < len(encoding) and (place := encoding.token_to_chars(token)) is not None and place[0] < end:
+        token += 1
+    return token
 
 
 def _text_end(encoding: Any) -> int:
@@ -128,7 +133,7 @@ def _text_end(encoding: Any) -> int:
 def _span_by_offsets(encoding: Any, answer: Span) -> Span | None:
     """As `token_span`, if a boundary's character has no token, such as a space that the tokenizer drops."""
     start, end = answer
-    inside = [index for index, (first, last) in enumerate(encoding.offsets) if last > first >= start and last <= end]
+    inside = [index for index, (first, last) in enumerate(encoding.offsets) if max(first, start) < min(last, end)]
     return (inside[0], inside[-1] + 1) if inside else None
 
 

@@ -108,7 +108,12 @@ class PartRenderer:
         rendered = self._renderer.render(example)
         turns = (example.messages or [])[-example.answer_turns :]
         answers = sum(message["role"] == "assistant" for message in turns) or 1
-        return replace(rendered, spans=rendered.spans[-answers:], weights=rendered.weights[-answers:])
+        pieces = sum(len(found or ()) for found in rendered.answers[-answers:]) if rendered.answers else answers
+        return (
+            replace(rendered, spans=rendered.spans[-pieces:], weights=rendered.weights[-pieces:])
+            if pieces
+            else rendered
+        )
 
     def _half(self, example: Example) -> Rendered:
         source, target = self._renderer.question(example)

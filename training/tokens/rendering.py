@@ -7,7 +7,7 @@ none: the generation prompt, an empty thinking block, and anything after the end
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from training.chat.rendering_settings import DEFAULT, ChatSettings, answer_weigh
 from training.chat.template import rendering_error, too_long
 from training.data.example import Example, Message, Row, answer_text
 from training.errors import DataError
+from training.model_info.end_tokens import end_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -31,6 +32,8 @@ EMPTY_BLOCK = re.compile(rf"\s*(?:<({_THINK})>\s*</\1>|\[({_THINK})\]\s*\[/\2\]|
 _BLOCK_AT_END = re.compile(rf"\s*(?:<({_THINK})>\s*(?:</\1>)?|\[({_THINK})\]\s*(?:\[/\2\])?)\s*\Z")
 _MAX_FRAMES = 4  # frames that a renderer caches
 Span = tuple[int, int]
+Pieces = tuple[Span, ...]
+"""The parts of an answer between which a template writes what the model does not generate, such as the result of a call."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +51,14 @@ class Rendered:
     templated: bool
     weights: tuple[float, ...] = ()
     end_weight: float = 1.0
-    answers: tuple[Span | None, ...] = ()
+    answers: tuple[Pieces | None, ...] = ()
     unended: int = 0
     ends: bool = True
+
+    @property
+    def last_answer(self) -> int:
+        """The character at which the last answer begins."""
+        return self.answers[-1][0][0] if self.answers and self.answers[-1] else self.spans[-1][0]
 
 
 @dataclass(frozen=True)
@@ -90,12 +98,13 @@ class Renderer:
             return self._prompt_alone(example)
         if example.messages is None:
             start, end = len(example.prompt), len(example.prompt) + len(example.answer)
-            return _weighted(example.prompt + example.answer, [(start, end)], [example.weight], templated=False)
+            return _weighted(example.prompt + example.answer, [((start, end),)], [example.weight], templated=False)
         weights = answer_weights(example.messages, self._settings, example.weight)
         text, answers = self.turns(example.messages, example.tools)
         row = _weighted(text, answers, weights, templated=self.templates)
         marks = (*self._usual_ends, *self._special_tokens) if self.templates else ()
-        unended = sum(not text.endswith(marks, 0, end) for _, end in row.spans) if self.templates else 0
+        trained = [pieces for pieces, weight in zip(answers, weights, strict=True) if pieces and weight]
+        unended = sum(not text.endswith(marks, 0, pieces[-1][1]) for pieces in trained) if self.templates else 0
         return replace(row, answers=tuple(answers), unended=unended)
 
     def _prompt_alone(self, example: Example) -> Rendered:
@@ -108,13 +117,117 @@ class Renderer:
         span = len(text), len(text)
         return Rendered(text, [span], templated=messages is not None and self.templates, ends=False)
 
-    def turns(self, messages: list[Message], tools: list[Row] | None) -> tuple[str, list[Span | None]]:
-        """The text of a chat, and the span of each answer; None for one that the template omits or rewrites."""
+    def turns(self, messages: list[Message], tools: list[Row] | None) -> tuple[str, list[Pieces | None]]:
+        """The text of a chat, and the pieces of each answer; None for one that the template omits or rewrites."""
         messages = without_fields(messages, self._settings)
         if not self.templates:
-            return _render_plainly(messages)
+            text, plain = _render_plainly(messages)
+            return text, [(span,) if span else None for span in plain]
         text = self._apply(messages, tools)
-        return text, self._quick_spans(messages, text) or self._spans(messages, tools, text)
+        spans = self._quick_spans(messages, text) or self._spans(messages, tools, text)
+        places = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+        divided = [
+            self._divided(messages, index, tools, text, span) if span else ()
+            for index, span in zip(places, spans, strict=True)
+        ]
+        text = self._closed(messages, text, spans)
+        through = [tuple((begin, self._through_stop(text, end)) for begin, end in pieces) for pieces in divided]
+        return text, [pieces or None for pieces in through]
+
+    def _closed(self, messages: list[Message], text: str, spans: list[Span | None]) -> str:
+        """The text with the end of its last answer where the template writes that only before the next message."""
+        if not spans or spans[-1] is None or messages[-1]["role"] != "assistant":
+            return text
+        end = spans[-1][1]
+        if text[end:].strip() or text.endswith((*self._usual_ends, *self._special_tokens), 0, end):
+            return text
+        return text[:end] + (self._end_before_result if messages[-1].get("tool_calls") else self._end_before_question)
+
+    @cached_property
+    def _end_before_question(self) -> str:
+        """What the template writes between an answer and a question, up to the token at which generation stops; "" if that is not
+        such a token."""
+        return self._end_before({"content": _PROBE}, {"role": "user", "content": "?"})
+
+    @cached_property
+    def _end_before_result(self) -> str:
+        call = {"type": "function", "function": {"name": _PROBE, "arguments": {_PROBE: _PROBE}}}
+        message = {"content": "", "tool_calls": [call | {"id": "abcdefgh1"}]}
+        return self._end_before(message, {"role": "tool", "content": "?", "tool_call_id": "abcdefgh1", "name": _PROBE})
+
+    def _end_before(self, answer: Message, following: Message) -> str:
+        messages = [{"role": "user", "content": "?"}, {"role": "assistant", **answer}]
+        try:
+            alone, text = self._write(messages, None).rstrip(), self._write([*messages, following], None)
+        except DataError:  # of a template that needs other messages
+            return ""
+        match = self._until_stop.match(text, len(alone)) if text.startswith(alone) else None
+        return match[0] if match else ""
+
+    def _through_stop(self, text: str, end: int) -> int:
+        """The end of an answer with the token at which generation stops, if only special tokens and white space are before it: a
+        template may write it behind another one, or with it open the next turn."""
+        if text.endswith(self._stops, 0, end):
+            return end
+        match = self._until_stop.match(text, end)
+        return match.end() if match else end
+
+    @cached_property
+    def _stops(self) -> tuple[str, ...]:
+        """The tokens at which generation stops: the tokenizer's end token, and those of the model's configuration."""
+        tokenizer = self._tokenizer
+        ids = end_ids(str(tokenizer.name_or_path or "")) & tokenizer.added_tokens_decoder.keys()
+        ends = {tokenizer.added_tokens_decoder[one].content for one in ids}
+        return tuple(ends | ({str(tokenizer.eos_token)} if tokenizer.eos_token else set()))
+
+    @cached_property
+    def _until_stop(self) -> re.Pattern[str]:
+        return re.compile(rf"(?:\s|{self._special})*?(?:{_any_of(self._stops)})")
+
+    @cached_property
+    def _stop(self) -> re.Pattern[str]:
+        return re.compile(_any_of(self._stops))
+
+    def _divided(self, messages: list[Message], index: int, tools: list[Row] | None, text: str, span: Span) -> Pieces:
+        """The pieces of an answer with calls: the template may write their results, or the heading of a turn, between its
+        reasoning, its calls and its text. Each part is found by changing it alone."""
+        if not messages[index].get("tool_calls"):
+            return (span,)
+
+        def region(place: int, other: Message) -> Span | None:
+            changed = self._apply([*messages[:place], other, *messages[place + 1 :]], tools)
+            return _difference(text, changed) if changed != text else None
+
+        end = next(
+            (place for place in range(index + 1, len(messages)) if messages[place]["role"] != "tool"), len(messages)
+        )
+        results = [found for place in range(index + 1, end) if (found := region(place, _another(messages[place])))]
+        parts = [(found, opens) for other, opens in _each_changed(messages[index]) if (found := region(index, other))]
+        first, last = span[0], max([span[1], *(part[1] for part, _ in parts)])
+        between = sorted(one for one in results if first < one[1] and one[0] < last)
+        heading = self._generation_prompt(messages[:index], tools)
+        if not between and span[1] == last:
+            return tuple(_without(heading, text, span))
+        following = messages[end]["content"].strip() if end < len(messages) else ""
+        limit = text.find(following, last) if following else len(text)
+        divided = self._between(text, first, parts, [*between, (limit, limit)])
+        return tuple(piece for one in divided for piece in _without(heading, text, one))
+
+    def _between(self, text: str, begin: int, parts: list[tuple[Span, bool]], others: list[Span]) -> Iterator[Span]:
+        """The pieces of an answer from `begin`, whose `parts` are divided by `others`; each part with True if a special token
+        before it belongs to it."""
+        marks = [(match.start(), match.end()) for match in re.compile(self._special).finditer(text, begin)]
+        for number, (before, after) in enumerate(others):
+            mine = [part for part in parts if begin <= part[0][0] and part[0][1] <= before]
+            if mine:
+                (start, _), opens = min(mine)
+                gap = [mark for mark in marks if begin <= mark[0] and mark[1] <= start] if number else []
+                first = gap[-1][0 if opens else 1] if gap else begin
+                last = max(part[1] for part, _ in mine)
+                end = self._ends.search(text, last, before)  # behind text, another special token may open the next turn
+                calls = max(mine)[1]
+                yield first, self._end_after(text, last, before, calls=True) if calls else end.end() if end else last
+            begin = after
 
     def generation_prompt(self, messages: list[Message], tools: list[Row] | None) -> str:
         """The text that the template writes before an answer to `messages`, as at inference. Raises DataError if the chat
@@ -129,19 +242,19 @@ class Renderer:
         if not example.answered:
             return rendered.text, ""
         answer = next(answer_text(turn) for turn in reversed(example.messages) if turn["role"] == "assistant")
-        return rendered.text[: rendered.spans[-1][0]], answer
+        return rendered.text[: rendered.last_answer], answer
 
     def last_turn(self, example: Example) -> Rendered:
         """A row up to its last answer. Raises DataError if the chat template omits the answer or cannot render it."""
         if not example.messages or not example.answered:
             return self.render(replace(example, weight=1.0))
         last = max(index for index, message in enumerate(example.messages) if message["role"] == "assistant")
-        text, spans = self.turns(example.messages[: last + 1], example.tools)
-        found = [span for span in spans if span]
-        if not found:
+        text, answers = self.turns(example.messages[: last + 1], example.tools)
+        found = [span for pieces in answers for span in pieces or ()]
+        if not answers[-1]:
             message = "has an answer that the model's chat template omits or rewrites."
             raise DataError(message, "Change the roles or their order.")
-        return Rendered(text, found, self.templates)
+        return Rendered(text, found, self.templates, answers=tuple(answers))
 
     def _quick_spans(self, messages: list[Message], text: str) -> list[Span | None] | None:
         """The spans if every answer is in a cached frame, else None."""
@@ -179,13 +292,15 @@ class Renderer:
 
     def _span_by_prefix(self, messages: list[Message], index: int, tools: list[Row] | None, text: str) -> Span | None:
         """The span from the end of the generation prompt to the end of the turn; None if the template rewrites earlier turns."""
-        before = self._apply(messages[:index], tools, add_generation_prompt=True) if index else ""
+        if not index:  # templates render no generation prompt without a message
+            return None
+        before = self._apply(messages[:index], tools, add_generation_prompt=True)
         through = self._apply(messages[: index + 1], tools)
         if not (text.startswith(through) and through.startswith(before)):
             return None
         content, body = messages[index]["content"], through[len(before) :]
         begin, end = _empty_block(body, content), self._turn_end(body, content)
-        if index and not messages[index].get("tool_calls"):
+        if not messages[index].get("tool_calls"):
             prompt = self._apply(messages[:index], tools) if len(self._frames) < _MAX_FRAMES else before
             self._cache(before.removeprefix(prompt), body[:end], content, begin)
         return len(before) + begin, len(before) + end
@@ -193,7 +308,7 @@ class Renderer:
     def _turn_end(self, body: str, content: str) -> int:
         """The end of the part with loss: after the end token. `body` is the turn's text after the generation prompt."""
         if match := self._ending.search(body):
-            end = self._ends.search(body, match.start(1))
+            end = self._stop.search(body, match.start(1)) or self._ends.search(body, match.start(1))
             return end.end() if end else match.end(1)
         return len(body) if body.endswith(content) else len(body.rstrip())
 
@@ -274,8 +389,7 @@ class Renderer:
         return "", cursor
 
     def _generation_prompt(self, messages: list[Message], tools: list[Row] | None) -> str:
-        if not messages:
-            return ""
+        messages = messages or [{"role": "user", "content": "?"}]
         prompt = self._apply(messages, tools, add_generation_prompt=True)
         return _BLOCK_AT_END.sub("", prompt.removeprefix(self._apply(messages, tools)))
 
@@ -287,7 +401,7 @@ class Renderer:
     @cached_property
     def _usual_ends(self) -> tuple[str, ...]:
         """The tokenizer's end token, and the special token that the template writes after an answer without tool calls."""
-        ends = {str(self._tokenizer.eos_token)} if self._tokenizer.eos_token else set()
+        ends = set(self._stops)
         nearest = re.compile(rf".{{0,{_CLOSING_CHARACTERS}}}?({self._special})", re.DOTALL)
         question, answer = {"role": "user", "content": "?"}, {"role": "assistant", "content": _PROBE}
         for messages in ([question, answer], [question, answer, question]):
@@ -318,6 +432,28 @@ class Renderer:
         return text
 
     def _templated(self, messages: list[Message], tools: list[Row] | None, add_generation_prompt: bool) -> str:
+        if (
+            any(message.get("tool_calls") and not message["content"] for message in messages)
+            and self._null_before_calls
+        ):
+            empty = [bool(message.get("tool_calls")) and not message["content"] for message in messages]
+            messages = [one | {"content": None} if null else one for one, null in zip(messages, empty, strict=True)]
+        return self._template(messages, tools, add_generation_prompt)
+
+    @cached_property
+    def _null_before_calls(self) -> bool:
+        """True if the template writes the calls of a message only if its content is null."""
+        call = {"type": "function", "function": {"name": _PROBE, "arguments": "{}"}}
+        texts = []
+        for content in ("", None):
+            answer = {"role": "assistant", "content": content, "tool_calls": [call]}
+            try:
+                texts.append(self._template([{"role": "user", "content": "?"}, answer], None, False))
+            except Exception:  # a template is a program and can raise any exception
+                texts.append("")
+        return _PROBE not in texts[0] and _PROBE in texts[1]
+
+    def _template(self, messages: list[Message], tools: list[Row] | None, add_generation_prompt: bool) -> str:
         return str(
             self._tokenizer.apply_chat_template(
                 messages, tools=tools, tokenize=False, add_generation_prompt=add_generation_prompt, **self._arguments
@@ -353,6 +489,30 @@ def _another(message: Message) -> Message:
     elif not changed["content"].strip() and len(changed) < len(message):
         changed["content"] = _PROBE
     return changed
+
+
+def _each_changed(message: Message) -> Iterator[tuple[Message, bool]]:
+    """The message with another one of its parts, and True if a special token before the part belongs to it: reasoning, each call,
+    text."""
+    for field in FIELDS:
+        if isinstance(message.get(field), str) and message[field].strip():
+            yield message | {field: _PROBE}, True
+    calls = message.get("tool_calls") or []
+    for number, call in enumerate(calls):
+        yield message | {"tool_calls": [*calls[:number], _other_call(call), *calls[number + 1 :]]}, True
+    if message["content"].strip():
+        yield message | {"content": _PROBE}, False
+
+
+def _without(heading: str, text: str, span: Span) -> Iterator[Span]:
+    """The parts of a span between the headings of a turn."""
+    begin, end = span
+    while heading.strip() and (place := text.find(heading, begin, end)) >= 0:
+        if place > begin:
+            yield begin, place
+        begin = place + len(heading)
+    if begin < end:
+        yield begin, end
 
 
 def _other_call(call: Row) -> Row:
@@ -393,8 +553,9 @@ def _render_plainly(messages: list[Message]) -> tuple[str, list[Span | None]]:
     return text.removesuffix("\n\n") if messages and messages[-1]["role"] == "assistant" else text, spans
 
 
-def _weighted(text: str, spans: Sequence[Span | None], weights: list[float], *, templated: bool) -> Rendered:
-    """The row with the spans whose weight is above 0."""
-    kept = [(span, weight) for span, weight in zip(spans, weights, strict=True) if span and weight]
+def _weighted(text: str, answers: Sequence[Pieces | None], weights: list[float], *, templated: bool) -> Rendered:
+    """The row with the pieces of the answers whose weight is above 0."""
+    found = zip(answers, weights, strict=True)
+    kept = [(span, weight) for pieces, weight in found for span in pieces or () if weight]
     several = tuple(weight for _, weight in kept) if any(weight != 1 for _, weight in kept) else ()
     return Rendered(text, [span for span, _ in kept], templated, several, weights[-1] if weights else 0.0)

@@ -34,12 +34,12 @@ from training.tokens.order import Integers
 
 # The folder of the stores that all runs share; without it a run uses its own folder.
 VARIABLE = "LATHE_TOKENS"
-VERSION = 3  # of the layout and the rendering of rows; a new version makes all stores again
+VERSION = 4  # of the layout and the rendering of rows; a new version makes all stores again
 FACTS = "facts.json"
 PROGRESS = "progress.json"
 WEIGHTS = "weights.f32"
 _TOKENIZER_FILES = ("tokenizer*", "*.jinja", "chat_template*", "special_tokens_map.json", "added_tokens.json")
-_VOCABULARY_FILES = ("vocab*", "merges*", "*.model", "*.tiktoken", "config.json")
+_VOCABULARY_FILES = ("vocab*", "merges*", "*.model", "*.tiktoken", "config.json", "generation_config.json")
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ def test_pairs_are_batched_chosen_first(rows: Any, text: Any) -> None:
 
 def test_a_pair_is_used_if_both_answers_begin_within_max_length(rows: Any) -> None:
     assert (rows(Task.DPO).tokens.first_trained > 0).all()
-    assert (rows(Task.DPO).lengths >= rows(Task.DPO).stores[1].lengths).all()
+    assert (rows(Task.DPO).tokens.lengths >= rows(Task.DPO).stores[1].lengths).all()
 
 
 def test_classes_are_numbered_in_their_order(rows: Any) -> None:

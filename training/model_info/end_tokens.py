@@ -1,0 +1,30 @@
+"""The tokens at which a model stops generating."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from training.model_info.config_json import ModelError, read_config, text_config
+
+
+def end_ids(model: str) -> frozenset[int]:
+    """The ids of the end tokens in a local model's config.json and generation_config.json; empty for other models."""
+    folder = Path(model).expanduser()
+    if not model or not folder.is_dir():
+        return frozenset()
+    try:
+        values = read_config(model)
+    except ModelError:
+        values = {}
+    try:
+        generation = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        generation = {}
+    given = [text_config(values).get("eos_token_id"), values.get("eos_token_id")]
+    given.append(generation.get("eos_token_id") if isinstance(generation, dict) else None)
+    return frozenset(one for value in given for one in _ids(value))
+
+
+def _ids(value: Any) -> list[int]:
+    listed = value if isinstance(value, list) else [value]
+    return [one for one in listed if isinstance(one, int)]
