@@ -25,11 +25,19 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Applies:
-    """`when` is True for values with which the setting has an effect; `words` describe them; `decides` is the deciding setting."""
+    """`when` is True for values with which the setting has an effect; `words` describe them; `decides` is the deciding setting.
+
+    Of several conditions that all must hold, `parts` are these.
+    """
 
     decides: str
     words: str
     when: Callable[[Values], bool]
+    parts: tuple["Applies", ...] = ()
+
+    def decider(self, values: Values) -> str:
+        """The setting whose value takes the effect."""
+        return next((part.decides for part in self.parts if not part.when(values)), self.decides)
 
 
 def applies(name: str, values: Values) -> bool:
@@ -48,6 +56,13 @@ def _to_all_but(setting: str, *choices: str) -> Applies:
 
 def _to_runs_with(setting: str) -> Applies:
     return Applies(setting, f"runs with {setting}", lambda values: _is_given(values, setting))
+
+
+def _both(first: Applies, second: Applies) -> Applies:
+    def when(values: Values) -> bool:
+        return first.when(values) and second.when(values)
+
+    return Applies(first.decides, f"{first.words}, and {second.words}", when, (first, second))
 
 
 def _is_given(values: Values, setting: str) -> bool:
@@ -84,6 +99,9 @@ _sharded_zero = _to("strategy", Strategy.ZERO1, Strategy.ZERO2, Strategy.ZERO3)
 _mixtures = Applies("data", "several data sets with weights", lambda values: has_weights(values.get("data")))
 _plateau = _to("lr_scheduler", Scheduler.REDUCE_ON_PLATEAU)
 _moments = _to_all_but("optimizer", *(one for one in OptimizerName if not one.has_betas))
+
+# trl turns all dropout off for these tasks: their losses compare two passes.
+_with_dropout = _to_all_but("task", Task.DPO, Task.KTO, Task.ORPO, Task.REWARD)
 
 SAMPLING = ("max_completion_length", "temperature", "baseline_prompts", "generation", "stop_after_baseline")
 """Settings of tasks that train on samples of the model itself."""
@@ -124,7 +142,7 @@ APPLIES: dict[str, Applies] = {
     "eval_metrics": _to_runs_with("eval_answers"),
     "lora_r": _lora,
     "lora_alpha": _lora,
-    "lora_dropout": _lora,
+    "lora_dropout": _both(_lora, _with_dropout),
     "target_modules": _to_methods("targets", "every method except full,", lambda _: False),
     "use_rslora": _lora,
     "use_dora": _lora,

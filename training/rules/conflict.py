@@ -45,10 +45,11 @@ def settings_without_effect(config: RunConfig) -> Iterator[Conflict]:
         default = settings()[name].default
         if getattr(config, name) == default or not values[name] or condition.when(values):
             continue
-        decided = values[condition.decides]
-        by = f"with {condition.decides} {decided}" if decided else f"without {condition.decides}"
+        decider = condition.decider(values)
+        decided = values[decider]
+        by = f"with {decider} {decided}" if decided else f"without {decider}"
         yield Conflict(
-            (name, condition.decides),
+            (name, decider),
             f"{name} has no effect {by}.",
             _fix(config, name, default),
             {name: default},

@@ -1,19 +1,23 @@
 """trl's preference trainers on Lathe's tokenized rows, with Lathe's reports."""
 
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import datasets
 import torch
 import torch.distributed as dist
 from datasets import Dataset
+from transformers import TrainerState
 from trl.experimental.orpo.orpo_trainer import ORPOTrainer
 from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.kto_trainer import KTOTrainer
 from trl.trainer.reward_trainer import RewardTrainer
+from trl.trainer.utils import use_adapter
 
 from training.ranks.distributed import several_ranks
 from training.trainer.evaluation import Means
 from training.trainer.global_batch import ModelLoss, StepWeights, weighted_router_loss
+from training.trainer.reference import add_noise_with_gradient_only, begins_as_reference, check_reference
 from training.trainer.reporting_trainer import ReportingTrainer
 
 datasets.disable_progress_bars()
@@ -30,6 +34,24 @@ class PreferenceTrainer(ReportingTrainer):
         super().__init__(model=model, **arguments)
         _restore(self.model, dtypes)
         self.accelerator.gather = self.accelerator.gather_for_metrics = gather_rows
+
+    def before_first_step(self) -> None:
+        """Also checks that a new adapter does not change the model."""
+        config = self.context.config
+        if begins_as_reference(config):
+            check_reference(config, self.model, self._as_reference, self.context.plan["precision"])
+        super().before_first_step()
+
+    def on_model_placed(self, placement: dict[str, Any], state: TrainerState) -> None:
+        """Also keeps the noise of NEFTune out of the reference."""
+        add_noise_with_gradient_only(self._unwrapped)
+        super().on_model_placed(placement, state)
+
+    def _as_reference(self) -> AbstractContextManager[Any]:
+        """The context in which trl computes the reference of an adapter."""
+        model: Any = self._unwrapped
+        context: AbstractContextManager[Any] = use_adapter(model, "ref" if "ref" in model.peft_config else None)
+        return context
 
     def placeholder_rows(self, train: Any, held_out: Any) -> dict[str, Any]:  # noqa: ARG002 - trl would tokenize `train`
         rows = Dataset.from_list([self.placeholder])
