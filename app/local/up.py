@@ -26,7 +26,8 @@ from worker.settings import Settings, name_unknown_variables
 from worker.store import database
 from worker.store.database import UNREACHABLE
 
-READY_SECONDS = 180.0
+QUIET_SECONDS = 180.0
+"""A web server that neither answers nor does anything for so long is stuck; on a busy machine it may take any time to start."""
 _POLL_SECONDS = 0.5
 _STOP_SECONDS = 15.0
 
@@ -100,10 +101,13 @@ class Everything:
         datasets.clear_tokens()
         for service in self._services:
             service.start()
-        deadline = time.monotonic() + READY_SECONDS
+        began = active = time.monotonic()
         while not self._stopping.is_set() and not self._answers():
-            if time.monotonic() > deadline:
-                raise ServiceFailed(self._web.explain(f"The web server does not answer after {READY_SECONDS:.0f} s."))
+            now = time.monotonic()
+            active = now if self._web.works() else active
+            if now - active > QUIET_SECONDS:
+                message = f"The web server does not answer after {now - began:.0f} s, and does nothing."
+                raise ServiceFailed(self._web.explain(message))
             for service in self._services:
                 code = service.ended()
                 if code is not None:

@@ -185,6 +185,37 @@ def test_the_printed_address_opens_in_a_browser(host: str, address: str) -> None
     assert address_of(host, 1) == address
 
 
+SLOW_SERVER = """
+import os, sys, time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+while time.process_time() < 1.0:
+    pass
+class Answer(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+HTTPServer(("127.0.0.1", int(os.environ["LATHE_PORT"])), Answer).serve_forever()
+"""
+
+
+@pytest.mark.parametrize(("program", "answers"), [(SLOW_SERVER, True), ("import time; time.sleep(600)", False)])
+def test_a_web_server_that_starts_slowly_is_waited_for_and_one_that_does_nothing_is_not(
+    home: Path, monkeypatch: pytest.MonkeyPatch, program: str, answers: bool
+) -> None:
+    monkeypatch.setattr(local, "QUIET_SECONDS", 0.5)
+    settings = get_settings()
+    port = free_port(settings.model_copy(update={"port": 0}))
+    everything = local.Everything(settings, port)
+    env = {"LATHE_PORT": str(port)}
+    web = python_service("web server", [sys.executable, "-S", "-c", program], home / "logs" / "web.log", env)
+    everything._web, everything._services = web, [web]
+    try:
+        with contextlib.nullcontext() if answers else pytest.raises(ServiceFailed, match="and does nothing"):
+            everything._start()
+    finally:
+        web.stop(0)
+
+
 def test_the_data_folder_is_released_when_its_process_ends(home: Path) -> None:
     for _ in range(2):
         with only_one(get_settings()) as tell:

@@ -73,7 +73,7 @@ def test_a_full_disk_is_named_with_the_cure_and_nothing_is_left(api, disk, tmp_p
             if answer.status_code == 507:
                 told = answer.json()["error"]
                 assert (told["field"], told["value"]) == ("disk", str(disk)), answer.text
-                assert told["message"].startswith("is full: ") and "lathe disk" in told["fix"]
+                assert told["message"].startswith("is full: ") and "lathe system --free KIND" in told["fix"]
             assert files(disk) == before
     assert statuses == {"submit": 422} | dict.fromkeys(list(requests)[:-1], 507)
     assert api.get("/api/runs").status_code == 200
