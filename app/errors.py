@@ -55,7 +55,7 @@ _DISK = "disk"
 
 def _full(folder: Path) -> Problem:
     place, free = full_disk.mount_point(folder), shutil.disk_usage(folder).free
-    fix = "Delete runs, checkpoints or data sets (page System, or `lathe system --free KIND`), or other files there. Then try again."
+    fix = "Delete runs, checkpoints or data sets (page System, or `lathe system --free KIND`), or other files. Then try again."
     return Problem(_DISK, str(place), f"is full: {byte_size(free)} free.", fix)
 
 
