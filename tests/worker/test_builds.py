@@ -28,7 +28,7 @@ from training.run_folder import checkpoints
 from training.run_folder.paths import RUN_VARIABLE
 from worker import builds
 from worker.file_store import object_store
-from worker.machine import overload, processes
+from worker.machine import overload, process_identity, processes
 from worker.machine.process_identity import Identity
 from worker.runs import fetching, results
 from worker.runs.results import NoResult
@@ -37,7 +37,7 @@ from worker.store import accounts, database, runs
 from worker.store import builds as store
 from worker.store.tables import Build, Run, Status
 from worker.store.work import BUILD
-from worker.supervision.queued_work import State
+from worker.supervision.queued_work import State, Supervisor
 
 
 @pytest.fixture(autouse=True)
@@ -202,6 +202,32 @@ def test_the_notes_of_a_program_are_told_and_what_libraries_print_is_not(
     builder._run("a_program")
     # It ends with this process, even if this is killed before the program has asked for that.
     assert told == [("loading", 0, 0), (str(os.getpid()), 1, 2), "Its context is 64 tokens."]
+
+
+@pytest.mark.parametrize(("by_system", "limit", "status"), [(0, 3, "queued"), (0, 1, "failed"), (1, 3, "failed")])
+def test_a_build_whose_program_is_killed_is_queued_again_unless_memory_was_full(
+    by_system: int, limit: int, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a_program.py").write_text("import os\nos.kill(os.getpid(), 9)\n")
+    monkeypatch.setattr(results, "environment", lambda: {"PYTHONPATH": str(tmp_path)})
+    monkeypatch.setenv("LATHE_MAX_ATTEMPTS", str(limit))
+    get_settings.cache_clear()
+    counts = iter((0, by_system))
+    monkeypatch.setattr(processes, "memory_kills", lambda: next(counts))
+    item = builds.submit(played().id, "merged")
+    with database.write() as session:
+        holder = str(process_identity.me())
+        assert BUILD.take(session, Build.id == item.id, holder=holder, lease_seconds=60)  # type: ignore[arg-type]
+
+    def work(_item: Build, run: Run, _state: State, _mark: str) -> dict[str, Any]:
+        return {"notes": str(results.Builder(run)._run("a_program"))}
+
+    assert Supervisor(BUILD, (item.id, 1), work).run() == 0
+    ended = get(item)
+    assert ended.status.value == status
+    told = ended.reason if ended.error is None else ended.error["message"]
+    assert ("out of memory" in told) == bool(by_system)
+    assert "killed" in told
 
 
 def test_a_program_of_a_cancelled_build_writes_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

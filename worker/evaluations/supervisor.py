@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import asdict
@@ -20,7 +21,7 @@ from worker.allowed_paths import EVERYTHING
 from worker.evaluations.scoring import add_scores, read_records, summarize
 from worker.evaluations.submit import folder_of
 from worker.machine import devices, processes, programs
-from worker.machine.programs import ProgramError
+from worker.machine.programs import ProgramError, ProgramKilled
 from worker.runs import reward_models
 from worker.runs.settle import resolve
 from worker.settings import ROOT, get_settings
@@ -143,7 +144,7 @@ def _answer(folder: Path, launch: Launch, env: dict[str, str], state: State) -> 
         processes.wait_for_end(child, _LOOK_SECONDS)
         _read_progress(folder, state)
     if child.returncode and not state.stopping.is_set():
-        raise _failure(folder, child)
+        raise _failure(folder, child) from (ProgramKilled() if child.returncode == -signal.SIGKILL else None)
 
 
 def _read_progress(folder: Path, state: State) -> None:
@@ -161,9 +162,7 @@ def _failure(folder: Path, child: "subprocess.Popen[bytes]") -> UserError:
     except (OSError, ValueError, KeyError):
         lines = (folder / requests.OUTPUT_FILE).read_text(encoding="utf-8", errors="replace").strip().splitlines()
     said = " ".join(lines[-_KEPT_LINES:])[-500:] or f"exit code {child.returncode}"
-    fix = (
-        f"The file {requests.OUTPUT_FILE} of the evaluation has the whole output. Out of memory: lower max_new_tokens."
-    )
+    fix = f"The file {requests.OUTPUT_FILE} of the evaluation has the whole output."
     return EvaluationFailed("evaluation", folder.name, f"The program failed: {said}", fix)
 
 

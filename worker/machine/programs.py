@@ -69,6 +69,13 @@ class ProgramError(RuntimeError):
     """A program that gave no answer; the message is the reason, without a full stop."""
 
 
+class ProgramKilled(ProgramError):  # noqa: N818
+    """A program that was killed by SIGKILL: from outside, or because the machine had no memory left."""
+
+    def __init__(self) -> None:
+        super().__init__("its process was killed by SIGKILL")
+
+
 def run_limited(
     module: str, arguments: Sequence[str], limits: Limits, *, text: str = "", variables: Sequence[str] = ()
 ) -> Result:

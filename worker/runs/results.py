@@ -23,7 +23,7 @@ from training.run_folder import paths
 from training.run_folder.derived import ADAPTER_GGUF_FILE, GgufType
 from training.units import byte_size
 from worker.machine import programs
-from worker.machine.programs import ProgramError
+from worker.machine.programs import ProgramError, ProgramKilled
 from worker.machine.sizes import size_of
 from worker.runs import fetching
 from worker.runs.archive import missing_bytes, pack
@@ -197,7 +197,7 @@ class Builder:
                 for line in lines:
                     self._report(line)
         except ProgramError as error:
-            raise NoResult("run", self.run.id, f"the result could not be created: {error}", _FIX) from None
+            raise NoResult("run", self.run.id, f"the result could not be created: {error}", _FIX) from error
 
     def _report(self, line: dict[str, Any]) -> None:
         """Tells a note of the program, or its progress."""
@@ -232,7 +232,7 @@ def printed(module: str, *arguments: str, mark: str = "") -> Generator[dict[str,
         errors.seek(0)
         lines = errors.read().strip().splitlines()[-_LAST_LINES:]
     if code == -signal.SIGKILL:
-        lines = ["its process was killed: the machine may have run out of memory, which loading the model needs."]
+        raise ProgramKilled
     if code:
         raise ProgramError(" ".join(lines) or f"{module} ended with exit code {code}")
 

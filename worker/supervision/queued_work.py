@@ -18,7 +18,8 @@ from sqlmodel import Session
 from training.errors import UserError
 from training.run_folder.paths import SUPERVISOR_LOG
 from worker.machine import processes
-from worker.machine.process_identity import hostname
+from worker.machine.process_identity import hostname, me
+from worker.machine.programs import ProgramKilled
 from worker.runs import fetching
 from worker.settings import get_settings
 from worker.store import database, runs
@@ -123,13 +124,17 @@ class Supervisor(Generic[Row]):
             return row, runs.get(session=session, run_id=row.run_id)
 
     def _work(self, row: Row, run: Run) -> None:
+        kills = processes.memory_kills()
         try:
             end_left_behind(_mark(self._kind, row))
             fetching.fetch(run)
             values = self._do(row, run, self._state, _mark(self._kind, row))
             self._ended = {"status": Status.FINISHED, **values}
         except UserError as error:
-            self._fail(vars(error.problem))
+            if isinstance(error.__cause__, ProgramKilled):
+                self._after_kill(row, error, for_memory=processes.memory_kills() != kills)
+            else:
+                self._fail(vars(error.problem))
         except Exception as error:
             log.exception("%s failed", self._kind.title(self._key))
             message, fix = f"{type(error).__name__}: {error}", "The worker's log has the traceback."
@@ -137,6 +142,16 @@ class Supervisor(Generic[Row]):
             self._fail({"field": self._kind.noun, "value": value, "message": message, "fix": fix})
         finally:
             processes.kill_descendants()  # vLLM's, if the program that started it was killed
+
+    def _after_kill(self, row: Row, error: UserError, *, for_memory: bool) -> None:
+        """Queues the work again, as a run whose process is killed from outside, unless the kernel did it to free memory."""
+        if for_memory:
+            message = "The machine is out of memory (host RAM), and the system killed the program."
+            self._fail(vars(error.problem) | {"message": message, "fix": "End other programs, then try again."})
+        elif row.attempt < get_settings().max_attempts:
+            self._ended = {"status": Status.QUEUED, "reason": "Its program was killed by SIGKILL."}
+        else:
+            self._fail(vars(error.problem))
 
     def _fail(self, problem: dict[str, Any]) -> None:
         self._ended = {"status": Status.FAILED, "error": problem | {"value": str(problem.get("value") or "")}}
@@ -165,9 +180,12 @@ class Supervisor(Generic[Row]):
         if not self._lease.until_answered(lambda: self._end(**ended), is_fenced=True):
             raise LeaseLost(f"{self._kind.title(self._key)} has another holder.")
 
-    def _end(self, **ended: Any) -> bool:
+    def _end(self, *, status: Status, **ended: Any) -> bool:
         with database.write() as session:
-            return self._kind.finish(session, self._key, **ended)
+            if status is Status.QUEUED:
+                row = self._kind.check(session, self._key, holder=str(me()))
+                return self._kind.requeue(session, row, ended["reason"])
+            return self._kind.finish(session, self._key, status, **ended)
 
 
 def _name(kind: QueuedKind[Row], row: Row) -> str:

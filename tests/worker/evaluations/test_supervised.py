@@ -18,7 +18,7 @@ from app.format import evaluation_text as words
 from training.run_folder.paths import RUN_VARIABLE
 from worker.evaluations import starting
 from worker.evaluations.submit import submit
-from worker.machine import overload, processes
+from worker.machine import overload, processes, programs
 from worker.machine.process_identity import Identity
 from worker.settings import get_settings
 from worker.store import database, evaluations, prompt_sets
@@ -118,6 +118,21 @@ def finished(item):
     ended = eventually(lambda: (one := get(item)).status.ended and one, every=0.2)
     assert ended.error is None
     return ended
+
+
+def test_an_evaluation_whose_program_is_killed_is_queued_again_and_not_called_out_of_memory(run, tmp_path):
+    item = submit(run, {"source": "base"}, data=str(make_data(tmp_path / "rows.jsonl", rows=6)))
+    starting.start_waiting()
+    eventually(lambda: supervised(item))
+
+    def program():
+        marked = processes.marked(RUN_VARIABLE, f"evaluation-{item.id}")
+        return next((one for one in marked if programs.EVALUATE in one.cmdline()), None)
+
+    eventually(program, every=0.2).kill()
+    queued = eventually(lambda: (one := get(item)).status is not Status.RUNNING and one, every=0.2)
+    assert (queued.status, queued.attempt, queued.error) == (Status.QUEUED, 1, None)
+    assert queued.reason == "Its program was killed by SIGKILL."
 
 
 def test_a_running_evaluation_is_stopped(run, tmp_path):
