@@ -11,6 +11,7 @@ seed plans the same faults in the same order.
 """
 
 import argparse
+import itertools
 import json
 import random
 import signal
@@ -42,7 +43,6 @@ from worker.store.tables import Run, Status
 
 TICK_SECONDS = 0.02  # some phases of the starter model take a tenth of a second
 LOOK_SECONDS = 0.3
-ARMED = 6  # faults that wait for their moment at once
 STILL_SECONDS = 300.0
 """At the end: how long nothing may change until what is left counts as damage."""
 _ENDING = (signal.SIGINT, signal.SIGTERM)
@@ -99,13 +99,14 @@ class Chaos:
         self.workload.start()
         began = time.monotonic()
         slurm = self.installation.cluster is not None
-        for fault in plan(self.seed, mean_pause, real=self.real, load=bool(self.load.processes), slurm=slurm):
-            if self._is_over(time.monotonic() - began, seconds, most):
-                break
+        planned = plan(self.seed, mean_pause, real=self.real, load=bool(self.load.processes), slurm=slurm)
+        for fault in itertools.islice(planned, most):
             self.injector.arm(fault)
             self._pass(fault.pause, began)
-            while len(self.injector.armed) >= ARMED and time.monotonic() - began < seconds:
-                self._pass(TICK_SECONDS, began)
+            if most is None and time.monotonic() - began > seconds:
+                break
+        while most is not None and self.injector.armed:
+            self._pass(TICK_SECONDS, began)
         taken = time.monotonic() - began
         findings = Findings()
         self._settle(findings)
@@ -122,11 +123,6 @@ class Chaos:
         self.workload.stop()
         self.injector.restore(everything=True)
         self.load.stop()
-
-    def _is_over(self, taken: float, seconds: float, most: int | None) -> bool:
-        if most is None:
-            return taken > seconds
-        return len(self.injector.strikes) + self.injector.missed + len(self.injector.armed) >= most
 
     def _train_undisturbed(self) -> None:
         """Keeps a run of every kind that trains a model without faults; the first one teaches those that distill."""
@@ -237,7 +233,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--workers", type=int, default=3, help="number of workers, with one device each (default: %(default)s)"
     )
-    parser.add_argument("--pause", type=float, default=3.0, help="mean seconds between faults (default: %(default)s)")
+    parser.add_argument("--pause", type=float, default=5.0, help="mean seconds between faults (default: %(default)s)")
     parser.add_argument(
         "--load", type=int, default=0, help="processes that use the processor, now and then (default: %(default)s)"
     )

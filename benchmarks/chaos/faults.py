@@ -80,6 +80,7 @@ def plan(
 def _of_run(chance: random.Random, common: Fault, real: bool) -> Fault:
     subject = chance.choices((TWO, ONE, LIGHT_RANKS), (8, 1, 1))[0] if real else LIGHT_RANKS
     moment = chance.choices((END, RAREST, NOW), (6, 3, 2))[0]
+    moment = NOW if subject == LIGHT_RANKS else moment  # light ranks end within milliseconds of their last step
     action = chance.choices((KILL, FREEZE, SLOW_DISK), (6, 5, 1))[0]
     if action == SLOW_DISK:
         delay, seconds = chance.uniform(*_SLOW_SECONDS), chance.uniform(5, 30)

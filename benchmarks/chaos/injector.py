@@ -5,9 +5,9 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psutil
 from sqlmodel import select
@@ -24,12 +24,12 @@ from training.scoring.reward_child import PROGRAM as REWARD_PROGRAM
 from worker import celery_app
 from worker.machine import processes as process
 from worker.machine.process_identity import Identity
+from worker.machine.programs import SERVING
 from worker.store import claims, database
 from worker.store.tables import Build, Evaluation, Run, ServedModel, ServedState, Status
-from worker.store.tables.queued import QueuedWork
 
 ARMED_SECONDS = 120.0
-"""How long a fault waits for its moment."""
+"""How long a fault waits for its target; one that waits for the end of a run has no limit."""
 _SPARED = 3
 """Of so many attempts, one has no fault after its last step, and the others have one: runs should end during the session."""
 _SCORING = ("training", "sampling", "evaluating")
@@ -65,7 +65,10 @@ class Injector:
 
     def arm(self, fault: Fault) -> None:
         """Injects the fault as soon as it has a target at its moment."""
-        self.armed.append((time.monotonic(), fault))
+        if fault.action == faults.SLOW_DISK and not self.installation.disk.works:
+            self.missed += 1
+        else:
+            self.armed.append((time.monotonic(), fault))
 
     def look(self) -> list[Strike]:
         """Injects the faults whose moment is now, ends those that have lasted long enough; returns the new strikes."""
@@ -73,17 +76,21 @@ class Injector:
         new: list[Strike] = []
         if not self.armed:
             return new
-        watches = self.watches.read()
+        watches, tried = self.watches.read(), set[tuple[str, str]]()
         for one in list(self.armed):
             since, fault = one
+            # Of several that wait for the end of a run, the oldest one is next: else the one that strikes earliest always were.
+            if fault.moment != faults.NOW and (fault.subject, fault.moment) in tried:
+                continue
+            tried.add((fault.subject, fault.moment))
             if strike := self._strike(fault, watches):
                 new.append(strike)
-            elif time.monotonic() - since > ARMED_SECONDS:
+                self.strikes.append(strike)
+            elif fault.moment != END and time.monotonic() - since > ARMED_SECONDS:
                 self.missed += 1
             else:
                 continue
             self.armed.remove(one)
-        self.strikes += new
         return new
 
     def restore(self, *, everything: bool = False) -> None:
@@ -158,8 +165,6 @@ class Injector:
         return bool(victims)
 
     def _slow_disk(self, fault: Fault) -> bool:
-        if not self.installation.disk.works:
-            return False
         self.installation.disk.slow(fault.delay)
         return self._then(fault, lambda: self.installation.disk.slow(0))
 
@@ -267,15 +272,22 @@ def _using_results(fault: Fault) -> list[psutil.Process]:
     with database.read() as session:
         if fault.target == faults.SERVED:
             busy = ServedModel.state.in_((ServedState.STARTING, ServedState.READY))  # type: ignore[attr-defined]
-            numbers = [served.pid for served in session.exec(select(ServedModel).where(busy)) if served.pid]
+            found = [_with(served.pid, SERVING) for served in session.exec(select(ServedModel).where(busy))]
         else:
             table = Evaluation if fault.target == faults.EVALUATION else Build
-            rows: Iterable[QueuedWork] = session.exec(select(table).where(table.status == Status.RUNNING))
-            owners = [Identity.parse(row.holder) for row in rows]
-            numbers = [owner.pid for owner in owners if owner and owner.alive]
-    found = [psutil.Process(number) for number in numbers if psutil.pid_exists(number)]
-    found += [child for one in found for child in process.descendants(one.pid)]
-    return [_pick(found, fault)] if found else []
+            rows: Any = session.exec(select(table).where(table.status == Status.RUNNING))
+            found = [_with(owner.pid, row.id) for row in rows if (owner := Identity.parse(row.holder))]
+    own = [one for one in found if one]
+    own += [child for one in own for child in process.descendants(one.pid)]
+    return [_pick(own, fault)] if own else []
+
+
+def _with(number: int | None, word: str) -> psutil.Process | None:
+    """The process with this number, if its command has the word: right after the claim, a worker holds the work."""
+    with contextlib.suppress(psutil.Error):
+        one = psutil.Process(number) if number else None
+        return one if one and word in one.cmdline() else None
+    return None
 
 
 def _processes(services: list[Service]) -> list[psutil.Process]:
