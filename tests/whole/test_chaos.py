@@ -84,7 +84,7 @@ def finished(home: Path, trained: Path) -> tuple[str, Path]:
     with database.write() as session:
         history.apply(session=session, run_id=run.id, attempt=1, events=records, new_offset=1)
         assert claims.finish(session=session, run_id=run.id, attempt=1, status=Status.FINISHED)
-    archive.pack(folder / "adapter", folder / ARCHIVE_FILE, lambda: None)
+    archive.pack(folder / "adapter", folder / ARCHIVE_FILE)
     return run.id, folder
 
 
