@@ -16,7 +16,10 @@ from training.nearest import nearest
 ADAPTER_CONFIG = "adapter_config.json"
 _FOLDER_FIX = "Give the folder with config.json and the .safetensors weights."
 _MOST_NAMES, _NEARLY, _MOST_BYTES = 1000, 0.75, 2**20
-_LONGEST_HEADER = 100_000_000  # safetensors refuses a longer one
+_LONGEST_HEADER = 16 * 2**20
+_MOST_VALUES = 1_500_000
+"""Bytes of a header, and its values, of which each takes up to 64 bytes of memory: a tensor takes about 100 bytes, and a file has
+some thousands."""
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -166,8 +169,11 @@ def _header(file: Path) -> dict[str, Any]:
     with open_regular(file) as stream:
         (length,) = struct.unpack("<Q", stream.read(8))
         if length > min(file.stat().st_size, _LONGEST_HEADER):
-            raise ValueError("the header is longer than the file, or than 100 MB")
-        header = json.loads(stream.read(length))
+            raise ValueError("the header is longer than the file, or than 16 MB")
+        text = stream.read(length)
+    if sum(map(text.count, (b",", b"[", b"{"))) > _MOST_VALUES:
+        raise ValueError("the header has too many values")
+    header = json.loads(text)
     tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
     end = max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
     if 8 + length + end > file.stat().st_size:

@@ -1,11 +1,15 @@
-"""The tokens of a tokenizer with their ids, read without torch and transformers, and the comparison of two."""
+"""The tokens of a tokenizer with their ids, read without torch and transformers, and the comparison of two.
+
+`python -m training.model_info.vocabulary` compares two in a process with limits: an account may have sent either file, and even a
+large real one takes a second to parse.
+"""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from training.errors import UserError
+from training.errors import UserError, answer_json
 from training.files import read_regular
 
 _FILE = "tokenizer.json"
@@ -39,3 +43,18 @@ def refuse_other_tokens(teacher: str | None, own: Mapping[str, int], others: Map
 
 def _number(number: int | None) -> str:
     return "none" if number is None else str(number)
+
+
+def compared(asked: str) -> dict[str, Any]:
+    """Nothing, as JSON, if the tokens of a teacher are the model's; `asked` has the teacher's name, the model's folder and the
+    folders of which the first with a tokenizer is the teacher's, as JSON. Raises UserError as `refuse_other_tokens`."""
+    teacher, model, folders = json.loads(asked)
+    own = vocabulary(Path(model))
+    others = next((found for folder in folders if (found := vocabulary(Path(folder)))), None)
+    if own and others:
+        refuse_other_tokens(teacher, own, others)
+    return {}
+
+
+if __name__ == "__main__":
+    answer_json(compared)

@@ -1,8 +1,9 @@
 """What is wrong with a run before it is queued: each check is a function of a settled configuration."""
 
+import json
 import shutil
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,14 +16,15 @@ from training.config.name_values import as_names, missing_trackers
 from training.config.peft_methods import is_pattern
 from training.config.run_config import RunConfig
 from training.errors import Problem, UserError
+from training.limited import Limits
 from training.model_info.config_json import read_config, text_config
 from training.model_info.families import why_padded
 from training.model_info.folder import ModelFacts, adapter_base, describe_model, has_tokenizer, misspelled, module_names
-from training.model_info.vocabulary import refuse_other_tokens, vocabulary
 from training.units import byte_size
 from worker import disk_quota
 from worker.allowed_paths import HUB_ID, no_adapter
 from worker.datasets import run_data
+from worker.machine import programs
 from worker.runs import reward_models
 from worker.runs.settle import Settled, target_modules
 from worker.settings import get_settings, hub_token
@@ -236,6 +238,7 @@ def _disk(settled: Settled) -> Iterator[Problem]:
         yield Problem("save_total_limit", config.save_total_limit, over, f"Keep fewer checkpoints. {disk_quota.FIX}")
 
 
+_COMPARING = Limits(memory_bytes=4 * 2**30, seconds=30)
 _TEACHER_FIX = "Choose a decoder-only model as the teacher."
 
 
@@ -271,10 +274,20 @@ def _check_teacher(settled: Settled, folder: Path) -> None:
     path = describe_model(name).path
     if path and read_config(str(path)).get("is_encoder_decoder"):
         raise UserError("teacher", name, "is an encoder-decoder.", _TEACHER_FIX)
-    own = vocabulary(settled.folder) if settled.folder else None
-    others = vocabulary(folder) or (vocabulary(path) if path else None)
-    if own and others:
-        refuse_other_tokens(settled.typed.teacher, own, others)
+    if settled.folder:
+        _compare_tokens(settled.typed.teacher, settled.folder, [folder, *([path] if path else [])])
+
+
+def _compare_tokens(teacher: str | None, model: Path, folders: Sequence[Path]) -> None:
+    asked = json.dumps([teacher, str(model), [str(folder) for folder in folders]])
+    try:
+        answer = programs.run_for_json(programs.VOCABULARIES, [], _COMPARING, text=asked)
+    except programs.ProgramError as error:
+        raise UserError(
+            "teacher", teacher, f"has a tokenizer.json that cannot be read: {error}.", _TEACHER_FIX
+        ) from None
+    if problem := answer.get("problem"):
+        raise UserError(problem["field"], problem["value"], problem["message"], problem["fix"])
 
 
 CHECKS: Final[tuple[Callable[[Settled], Iterable[Problem]], ...]] = (

@@ -9,93 +9,33 @@ from zipfile import ZipFile
 import gradio as gr
 import numpy as np
 import pytest
+from owned import (
+    BODIES,
+    ENDLESS,
+    QUERIES,
+    SECRET,
+    address,
+    as_,
+    client_of_own,  # noqa: F401
+    everything_is_alices,  # noqa: F401
+    everything_stored,
+    forbidden_words,
+    routes,
+)
 from played_run import SUMMARY, PlayedRun
 from prepared import prepared_installation  # noqa: F401
 from safetensors.numpy import save_file
-from sqlmodel import SQLModel, select, update
+from sqlmodel import select, update
 from web import client
 
-from app.access.dataset_imports import intakes
 from app.web import live
 from app.web.addresses import PAGES
 from worker.settings import get_settings
-from worker.store import database, evaluations, prompt_sets, shares, sight
+from worker.store import database, evaluations, shares, sight
 from worker.store.runs import RunNotFound
-from worker.store.tables import Dataset, DeviceLease, Evaluation, PromptSet, Run, ServedModel, Sweep
+from worker.store.tables import DeviceLease, Evaluation, Run
 
 pytestmark = pytest.mark.slow
-
-SECRET = "zebra"
-OWNED = (Run, Sweep, Dataset, Evaluation, ServedModel, PromptSet)
-BODIES = {
-    "/api/datasets/{dataset_id}/rows/stop": {"search": "1"},
-    "/api/runs/{run_id}/move": {"before": None},
-    "/api/runs/{run_id}/evaluations": {"data": "static/starter/train.jsonl"},
-    "/api/datasets/{dataset_id}": {"columns": None},
-    "/api/prompt-sets/{set_id}/answers": {"model": "m", "answers": []},
-    "/api/prompt-sets/{set_id}/every-result": {"every_result": True},
-    "/api/{listed}/{object_id}/shares": {"users": ["bob"]},
-}
-QUERIES = {
-    "/api/runs/{run_id}/checkpoint.zip": "?step=1",
-    "/api/datasets/{dataset_id}/tokens": "?model=static/starter",
-    "/api/datasets/{dataset_id}/rows/{row}/tokens": "?model=static/starter",
-}
-"""What the routes require, so that only the permission can refuse the request."""
-
-ENDLESS = "/api/runs/{run_id}/stream"
-
-
-@pytest.fixture
-def own(prepared, monkeypatch):
-    """The prepared installation, of which everything is alice's and has a secret name; the ids by the parameters of routes."""
-    monkeypatch.setenv("LATHE_VISIBILITY", "own")
-    get_settings.cache_clear()
-    with database.write() as session:
-        kept = prompt_sets.save(session=session, name=SECRET, prompts=[{"user": SECRET}], owner="alice").id
-        for table in OWNED:
-            session.exec(update(table).values(owner="alice"))
-        for table in (Run, Sweep, Dataset):
-            session.exec(update(table).values(name=table.name + SECRET))
-    yield {
-        "run_id": prepared.finished, "dataset_id": prepared.dataset, "sweep_id": prepared.sweep, "object_id": prepared.finished,
-        "row": "1", "result_form": "merged", "evaluation_id": prepared.base, "served_id": prepared.served, "set_id": kept,
-    }  # fmt: skip
-    get_settings.cache_clear()
-
-
-@pytest.fixture
-def api(own):
-    intakes.begin(SECRET, 0, list, owner="alice")
-    yield client(visibility="own")
-    intakes._intakes.clear()
-
-
-def as_(prepared, name):
-    return {"Authorization": f"Bearer {prepared.tokens[name]}"}
-
-
-def routes(api):
-    """Each operation of the OpenAPI document, after those that it leaves out."""
-    for end in ("plots", "log-window"):
-        yield "get", f"/api/runs/{{run_id}}/{end}"
-    yield "get", "/v1/models"
-    for path, item in api.get("/api/openapi.json").json()["paths"].items():
-        for method in item:
-            yield method, path
-
-
-def address(path, ids, listed="runs"):
-    return re.sub(r"{(\w+)}", lambda name: ids.get(name[1], listed if name[1] == "listed" else "csv"), path)
-
-
-def forbidden_words(prepared, ids):
-    return {
-        SECRET,
-        "alice",
-        *(str(value) for value in vars(prepared).values() if isinstance(value, str)),
-        *(value for name, value in ids.items() if name not in ("row", "result_form")),
-    } - {str(prepared.home)}
 
 
 def test_no_route_answers_another_account_with_what_is_alices(api, prepared, own, subtests):
@@ -430,17 +370,6 @@ def takes_event(web, number):
     gradio = next(route.app for route in web.app.routes if hasattr(getattr(route, "app", None), "blocks"))
     handler = gradio.blocks.fns[number].fn
     return any(one.annotation is gr.EventData for one in inspect.signature(handler).parameters.values())
-
-
-def everything_stored():
-    """All rows of all tables, as texts with their owner, if they have one."""
-    with database.read_everything() as session:
-        rows = {
-            name: session.connection().execute(select(table)).mappings().all()
-            for name, table in SQLModel.metadata.tables.items()
-            if name != "machine"  # workers report
-        }
-    return {(name, repr(row)): row.get("owner", row.get("user")) for name, listed in rows.items() for row in listed}
 
 
 @pytest.mark.parametrize(
