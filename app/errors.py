@@ -56,7 +56,8 @@ _DISK = "disk"
 def _full(folder: Path) -> Problem:
     place, free = full_disk.mount_point(folder), shutil.disk_usage(folder).free
     fix = "Delete runs, checkpoints or data sets (page System, or `lathe system --free KIND`), or other files. Then try again."
-    return Problem(_DISK, str(place), f"is full: {byte_size(free)} free.", fix)
+    files = "no inode for another file is free, and " if full_disk.lacks_inodes(folder) else ""
+    return Problem(_DISK, str(place), f"is full: {files}{byte_size(free)} free.", fix)
 
 
 def _database_problem(error: Exception) -> Problem | None:

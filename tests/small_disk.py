@@ -11,10 +11,18 @@ MIB = 2**20
 
 
 @contextlib.contextmanager
-def small_disk(folder: Path, mebibytes: int) -> Iterator[Path]:
-    """Mounts a small disk at `folder`."""
+def small_disk(folder: Path, mebibytes: int, inodes: int = 0) -> Iterator[Path]:
+    """Mounts a small disk at `folder`; with `inodes` for so many files and folders at most."""
     folder.mkdir(parents=True, exist_ok=True)
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", str(folder)]
+    mount = [
+        "mount",
+        "-t",
+        "tmpfs",
+        "-o",
+        f"size={mebibytes}m" + (f",nr_inodes={inodes}" if inodes else ""),
+        "tmpfs",
+        str(folder),
+    ]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("mounting a small disk needs root")
     try:

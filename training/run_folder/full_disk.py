@@ -19,6 +19,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT}
 _FULL_MESSAGE = re.compile(r"No space left on device|Disk quota exceeded")
 _FAILED_WRITE = re.compile(r"PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+")
 _LOW_BYTES = 16 * 2**20
+_LOW_INODES = 16
 
 
 class FullDisk(NamedTuple):
@@ -60,6 +61,10 @@ def is_full(error: BaseException | None, folder: Path) -> bool:
 def described(folder: Path) -> FullDisk:
     """The message and fix for a full disk of `folder`."""
     place, free = mount_point(folder), shutil.disk_usage(folder).free
+    if lacks_inodes(folder):
+        message = f"The disk at {place} holds as many files as it can: no inode is free, although {free / 2**20:,.1f} MiB are."
+        fix = f"Delete files on {place} (df -i counts them), then resume the run from its last complete checkpoint."
+        return FullDisk(message, fix)
     space = f"{free / 2**20:,.1f} MiB free"
     if free < MIN_FREE_BYTES:
         message = f"The disk at {place} is full: {space}."
@@ -68,6 +73,12 @@ def described(folder: Path) -> FullDisk:
     ways = "delete old runs and data sets, lower save_total_limit, check all disks with df -h"
     fix = f"Free some space on {place} ({ways}), then resume the run from its last complete checkpoint."
     return FullDisk(message, fix)
+
+
+def lacks_inodes(folder: Path) -> bool:
+    """True if the disk of `folder` can hold no more files, however small. Some file systems have no such limit."""
+    found = os.statvfs(folder)
+    return found.f_files > 0 and found.f_favail < _LOW_INODES
 
 
 def mount_point(folder: Path) -> Path:

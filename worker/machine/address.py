@@ -1,5 +1,6 @@
 """The address at which other machines reach this one, and the network interface that has it."""
 
+import contextlib
 import socket
 
 import psutil
@@ -16,12 +17,19 @@ def own_address() -> str:
     if settings.address:
         return settings.address
     host = make_url(settings.sqlalchemy_url).host
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((host or "127.0.0.1", _ANY_PORT))
-        except OSError:  # no route, or a name that cannot be resolved
-            return "127.0.0.1"
-        return str(probe.getsockname()[0])
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((host or loopback(), _ANY_PORT))
+            return str(probe.getsockname()[0])
+    return loopback()  # no route, or a name that cannot be resolved
+
+
+def loopback() -> str:
+    """The address of this machine for itself: ::1 where it has no IPv4."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return "127.0.0.1"
+    return "::1"
 
 
 def interface_of(address: str) -> str | None:

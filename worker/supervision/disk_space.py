@@ -26,6 +26,8 @@ class RunDisk:
             raise OSError(
                 errno.ENOSPC, f"A run needs {byte_size(full_disk.MIN_FREE_BYTES)} of free disk space to start"
             )
+        if full_disk.lacks_inodes(self._run_dir):
+            raise OSError(errno.ENOSPC, "A run needs to create files to start")
         full_disk.keep_reserve(self._run_dir)
 
     def end(self) -> None:

@@ -10,6 +10,7 @@ from small_disk import MIB, fill, small_disk
 from sqlalchemy.exc import OperationalError
 from supervised import ENDLESS, living, queue_run, supervise
 
+from app.errors import storage_problem
 from training.reports.report import Report
 from training.run_folder import full_disk
 from training.run_folder.events import Failed, Metrics, decode
@@ -94,6 +95,17 @@ def test_a_run_does_not_start_on_a_full_disk(home: Path) -> None:
         expected = f"The disk at {folder} is full: 12.0 MiB free. A run needs 64.0 MiB of free disk space to start."
         assert expected in run.error["message"]
         assert (folder / "checkpoint-2").exists()
+
+
+def test_a_disk_that_can_hold_no_more_files_is_named_although_it_has_space(home: Path) -> None:
+    run_id = queue_run()
+    with small_disk(get_settings().runs_dir / run_id, 80, inodes=16) as folder, supervise(run_id) as it:
+        run = it.wait()
+        problem = storage_problem(OSError(errno.ENOSPC, "No space left on device", str(folder / "x")))
+    assert run.status is Status.FAILED and run.error is not None
+    assert f"The disk at {folder} holds as many files as it can: no inode is free" in run.error["message"]
+    assert "df -i" in run.error["fix"]
+    assert problem and "no inode for another file is free" in problem.message
 
 
 def test_a_rank_deletes_the_reserve_file_to_report_a_full_disk(tmp_path: Path) -> None:
