@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import text
 from sqlmodel import Session
 
 from app.web.assets import STATIC
@@ -18,11 +19,12 @@ from worker.datasets import datasets
 from worker.settings import get_settings
 from worker.store import claims, database, runs
 from worker.store import history as events
-from worker.store.tables import Run, Status
+from worker.store.tables import Attempt, Run, Status
 from worker.sweeps import lifecycle
 from worker.sweeps.spec import parse_sweep
 
 BATCH = 500
+_LINE = 200  # characters of a log line
 _MODELS = ("Qwen/Qwen3-0.6B", "meta-llama/Llama-3.2-1B", "gpt2")
 
 
@@ -34,8 +36,31 @@ def history(count: int) -> None:
     config = RunConfig(model="gpt2", data="alpaca.jsonl").model_dump(mode="json")
     for first in range(0, count, BATCH):
         with database.write() as session:
-            for number in range(first, min(first + BATCH, count)):
-                session.add(_ended(number, config, chance))
+            ended = [_ended(number, config, chance) for number in range(first, min(first + BATCH, count))]
+            session.add_all(ended)
+            session.flush()
+            session.add_all(map(_attempt, ended))
+
+
+def queue(count: int, kinds: int) -> None:
+    """Queues `count` runs with `kinds` different data sets."""
+    with database.write() as session:
+        for number in range(count):
+            data = f"alpaca-{number % kinds}.jsonl" if number % kinds else "alpaca.jsonl"
+            config = RunConfig(model="gpt2", data=data, lora_r=8 + number)
+            runs.create(session=session, config=config, dataset_id=None, name=f"waits {number}")
+
+
+def log(run_id: str, size: int) -> None:
+    """Stores `size` bytes of log lines of a run, of 200 characters each."""
+    lines = text(
+        "INSERT INTO log_line (run_id, attempt, time, text) WITH RECURSIVE numbered(n) AS "
+        "(SELECT 1 UNION ALL SELECT n + 1 FROM numbered WHERE n < :count) "
+        "SELECT :run_id, 1, 1.76e9 + n, 'step ' || n || :rest FROM numbered"
+    )
+    values = {"run_id": run_id, "count": size // _LINE, "rest": " {'loss': 1.2345}".ljust(_LINE - 12, ".")}
+    with database.write() as session:
+        session.connection().execute(lines, values)
 
 
 def _ended(number: int, config: dict[str, Any], chance: random.Random) -> Run:
@@ -50,6 +75,12 @@ def _ended(number: int, config: dict[str, Any], chance: random.Random) -> Run:
         summary={"tokens_per_second": chance.random() * 1000, "strategy": None},
         error={"message": "failed", "log_tail": "a line of the log\n" * 200} if failed else None,
     )  # fmt: skip
+
+
+def _attempt(run: Run) -> Attempt:
+    assert run.started_at
+    begins, ends = run.started_at, run.finished_at
+    return Attempt(run_id=run.id, number=1, host="node", started_at=begins, ended_at=ends, outcome=run.status.value)
 
 
 def long_run(steps: int, ranks: int) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from sqlalchemy.orm import aliased
 from sqlmodel import Session, col, select
 
 from training.config.run_config import RunConfig
@@ -15,7 +16,7 @@ from training.tokens.selection import SetRows
 from worker.datasets import run_data
 from worker.datasets.run_data import NamedData
 from worker.runs.settle import Settled
-from worker.store import database, json_parts, runs, waiting
+from worker.store import json_parts, runs, waiting, worked
 from worker.store.tables import Run, Status
 
 _ALIKE = 5  # newest runs that count
@@ -37,7 +38,13 @@ def expected(*, session: Session, devices: int) -> dict[str, float | None]:
     """
     running = runs.with_status(session=session, status=Status.RUNNING)
     queued = waiting.startable(session=session)
-    times = starts([_job(session, run) for run in running], [_job(session, run) for run in queued], devices)
+    took = _newest_durations(session)
+    begun = worked.seconds_of(session=session, run_ids=[run.id for run in [*running, *queued] if run.attempt])
+
+    def job(run: Run) -> Job:
+        return _job(run, _seconds_left(run, took.get(run.same_work), begun.get(run.id, 0.0)))
+
+    times = starts(map(job, running), list(map(job, queued)), devices)
     return dict(zip([run.id for run in queued], times, strict=True))
 
 
@@ -65,27 +72,33 @@ def starts(running: Iterable[Job], queued: Sequence[Job], devices: int) -> list[
     return times
 
 
-def _job(session: Session, run: Run) -> Job:
+def _job(run: Run, seconds: float | None) -> Job:
     on_cpu = any(device.endswith("/cpu") for device in run.devices)
     needed = len(run.devices) or int(run.config.get("num_processes", 1))
-    return Job(1 if on_cpu else needed, _seconds_left(session, run))
+    return Job(1 if on_cpu else needed, seconds)
 
 
-def _seconds_left(session: Session, run: Run) -> float | None:
-    """By the run's own speed if it has trained; else the median duration of finished runs with its model and data."""
+def _seconds_left(run: Run, took: float | None, begun: float) -> float | None:
+    """By the run's own speed if it has trained; else what runs alike `took`, less what it has `begun`."""
     if run.seconds_per_step and run.total_steps:
         return max(run.total_steps - run.step, 0) * run.seconds_per_step
-    names = ("model", "method") if run.dataset_id else ("model", "method", "data")
-    same = [json_parts.text(Run.config, name) == run.config.get(name) for name in names]
-    same += [col(Run.dataset_id) == run.dataset_id] if run.dataset_id else []
-    alike = select(Run.finished_at, Run.started_at).where(Run.status == Status.FINISHED, *same)
-    took = [
-        end - begin for end, begin in session.exec(alike.order_by(col(Run.id).desc()).limit(_ALIKE)) if end and begin
-    ]
-    if not took:
-        return None
-    elapsed = database.now(session=session) - run.started_at if run.started_at else 0.0
-    return max(statistics.median(took) - elapsed, 0.0)
+    return None if took is None else max(took - begun, 0.0)
+
+
+def _newest_durations(session: Session) -> dict[str, float]:
+    """The median of the seconds that the newest finished runs took, by `same_work`, of all that queued and running runs do.
+
+    Each is found in an index, so that the cost grows neither with the history nor with the length of the queue.
+    """
+    needed = select(Run.same_work).where(col(Run.status).in_((Status.QUEUED, Status.RUNNING))).distinct().subquery()
+    other = aliased(Run)
+    alike = select(other.id).where(other.same_work == needed.c.same_work, other.status == Status.FINISHED)
+    newest = alike.order_by(col(other.id).desc()).limit(1).correlate(needed)
+    rows = session.exec(select(needed.c.same_work, *(newest.offset(n).scalar_subquery() for n in range(_ALIKE)))).all()
+    ids = {work: [run_id for run_id in found if run_id] for work, *found in rows}
+    took = worked.seconds_of(session=session, run_ids=[run_id for found in ids.values() for run_id in found])
+    durations = {work: [took[run_id] for run_id in found if run_id in took] for work, found in ids.items()}
+    return {work: statistics.median(found) for work, found in durations.items() if found}
 
 
 def training_rows(settled: Settled) -> int | None:

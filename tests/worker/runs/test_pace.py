@@ -1,11 +1,13 @@
 """When waiting runs start."""
 
 import pytest
-from held_runs import claim, finish
+from held_runs import claim, finish, resume
 
 from worker.runs.pace import Job, expected, starts
 from worker.store import database as db
-from worker.store.tables import Run
+from worker.store.tables import Attempt, Run, Status
+
+WEEK = 7 * 86400.0
 
 
 @pytest.mark.parametrize(
@@ -38,10 +40,34 @@ def test_a_run_that_never_trained_takes_as_long_as_finished_ones_with_its_model_
     finished = claim(new_run().id)
     finish(finished)
     with db.write() as session:
-        stored = session.get(Run, finished.id)
-        stored.started_at, stored.finished_at = 1000.0, 1600.0
+        attempt = session.get(Attempt, (finished.id, 1))
+        attempt.started_at, attempt.ended_at = 1000.0, 1600.0
     first, second, other = new_run(), new_run(), new_run(data="other.jsonl")
     last = new_run()
     with db.read() as session:
         found = expected(session=session, devices=1)
     assert found == {first.id: 0.0, second.id: 600.0, other.id: 1200.0, last.id: None}
+
+
+def test_days_in_which_a_run_was_stopped_are_no_part_of_what_it_takes(database, new_run):
+    done = claim(new_run().id)
+    finish(done, Status.STOPPED)
+    resume(done)
+    finish(claim(done.id))
+    begun = claim(new_run().id)
+    finish(begun, Status.STOPPED)
+    resume(begun)
+    first = new_run()
+    with db.write() as session:
+        for number, start in ((1, 1000.0), (2, 1000.0 + WEEK)):
+            attempt = session.get(Attempt, (done.id, number))
+            attempt.started_at, attempt.ended_at = start, start + 600
+        session.get(Run, done.id).started_at = 1000.0
+        session.get(Run, done.id).finished_at = 1600.0 + WEEK
+        attempt = session.get(Attempt, (begun.id, 1))
+        attempt.started_at, attempt.ended_at = 2000.0, 2300.0
+        session.get(Run, begun.id).started_at = 2000.0
+        session.get(Run, begun.id).position = 0
+    with db.read() as session:
+        assert expected(session=session, devices=1) == {begun.id: 0.0, first.id: 900.0}
+

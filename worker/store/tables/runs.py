@@ -4,7 +4,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 from annotated_types import Ge, MaxLen
-from sqlalchemy import JSON, BigInteger, Column, Index, String
+from sqlalchemy import JSON, BigInteger, Column, Index, String, event
 from sqlmodel import Field
 
 from training.config.choices import EngineName
@@ -15,6 +15,7 @@ from worker.settings import get_settings
 from worker.store.tables.columns import as_text, flag, json_list, json_object, json_or_null, json_value, text
 from worker.store.tables.held import Held
 from worker.store.tables.row import Row, Shape
+from worker.store.tables.same_work import of_model, of_work
 from worker.store.tables.shapes import (
     LONGEST_NOTES,
     Changes,
@@ -70,13 +71,29 @@ class Request(StrEnum):
 class Run(Held, table=True):
     """One training run and its state."""
 
-    __table_args__ = (Index("ix_run_listed", "archived_at", "pinned", "queued_at", "id"),)
+    __table_args__ = (
+        Index("ix_run_listed", "archived_at", "pinned", "queued_at", "id"),
+        Index("ix_run_same_model", "same_model", "id"),
+        Index("ix_run_same_work", "same_work", "status", "id"),
+    )
 
     id: str = Field(primary_key=True, max_length=32)
     name: str = Field(max_length=200)
     status: Status = Field(default=Status.QUEUED, sa_column=Column(as_text(Status), nullable=False, index=True))
     config: Annotated[dict[str, Any], Shape(Config)] = json_value()
     dataset_id: str | None = Field(default=None, foreign_key="dataset.id", index=True)
+    same_model: str = Field(
+        default="",
+        max_length=16,
+        sa_column_kwargs={"server_default": ""},
+        description="equal for runs with the same model and method (same_work.py)",
+    )
+    same_work: str = Field(
+        default="",
+        max_length=16,
+        sa_column_kwargs={"server_default": ""},
+        description="equal for runs with the same model, method and data",
+    )
     fingerprints: dict[str, str] = json_object(
         "SHA-256 of the files of data and validation_data, also when those are deleted", added=True
     )
@@ -218,6 +235,11 @@ class Run(Held, table=True):
     def at_rung(self) -> bool:
         """True once it has reached the step at which its sweep decides."""
         return self.pause_at is not None and self.step >= self.pause_at
+
+
+@event.listens_for(Run, "before_insert")
+def _mark_same_work(_mapper: object, _connection: object, run: Run) -> None:
+    run.same_model, run.same_work = of_model(run.config), of_work(run.config, run.dataset_id)
 
 
 class Attempt(Row, table=True):
