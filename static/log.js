@@ -169,7 +169,7 @@
     }
 
     find() {
-      this.current = null;
+      this.current = this.searched = null;
       this.draw();
       this.count.textContent = "";
       if (this.search.value) this.move(-1);
@@ -214,7 +214,12 @@
 
     async loadOlder(query) {
       try {
-        const { lines } = await this.ask("log-window", { before: this.lines[0].id, ...query });
+        let lines, searched;
+        do { // one search reads a part of a long log
+          const from = query.find && this.searched ? { searched: this.searched } : {};
+          ({ lines, searched } = await this.ask("log-window", { before: this.lines[0].id, ...query, ...from }));
+          if (query.find) this.searched = searched;
+        } while (query.find && !lines.length && searched && query.find === this.search.value);
         if (!query.find) this.begun = lines.length < query.limit;
         const height = this.box.scrollHeight - this.box.scrollTop;
         this.lines = [...lines.map((line) => this.parsed(line)), ...this.lines];

@@ -198,20 +198,24 @@ def show_log(
     after: After = 0,
     before: After | None = None,
     find: Annotated[str, Query(max_length=200)] = "",
+    searched: After | None = None,
     limit: Annotated[int, Query(ge=1, le=5000)] = 500,
 ) -> dict[str, Any]:
     """The last `limit` lines between the ids `after` and `before`, as [id, attempt, text], oldest first.
 
-    With `find`, the lines back to the last one that contains this text, whatever its case; none if no line does.
+    With `find`, the lines back to the last one that contains this text, whatever its case; none if no line does. A search reads
+    only so many lines: `searched` of the answer, null at the beginning of the log, is the id before which the next one looks, given
+    as `searched`.
     """
     with database.read() as session:
         if find:
-            found = history.last_line_with(session=session, run_id=run.id, text=find, before_id=before)
+            unsearched = min(filter(None, (before, searched)), default=None)
+            found, rest = history.last_line_with(session=session, run_id=run.id, text=find, before_id=unsearched)
             if found is None:
-                return {"lines": []}
-            after = max(after, found - 1)
+                return {"lines": [], "searched": rest}
+            after, searched = max(after, found - 1), found + 1
         lines = history.log_tail(session=session, run_id=run.id, after_id=after, before_id=before, limit=limit)
-    return {"lines": [[line.id, line.attempt, line.text] for line in lines]}
+    return {"lines": [[line.id, line.attempt, line.text] for line in lines], "searched": searched}
 
 
 @router.get("/log.txt", **sends("text/plain", "The log."))

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from sqlmodel import Session, col, select
+from sqlmodel import Session
 
 from worker import celery_app
 from worker.runs.requests import admitted
 from worker.serving import models
 from worker.settings import get_settings
-from worker.store import database, served_models
+from worker.store import database, run_list, served_models
 from worker.store.tables import Run, ServedModel, ServedState, Status
 
 LOST_SECONDS = 30.0
@@ -71,10 +71,10 @@ def _admit(session: Session, names: Sequence[str]) -> None:
 
 
 def offered() -> list[tuple[Run, list[str]]]:
-    """The newest runs with the names of their models, most recent first."""
-    statement = select(Run).where(col(Run.archived_at).is_(None)).order_by(col(Run.created_at).desc()).limit(_MOST_RUNS)
+    """The runs that were queued last, and pinned ones, with the names of their models, the newest first."""
     with database.read() as session:
-        found = session.exec(statement).all()
+        newest = run_list.listing(session=session, query=run_list.Query(limit=_MOST_RUNS))
+    found = sorted(newest, key=lambda run: run.created_at, reverse=True)
     return [(run, names) for run in found if run.status is not Status.QUEUED and (names := models.offered(run))]
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from sqlalchemy import desc, insert, update
+from sqlalchemy import desc, func, insert, update
 from sqlmodel import Session, col, select
 from sqlmodel.sql.expression import SelectOfScalar
 
@@ -24,6 +24,8 @@ T = TypeVar("T", RunEvent, LogLine)
 LOSSES = ("loss", "eval_loss")
 SMOOTHING = 64  # losses over which the time of a step is averaged
 LONGEST_PHASE = 40
+MOST_SEARCHED = 100_000
+"""Lines of a log that one search reads at most."""
 
 
 def apply(
@@ -121,10 +123,17 @@ def log_head(*, session: Session, run_id: str, after_id: int = 0, limit: int = 5
     return _first(session, _after(LogLine, run_id, after_id), limit)
 
 
-def last_line_with(*, session: Session, run_id: str, text: str, before_id: int | None = None) -> int | None:
-    """The id of the last line before `before_id` that contains `text`, whatever its case; None if no line does."""
-    matching = _after(LogLine, run_id, before_id=before_id).where(col(LogLine.text).icontains(text, autoescape=True))
-    return next((line.id for line in _last(session, matching, 1)), None)
+def last_line_with(
+    *, session: Session, run_id: str, text: str, before_id: int | None = None
+) -> tuple[int | None, int | None]:
+    """The id of the last line before `before_id` that contains `text`, whatever its case; None if none of the lines read does.
+
+    Reads at most MOST_SEARCHED lines. Returns as well the id before which there are lines that were not read; None if all were.
+    """
+    ids = _after(LogLine, run_id, before_id=before_id).order_by(desc("id")).limit(MOST_SEARCHED).subquery()
+    first, count = session.exec(select(func.min(ids.c.id), func.count()).select_from(ids)).one()
+    found = select(func.max(ids.c.id)).where(ids.c.text.icontains(text, autoescape=True))
+    return session.exec(found).one(), first if count == MOST_SEARCHED else None
 
 
 def _after(kind: type[T], run_id: str, after_id: int = 0, before_id: int | None = None) -> SelectOfScalar[T]:

@@ -1,6 +1,6 @@
 """The history as a list: filtered, sorted, grouped and cut into pages by the database."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -55,8 +55,8 @@ def listing(*, session: Session, query: Query = NEWEST) -> list[Run]:
         ValueError: `order_by` is not in `orders()`.
         FilterError: the filter has an unknown field or a wrong value.
     """
-    statement = select(Run).where(*_conditions(query)).order_by(col(Run.pinned).desc(), *_order(query))
-    return list(session.exec(statement.limit(query.limit).offset(query.offset)))
+    chosen = select(Run.id).where(*_conditions(query)).order_by(col(Run.pinned).desc(), *_order(query))
+    return _loaded(session, session.exec(chosen.limit(query.limit).offset(query.offset)).all())
 
 
 def groups(*, session: Session, group_by: str, query: Query = NEWEST) -> list[Group]:
@@ -66,14 +66,22 @@ def groups(*, session: Session, group_by: str, query: Query = NEWEST) -> list[Gr
         ValueError: `order_by` is not in `orders()`.
         FilterError: the filter has an unknown field or a wrong value, or `group_by` is neither in GROUPS nor a setting.
     """
-    value, conditions = _group(group_by), _conditions(query)
-    listed = select(Run, value).where(*conditions).order_by(value.asc().nulls_last(), *_order(query))
-    sums = select(value, func.count(), func.min(Run.best_loss)).where(*conditions).group_by(value)
-    rows = session.exec(listed.limit(query.limit).offset(query.offset)).all()
-    members = {key: [run for run, _ in part] for key, part in groupby(rows, itemgetter(1))}
-    sizes = {key: (number, best) for key, number, best in session.exec(cast(Any, sums)).all()}
-    # In PostgreSQL each statement sees the present state: runs can have left a group in between.
-    return [Group(*sizes.get(key, (len(runs), None)), runs) for key, runs in members.items()]
+    columns: Any = (Run.id, Run.best_loss, _group(group_by).label("value"), _ordered(query).label("ordered"))
+    of = select(*columns).where(*_conditions(query)).subquery()  # each value is read once from a configuration
+    run_id, best_loss, value, order = of.c
+    sums = func.count().over(partition_by=value), func.min(best_loss).over(partition_by=value)
+    listed = select(run_id, value, *sums)
+    listed = listed.order_by(value.asc().nulls_last(), _directed(order, query), run_id.desc())
+    rows = session.exec(cast(Any, listed.limit(query.limit).offset(query.offset))).all()
+    found = {run.id: run for run in _loaded(session, [row[0] for row in rows])}
+    parts = [list(part) for _, part in groupby(rows, itemgetter(1))]
+    return [Group(part[0][2], part[0][3], [found[row[0]] for row in part if row[0] in found]) for part in parts]
+
+
+def _loaded(session: Session, ids: Sequence[str]) -> list[Run]:
+    """The runs in the order of their ids. Sorting whole rows would copy all of them."""
+    found = {run.id: run for run in session.exec(select(Run).where(col(Run.id).in_(ids)))}
+    return [found[run_id] for run_id in ids if run_id in found]
 
 
 def count(*, session: Session, query: Query = NEWEST) -> int:
@@ -118,10 +126,17 @@ def _conditions(query: Query) -> list[filters.Condition]:
 
 
 def _order(query: Query) -> list[ColumnElement[Any]]:
+    return [_directed(_ordered(query), query), col(Run.id).desc()]
+
+
+def _ordered(query: Query) -> ColumnElement[Any]:
     if query.order_by not in orders():
         raise ValueError(f"Runs cannot be sorted by {query.order_by!r}. Choose {', '.join(orders())}.")
-    column = orders()[query.order_by]
-    return [(column.desc() if query.descending else column.asc()).nulls_last(), col(Run.id).desc()]
+    return orders()[query.order_by]
+
+
+def _directed(column: ColumnElement[Any], query: Query) -> ColumnElement[Any]:
+    return (column.desc() if query.descending else column.asc()).nulls_last()
 
 
 def _group(name: str) -> ColumnElement[Any]:

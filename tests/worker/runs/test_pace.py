@@ -70,4 +70,3 @@ def test_days_in_which_a_run_was_stopped_are_no_part_of_what_it_takes(database, 
         session.get(Run, begun.id).position = 0
     with db.read() as session:
         assert expected(session=session, devices=1) == {begun.id: 0.0, first.id: 900.0}
-

@@ -61,3 +61,15 @@ def test_a_reader_gets_the_last_lines_and_then_new_ones(run):
     assert [line.text for line in last] == ["7", "8", "9"]
     append(run, ["new"], 24)
     assert [line.text for line in tail(run, after_id=last[-1].id)] == ["new"]
+
+
+def test_a_search_in_a_long_log_reads_a_part_of_it_and_says_where_to_read_on(run, monkeypatch):
+    monkeypatch.setattr(history, "MOST_SEARCHED", 4)
+    append(run, ["Needle", *("hay" for _ in range(9))], 1)
+    found, places, before = None, [], None
+    with db.read() as session:
+        first = history.log_head(session=session, run_id=run.id, limit=1)[0].id
+        while found is None:
+            found, before = history.last_line_with(session=session, run_id=run.id, text="needle", before_id=before)
+            places.append(before and before - first)
+    assert (found, places) == (first, [6, 2, None])
