@@ -29,7 +29,7 @@ from worker.store.tables import Attempt, Run, RunEvent, Status
 
 _BRIEF = (
     "id", "name", "owner", "status", "phase", "step", "total_steps", "attempt", "created_at", "queued_at", "started_at",
-    "finished_at", "devices", "job_id",
+    "finished_at", "worked_seconds", "working_since", "devices", "job_id",
     "tags", "pinned", "archived_at", "sweep_id", "trial", "pause_at", "held", "priority", "final_loss", "best_loss", "diverged",
     "peak_bytes", "seconds_per_step",
 )  # fmt: skip

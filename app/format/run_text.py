@@ -101,8 +101,8 @@ def name_parts(name: str) -> tuple[str, str]:
 
 
 def took(values: dict[str, Any], now: float) -> float | None:
-    """Seconds from the first start to the end or to `now`."""
-    return (values["finished_at"] or now) - values["started_at"] if values["started_at"] else None
+    """The seconds of a run's attempts up to `now`, as `Run.worked`."""
+    return Run(**{name: values[name] for name in ("started_at", "worked_seconds", "working_since")}).worked(now)
 
 
 def eta(run: dict[str, Any]) -> float | None:

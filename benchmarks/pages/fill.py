@@ -69,7 +69,8 @@ def _ended(number: int, config: dict[str, Any], chance: random.Random) -> Run:
     return Run(
         id=runs.new_id(queued), name=f"run {number}", status=Status.FAILED if failed else Status.FINISHED,
         config=config | {"model": chance.choice(_MODELS), "method": chance.choice(("lora", "qlora", "full"))},
-        created_at=queued, queued_at=queued, position=queued, started_at=queued + 5, finished_at=queued + 605, attempt=1,
+        created_at=queued, queued_at=queued, position=queued, started_at=queued + 5, finished_at=queued + 605, worked_seconds=600,
+        attempt=1,
         step=100, total_steps=100, final_loss=chance.random(), best_loss=chance.random(), peak_bytes=chance.randrange(2**34),
         plan={"target_modules": ["q_proj"] * 100}, forecast={"parts": [1] * 200},
         summary={"tokens_per_second": chance.random() * 1000, "strategy": None},

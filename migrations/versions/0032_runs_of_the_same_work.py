@@ -1,4 +1,4 @@
-"""What a run does, in columns with an index: runs that train the same model in the same way, and on the same data."""
+"""How long a run has worked, and in columns with an index what it does: the same model and method, and the same data."""
 
 import hashlib
 import json
@@ -19,6 +19,8 @@ def upgrade() -> None:
     with op.batch_alter_table("run") as table:
         table.add_column(sa.Column("same_model", sa.String(16), nullable=False, server_default=""))
         table.add_column(sa.Column("same_work", sa.String(16), nullable=False, server_default=""))
+        table.add_column(sa.Column("worked_seconds", sa.Float, nullable=False, server_default="0"))
+        table.add_column(sa.Column("working_since", sa.Float))
         table.create_index("ix_run_same_model", ["same_model", "id"])
         table.create_index("ix_run_same_work", ["same_work", "status", "id"])
     rows = op.get_bind().execute(sa.select(_run.c.id, sa.cast(_run.c.config, sa.Text), _run.c.dataset_id)).all()
@@ -26,6 +28,11 @@ def upgrade() -> None:
     if values:
         changed = {name: sa.bindparam(f"new_{name}") for name in ("same_model", "same_work")}
         op.get_bind().execute(_run.update().where(_run.c.id == sa.bindparam("key")).values(changed), values)
+    op.execute(
+        "UPDATE run SET worked_seconds = coalesce((SELECT sum(ended_at - started_at) FROM attempt "
+        "WHERE run_id = run.id AND ended_at > started_at), 0), working_since = (SELECT max(started_at) FROM attempt "
+        "WHERE run_id = run.id AND ended_at IS NULL AND run.status = 'running')"
+    )
 
 
 def _columns(config: dict[str, Any], dataset_id: str | None) -> dict[str, str]:
@@ -50,5 +57,7 @@ def downgrade() -> None:
     with op.batch_alter_table("run") as table:
         table.drop_index("ix_run_same_work")
         table.drop_index("ix_run_same_model")
+        table.drop_column("working_since")
+        table.drop_column("worked_seconds")
         table.drop_column("same_work")
         table.drop_column("same_model")

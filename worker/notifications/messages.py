@@ -146,10 +146,10 @@ def _causes(cause: dict[str, str]) -> dict[str, str | None]:
 
 
 def _seconds(run: dict[str, Any]) -> float | None:
-    """The run's duration in seconds; None if it did not start, or goes on."""
+    """The seconds of the run's attempts; None if it did not start, or goes on."""
     if run.get("started_at") is None or run.get("finished_at") is None:
         return None
-    return round(float(run["finished_at"]) - float(run["started_at"]), 1)
+    return round(float(run.get("worked_seconds") or run["finished_at"] - run["started_at"]), 1)
 
 
 def _results(run: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ from training.tokens.selection import SetRows
 from worker.datasets import run_data
 from worker.datasets.run_data import NamedData
 from worker.runs.settle import Settled
-from worker.store import json_parts, runs, waiting, worked
+from worker.store import database, json_parts, runs, waiting
 from worker.store.tables import Run, Status
 
 _ALIKE = 5  # newest runs that count
@@ -38,11 +38,10 @@ def expected(*, session: Session, devices: int) -> dict[str, float | None]:
     """
     running = runs.with_status(session=session, status=Status.RUNNING)
     queued = waiting.startable(session=session)
-    took = _newest_durations(session)
-    begun = worked.seconds_of(session=session, run_ids=[run.id for run in [*running, *queued] if run.attempt])
+    took, now = _newest_durations(session), database.now(session=session)
 
     def job(run: Run) -> Job:
-        return _job(run, _seconds_left(run, took.get(run.same_work), begun.get(run.id, 0.0)))
+        return _job(run, _seconds_left(run, took.get(run.same_work), run.worked(now) or 0.0))
 
     times = starts(map(job, running), list(map(job, queued)), devices)
     return dict(zip([run.id for run in queued], times, strict=True))
@@ -92,13 +91,11 @@ def _newest_durations(session: Session) -> dict[str, float]:
     """
     needed = select(Run.same_work).where(col(Run.status).in_((Status.QUEUED, Status.RUNNING))).distinct().subquery()
     other = aliased(Run)
-    alike = select(other.id).where(other.same_work == needed.c.same_work, other.status == Status.FINISHED)
+    alike = select(other.worked_seconds).where(other.same_work == needed.c.same_work, other.status == Status.FINISHED)
     newest = alike.order_by(col(other.id).desc()).limit(1).correlate(needed)
     rows = session.exec(select(needed.c.same_work, *(newest.offset(n).scalar_subquery() for n in range(_ALIKE)))).all()
-    ids = {work: [run_id for run_id in found if run_id] for work, *found in rows}
-    took = worked.seconds_of(session=session, run_ids=[run_id for found in ids.values() for run_id in found])
-    durations = {work: [took[run_id] for run_id in found if run_id in took] for work, found in ids.items()}
-    return {work: statistics.median(found) for work, found in durations.items() if found}
+    took = {work: [seconds for seconds in found if seconds] for work, *found in rows}
+    return {work: statistics.median(seconds) for work, seconds in took.items() if seconds}
 
 
 def training_rows(settled: Settled) -> int | None:

@@ -13,9 +13,9 @@ from typing import Any
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from pydantic import ValidationError
-from sqlalchemy import insert
+from sqlalchemy import func, insert
 from sqlalchemy.exc import DataError, IntegrityError
-from sqlmodel import Session, SQLModel
+from sqlmodel import Session, SQLModel, col, select
 
 from training.config import json_text
 from training.config.choices import Method
@@ -36,7 +36,7 @@ from worker.runs import archive, run_archive
 from worker.sent_code import refuse_code
 from worker.settings import get_settings
 from worker.store import database, runs
-from worker.store.tables import LOCAL, Dataset, Run, Status
+from worker.store.tables import LOCAL, Attempt, Dataset, Run, Status
 from worker.store.tables.row import first_problem
 
 _MOST_MEMBERS = 10_000
@@ -231,6 +231,7 @@ def _store(source: ZipFile, run: Run, part: Path, quota: DiskQuota, allowed: All
                 if name in run_archive.ADDED and name not in source.namelist():
                     continue
                 _insert(source, session, name, table, run.id)
+            run.worked_seconds = _worked(session, run.id)
             if run_archive.EVALUATIONS in source.namelist():
                 with closing(_read_lines(source, run_archive.EVALUATIONS)) as found:
                     run_archive.restore_evaluations(session, found, run.id, run.owner, part, allowed)
@@ -241,6 +242,12 @@ def _store(source: ZipFile, run: Run, part: Path, quota: DiskQuota, allowed: All
             shutil.rmtree(target, ignore_errors=True)
         raise
     return run
+
+
+def _worked(session: Session, run_id: str) -> float:
+    """The seconds of the attempts of a run that has ended."""
+    lasted = col(Attempt.ended_at) - col(Attempt.started_at)
+    return session.exec(select(func.sum(lasted)).where(Attempt.run_id == run_id, lasted > 0)).one() or 0.0
 
 
 def _write_folder(run: Run, folder: Path) -> None:

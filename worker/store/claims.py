@@ -8,18 +8,21 @@ from sqlmodel import Session, col, func, select
 from training.config.fields import in_words
 from training.redaction import redact, redact_all
 from training.run_folder.events import CheckpointSaved
-from worker.store import database, history, nodes, outbox, prompt_sets
+from worker.store import database, history, nodes, outbox, prompt_sets, totals
 from worker.store.jobs import open_for
 from worker.store.tables import Attempt, Event, Request, Run, RunEvent, Status
 from worker.store.waiting import counts_as_waiting
 from worker.store.work import RUN
 
+_LASTED = func.coalesce(database.clock() - col(Run.working_since), 0.0)  # seconds of the attempt that ends
 NOT_HELD: dict[str, Any] = {
     "request": None,
     "devices": [],
     "phase": "",
     "phase_done": None,
     "phase_total": None,
+    "worked_seconds": col(Run.worked_seconds) + _LASTED,
+    "working_since": None,
 }
 
 
@@ -56,6 +59,7 @@ def claim(
         "devices": devices,
         "placed": placed or {},
         "started_at": func.coalesce(col(Run.started_at), database.clock()),
+        "working_since": database.clock(),
         "finished_at": None,
         "phase": CLAIMED,
         "error": null(),
@@ -99,10 +103,13 @@ def finish(
     """Ends a run as finished, failed, stopped or diverged, and frees its devices. False if the attempt is not current."""
     values = NOT_HELD | {"status": status, "finished_at": database.clock()}
     values |= {"error": redact_all(error)} if error else {}
-    values |= {"summary": summary} if summary else {}
     run = RUN.end(session, (run_id, attempt), **values)
     if run is None:
         return False
+    if summary:
+        run.summary = totals.over_attempts(session=session, run=run, summary=summary)
+        session.add(run)
+        session.flush()
     _end_attempt(session, run, outcome=status.value, reason=reason, exit_code=exit_code)
     level = "error" if status in (Status.FAILED, Status.DIVERGED) else "info"
     message = f"{status.value.capitalize()}. {reason}".strip()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, String, and_, false, func, not_, or_, true
+from sqlalchemy import ColumnElement, String, and_, case, false, func, not_, or_, true
 from sqlalchemy import cast as cast_to
 from sqlmodel import col, select
 
@@ -246,8 +246,9 @@ def data_name() -> ColumnElement[Any]:
 
 
 def elapsed() -> ColumnElement[Any]:
-    """Seconds from a run's first start to its end or now."""
-    return func.coalesce(Run.finished_at, database.clock()) - col(Run.started_at)
+    """The seconds of a run's attempts up to now, as `Run.worked`."""
+    running = func.coalesce(database.clock() - col(Run.working_since), 0.0)
+    return case((col(Run.started_at).is_not(None), col(Run.worked_seconds) + running))
 
 
 # An example, and how a condition is made. The settings of a run are fields as well.

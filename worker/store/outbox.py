@@ -37,6 +37,7 @@ _SNAPSHOT = (
     "best_loss",
     "started_at",
     "finished_at",
+    "worked_seconds",
 )
 _ERROR = ("message", "fix", "phase", "rank", "diagnosis", "step_down")
 

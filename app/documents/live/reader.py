@@ -217,8 +217,8 @@ def mean_speed(session: Session, run: Run) -> float | None:
 
 
 def facts(run: Run, queue: Place | None, speed: float | None) -> dict[str, Any]:
-    """Texts by name. `share` is the share of the work done (None: unknown), `since` the start of a running run and `until` its
-    expected end, in seconds since the epoch.
+    """Texts by name. `share` is the share of the work done (None: unknown), `since` is when a running run would have begun
+    if it had never been interrupted, and `until` its expected end, in seconds since the epoch.
 
     `speed` is in tokens per second: the latest of a run that has not ended, else the mean.
     """
@@ -233,18 +233,13 @@ def facts(run: Run, queue: Place | None, speed: float | None) -> dict[str, Any]:
         "loss": _("not finite") if run.status is Status.DIVERGED else numbers.decimal(value),
         "speed_label": _("Mean speed") if run.status.ended else _("Speed"),
         "speed": numbers.rate(speed, "tokens"),
-        "since": run.started_at if running else None,
-        "elapsed": numbers.duration(_seconds(run)),
+        "since": run.working_since - run.worked_seconds if running and run.working_since else None,
+        "elapsed": numbers.duration(run.worked(time.time())),
         "devices": ", ".join(run.devices) or NONE,
         "memory": memory(run),
         "until": round(time.time() + left) if running and left is not None else None,
         "share": share(run),
     }
-
-
-def _seconds(run: Run) -> float | None:
-    """From the first start to the end; None before the end."""
-    return run.finished_at - run.started_at if run.started_at and run.finished_at else None
 
 
 def phase(run: Run, queue: Place | None) -> str:

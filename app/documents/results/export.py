@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -71,7 +72,6 @@ def _markdown(runs: Sequence[Run]) -> str:
 
 
 def _texts(run: Run) -> list[str]:
-    took = run.finished_at - run.started_at if run.finished_at and run.started_at else None
     return [
         f"{run.name} ({run.id})",
         run.status.value,
@@ -81,7 +81,7 @@ def _texts(run: Run) -> list[str]:
         "diverged" if run.diverged else evaluation(run.config.get("task"), run.final_loss),
         evaluation(run.config.get("task"), run.best_loss),
         byte_size(run.peak_bytes),
-        numbers.duration(took),
+        numbers.duration(run.worked(time.time())),
         ", ".join(run.tags) or NONE,
     ]
 

@@ -121,6 +121,10 @@ class Run(Held, table=True):
     notes: Annotated[str, MaxLen(LONGEST_NOTES)] = text(added=True)
     started_at: Time | None = None
     finished_at: Time | None = None
+    worked_seconds: Annotated[float, Ge(0)] = Field(
+        default=0.0, sa_column_kwargs={"server_default": "0"}, description="of its attempts that have ended, together"
+    )
+    working_since: Time | None = Field(default=None, description="when the attempt that runs began")
 
     attempt: Count = Field(default=0, description="counts claims; reports of an older attempt are refused")
     request: Request | None = Field(default=None, sa_column=Column(as_text(Request)))
@@ -230,6 +234,12 @@ class Run(Held, table=True):
         """True if a form of its result, as compared at the end of training, does not compute what was trained."""
         parity = (self.summary or {}).get("parity") or {}
         return self.has_result and any(form.get("equal") is False for form in (parity.get("forms") or {}).values())
+
+    def worked(self, now: float) -> float | None:
+        """The seconds of its attempts up to `now`, without those in which it waited or was stopped; None before the first."""
+        if self.started_at is None:
+            return None
+        return self.worked_seconds + (max(now - self.working_since, 0.0) if self.working_since else 0.0)
 
     @property
     def at_rung(self) -> bool:

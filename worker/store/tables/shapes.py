@@ -189,6 +189,7 @@ class Told(_Part):
     best_loss: Real | None = None
     started_at: Time | None = None
     finished_at: Time | None = None
+    worked_seconds: Real = 0.0
     error: RunFailure | None = None
 
 
