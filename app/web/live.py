@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any, Literal
@@ -29,12 +30,15 @@ _KEPT = 60  # ticks that a page which connects again can still get
 _RETRY = 2000  # milliseconds until a browser connects again
 
 
+log = logging.getLogger(__name__)
+
+
 class Feed:
     """The ticks of one run. A task reads while there are viewers."""
 
     def __init__(self, run_id: str, cursor: Cursor | None) -> None:
         self.reader = Reader(run_id, cursor)
-        self.viewers: set[asyncio.Queue[bytes | None]] = set()
+        self.viewers: dict[asyncio.Queue[bytes | None], Cursor | None] = {}  # with where each began
         self._sent: deque[tuple[Cursor, Cursor, bytes]] = deque(maxlen=_KEPT)  # before, after, message
         self._began = False
         self._trouble = False
@@ -42,7 +46,7 @@ class Feed:
     def join(self, cursor: Cursor | None) -> "asyncio.Queue[bytes | None]":
         """A queue of messages: all facts, what was sent after `cursor`, and from now on every tick."""
         queue: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self.viewers.add(queue)
+        self.viewers[queue] = cursor
         if self._began:
             for message in self._welcome(cursor):
                 queue.put_nowait(message)
@@ -63,19 +67,33 @@ class Feed:
             self._send(encoded({"gone": True}, None))
             return
         except UNREACHABLE:
-            if not self._trouble:
-                self._send(encoded({"unreachable": True}, None))
-            self._trouble = True
+            self._in_trouble()
             return
-        if self._trouble or not self._began:
+        except Exception:
+            log.exception("reading run %s for its page", self.reader.run_id)
+            self.reader = Reader(self.reader.run_id, before)  # the old one may have read a part
+            self._in_trouble()
+            return
+        if self._trouble:
             news["facts"] = self.reader.facts
-        self._trouble, self._began = False, True
+        self._trouble = False
+        after = self.reader.cursor
+        assert after
         if news:
-            after = self.reader.cursor
-            assert after
             message = encoded(news, after)
             self._sent.append((before or after, after, message))
-            self._send(message)
+            if self._began:
+                self._send(message)
+        if not self._began:  # what the first viewers get depends on where each of them began
+            self._began = True
+            for queue, cursor in self.viewers.items():
+                for message in self._welcome(cursor):
+                    queue.put_nowait(message)
+
+    def _in_trouble(self) -> None:
+        if not self._trouble:
+            self._send(encoded({"unreachable": True}, None))
+        self._trouble = True
 
     def _send(self, message: bytes) -> None:
         for queue in self.viewers:
@@ -90,7 +108,11 @@ class Feed:
         now = self.reader.cursor
         assert now
         facts = encoded({"facts": self.reader.facts}, now)
-        if cursor is None or not cursor.lacks(now):
+        if cursor is None:
+            return [facts]
+        if now.lacks(cursor):  # as after a run went back to an earlier step
+            return [encoded({"facts": self.reader.facts, "reload": True}, now)]
+        if not cursor.lacks(now):
             return [facts]
         missed = [sent for sent in self._sent if cursor.lacks(sent[1])]
         if not missed or cursor.lacks(missed[0][0]):
@@ -120,7 +142,7 @@ class Feeds:
             while True:
                 yield await _next(queue)
         finally:
-            feed.viewers.discard(queue)
+            feed.viewers.pop(queue, None)
 
     def _start(self, key: tuple[str, str], feed: Feed) -> None:
         async def read() -> None:

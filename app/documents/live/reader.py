@@ -53,12 +53,19 @@ class Cursor:
         """True if `other` has read further in anything."""
         return self.event < other.event or self.line < other.line or self.step < other.step
 
+    def is_just_before(self, end: Self) -> bool:
+        """True if a page that has read this far lacks so little of what is there that it can be sent."""
+        return self.event <= end.event and self.line <= end.line and 0 <= end.step - self.step <= GAP
+
     def __str__(self) -> str:
         return f"{self.event}-{self.line}-{self.step}"
 
 
 class Reader:
-    """Reads one run again and again; `facts` and `cursor` are those of the last reading."""
+    """Reads one run again and again; `facts` and `cursor` are those of the last reading.
+
+    It begins after `cursor` if that is just before the end; else at the end, and the page loads all anew.
+    """
 
     def __init__(self, run_id: str, cursor: Cursor | None) -> None:
         self.run_id, self.cursor = run_id, cursor
@@ -76,15 +83,15 @@ class Reader:
         """
         with database.read() as session:
             run = runs.get(session=session, run_id=self.run_id)
-            if self.cursor is None:
-                self.cursor = end(session, run)
+            skipped = self._begin(end(session, run)) if self._stored is None else False
+            assert self.cursor
             events = history.events(session=session, run_id=run.id, after_id=self.cursor.event, limit=_EVENTS + 1)
             lines = history.log_tail(session=session, run_id=run.id, after_id=self.cursor.line, limit=GAP + 1)
             points, restarted = self._points(session, run)
             queue = place(session, run)
             speed = mean_speed(session, run) if run.status.ended else self._speed
         news = self._changed(facts(run, queue, speed)) | self._texts(events, lines)
-        if restarted or len({point.step for point in points}) > GAP or len(lines) > GAP:
+        if restarted or skipped or len({point.step for point in points}) > GAP or len(lines) > GAP:
             news = {"facts": news["facts"]} if "facts" in news else {}
             news["reload"] = True
         elif points:
@@ -95,6 +102,12 @@ class Reader:
             max([0 if restarted else self.cursor.step, *(point.step for point in points)]),
         )
         return news
+
+    def _begin(self, now: Cursor) -> bool:
+        """Begins at the given cursor, or at the end if there is none. True if the given one cannot be used."""
+        given, usable = self.cursor, self.cursor is not None and self.cursor.is_just_before(now)
+        self.cursor = given if usable else now
+        return given is not None and not usable
 
     def _changed(self, now: dict[str, Any]) -> dict[str, Any]:
         before = self.facts
@@ -234,7 +247,7 @@ def facts(run: Run, queue: Place | None, speed: float | None) -> dict[str, Any]:
         "speed_label": _("Mean speed") if run.status.ended else _("Speed"),
         "speed": numbers.rate(speed, "tokens"),
         "since": run.working_since - run.worked_seconds if running and run.working_since else None,
-        "elapsed": numbers.duration(run.worked(time.time())),
+        "elapsed": numbers.duration(None if running else run.worked(time.time())),
         "devices": ", ".join(run.devices) or NONE,
         "memory": memory(run),
         "until": round(time.time() + left) if running and left is not None else None,

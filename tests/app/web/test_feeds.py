@@ -267,3 +267,52 @@ def received(served, run, last=""):
             assert part, body
             body += part
         return body
+
+
+async def log_of(stream):
+    """The lines of the next message that has some."""
+    while not (lines := (await message_of(stream))[1].get("log")):
+        pass
+    return lines
+
+
+@pytest.mark.parametrize("first", ["", "0-0-0", "999999999-999999999-999999999"])
+def test_no_viewer_s_event_id_decides_what_others_get(run, monkeypatch, first):
+    run.report(at(1))
+    monkeypatch.setattr(streams, "SECONDS", 0.02)
+
+    async def watch():
+        hub = Feeds()
+        odd, usual = hub.stream(run.id, Cursor.parse(first)), hub.stream(run.id, None)
+        heard = [(await message_of(odd))[1], (await message_of(usual))[1]]
+        await asyncio.to_thread(run.prints, "a line")
+        lines = [(await message_of(viewer))[1].get("log") for viewer in (odd, usual)]
+        return heard, lines
+
+    (of_odd, of_usual), lines = asyncio.run(watch())
+    assert [[line[2] for line in log] for log in lines] == [["a line"], ["a line"]]
+    assert ("reload" in of_odd, "reload" in of_usual) == (bool(first) and first != "0-0-0", False)
+
+
+def test_a_reading_that_fails_is_said_and_tried_again(run, monkeypatch):
+    run.report(at(1))
+    monkeypatch.setattr(streams, "SECONDS", 0.02)
+    read, failures = Reader.read, iter([None, ValueError("once"), ValueError("twice")])
+
+    def failing(self):
+        if error := next(failures, None):
+            raise error
+        return read(self)
+
+    monkeypatch.setattr(Reader, "read", failing)
+
+    async def watch():
+        stream = Feeds().stream(run.id, None)
+        first = (await message_of(stream))[1]
+        await asyncio.to_thread(run.report, at(2))
+        return first, (await message_of(stream))[1], (await message_of(stream))[1]
+
+    first, trouble, after = asyncio.run(watch())
+    assert trouble == {"unreachable": True}
+    assert after["points"]["step"] == [2]
+    assert after["facts"].keys() == first["facts"].keys()
