@@ -286,8 +286,7 @@ def test_no_viewer_s_event_id_decides_what_others_get(run, monkeypatch, first):
         odd, usual = hub.stream(run.id, Cursor.parse(first)), hub.stream(run.id, None)
         heard = [(await message_of(odd))[1], (await message_of(usual))[1]]
         await asyncio.to_thread(run.prints, "a line")
-        lines = [(await message_of(viewer))[1].get("log") for viewer in (odd, usual)]
-        return heard, lines
+        return heard, [await log_of(odd), await log_of(usual)]
 
     (of_odd, of_usual), lines = asyncio.run(watch())
     assert [[line[2] for line in log] for log in lines] == [["a line"], ["a line"]]
