@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from training.config.choices import LoraInit
+from training.config.continued_adapter import differing
 from training.errors import UserError
 from training.files import whole_folder
 
@@ -63,12 +64,27 @@ def continue_adapter(model: PeftModel, folder: Path) -> None:
         raise UserError(
             "init_adapter", str(folder), f"cannot be read: {error}.", f"Give a folder with {_WEIGHTS}."
         ) from None
+    _check_fields(model, folder)
     own = get_peft_model_state_dict(model)
     names = sorted(own.keys() ^ tensors.keys()) or [name for name in own if own[name].shape != tensors[name].shape]
     if names:
         fix = "Set lora_r, target_modules and modules_to_save to those of the adapter, and model to its base model."
         raise UserError("init_adapter", str(folder), f"does not fit the run's adapter: {names[0]} differs.", fix)
     set_peft_model_state_dict(model, tensors)
+
+
+def _check_fields(model: PeftModel, folder: Path) -> None:
+    """Checks that PEFT computes the same with the weights in a folder as where they were saved, such as by their scale.
+
+    Raises:
+        UserError: it does not.
+    """
+    stored = folder / _CONFIG
+    saved = json.loads(stored.read_text(encoding="utf-8")) if stored.is_file() else {}
+    if different := differing(model.active_peft_config.to_dict(), saved):
+        written = ", ".join(f"{name} {value}" for name, value in different.items())
+        message = f"has {written}, and the run's adapter has other values."
+        raise UserError("init_adapter", str(folder), message, "Set the method's settings and method_options to these.")
 
 
 def save_initial(model: PeftModel, folder: Path) -> None:
@@ -105,26 +121,27 @@ def export_plain_lora(result: Path, run_dir: Path) -> None:
     if not initial_file.is_file():
         return
     initial, trained = load_file(initial_file), load_file(result / _WEIGHTS)
+    path = result / _CONFIG
+    config = json.loads(path.read_text(encoding="utf-8"))
+    # rsLoRA divides by the root of the rank: alpha would become a fraction, which no setting takes.
+    factor = 2**0.5 if config["use_rslora"] else 1.0
     for name, tensor in trained.items():
         if ".lora_A." in name:
             trained[name] = torch.cat([tensor, initial[name].to(tensor.dtype)], dim=0)
         elif ".lora_B." in name:
-            trained[name] = torch.cat([tensor, -initial[name].to(tensor.dtype)], dim=1)
+            trained[name] = torch.cat([tensor, -initial[name].to(tensor.dtype)], dim=1) * factor
     save_file(
         {name: tensor.contiguous() for name, tensor in trained.items()}, result / _WEIGHTS, metadata={"format": "pt"}
     )
-    path = result / _CONFIG
-    path.write_text(
-        json.dumps(_config_of_twice_the_rank(json.loads(path.read_text(encoding="utf-8"))), indent=2), encoding="utf-8"
-    )
+    path.write_text(json.dumps(_config_of_twice_the_rank(config), indent=2), encoding="utf-8")
 
 
 def _config_of_twice_the_rank(config: dict[str, Any]) -> dict[str, Any]:
-    """Returns `config` with twice the rank and an alpha of the same scale: alpha / r, or alpha / sqrt(r) with rsLoRA."""
-    alpha = 2**0.5 if config["use_rslora"] else 2
+    """Returns `config` with twice the rank and, except with rsLoRA, twice the alpha, so that alpha / r stays."""
+    factor = 1 if config["use_rslora"] else 2
     patterns = {
         "rank_pattern": {key: 2 * rank for key, rank in config["rank_pattern"].items()},
-        "alpha_pattern": {key: alpha * value for key, value in config["alpha_pattern"].items()},
+        "alpha_pattern": {key: factor * value for key, value in config["alpha_pattern"].items()},
     }
-    doubled = {"r": 2 * config["r"], "lora_alpha": alpha * config["lora_alpha"], "init_lora_weights": True}
+    doubled = {"r": 2 * config["r"], "lora_alpha": factor * config["lora_alpha"], "init_lora_weights": True}
     return config | doubled | patterns

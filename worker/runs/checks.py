@@ -11,8 +11,9 @@ from sqlmodel import Session
 
 from training import rules
 from training.config.choices import EngineName, LoraInit, Method, Packing, Task
+from training.config.continued_adapter import differing, settings_as_fields, taken_over
 from training.config.fields import ConfigError
-from training.config.name_values import as_names, missing_trackers
+from training.config.name_values import OptionError, as_names, missing_trackers
 from training.config.peft_methods import is_pattern
 from training.config.run_config import RunConfig
 from training.errors import Problem, UserError
@@ -34,7 +35,6 @@ SPARE_BYTES = 256 * 2**20  # left free on the disk for logs, events and answers 
 _IN_TEMPLATES = str.maketrans("", "", "\n\r\t")
 _NAMED_MODULES = 12
 _ADAPTER = "init_adapter"
-_OF_ADAPTER = {"lora_r": "r", "lora_alpha": "lora_alpha", "use_rslora": "use_rslora", "use_dora": "use_dora"}
 
 
 def problems(settled: Settled) -> list[Problem]:
@@ -127,19 +127,17 @@ def _adapter_differences(config: RunConfig, values: dict[str, Any]) -> Iterator[
     if config.lora_init is not LoraInit.DEFAULT:
         message = f"sets the first weights of the adapter, and so does lora_init {config.lora_init.value}."
         yield Problem(_ADAPTER, config.init_adapter, message, "Set lora_init to default.", {"lora_init": "default"})
-    if not config.method.is_lora:
-        return
-    changes = {
-        name: values[key] for name, key in _OF_ADAPTER.items() if key in values and values[key] != getattr(config, name)
-    }
+    try:
+        changes = taken_over(config, differing(settings_as_fields(config), values))
+    except OptionError:
+        return  # which a rule refuses
     targets = target_modules(values)
     if targets and _split(targets) != _split(config.target_modules):
         changes["target_modules"] = targets
     if changes:
-        differing = ", ".join(f"{name} {value}" for name, value in changes.items())
-        yield Problem(
-            _ADAPTER, config.init_adapter, f"has {differing}, and the run has other values.", "Set these.", changes
-        )
+        differences = ", ".join(f"{name} {value}" for name, value in changes.items())
+        message = f"has {differences}, and the run has other values."
+        yield Problem(_ADAPTER, config.init_adapter, message, "Set these.", changes)
 
 
 def _split(targets: str) -> set[str]:

@@ -1,6 +1,7 @@
 """A run continues the weights of an adapter, and refuses one that does not fit."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -37,7 +38,33 @@ def test_the_adapter_begins_with_the_weights_of_another_one() -> None:
 
 def test_an_adapter_of_another_rank_or_none_is_refused(tmp_path: Path) -> None:
     run_dir = trained("sft_lora").run_dir
-    for settings, words in (({"lora_r": 3}, "does not fit"), ({"init_adapter": str(tmp_path)}, "cannot be read")):
+    for settings, words in (
+        ({"lora_r": 3}, "has r 16, and the run"),
+        ({"init_adapter": str(tmp_path)}, "cannot be read"),
+    ):
         given = config(run_dir, **settings)
         with pytest.raises(UserError, match=words):
             load_trainable(given, Precision.FP32, load_tokenizer(given))
+
+
+@pytest.mark.parametrize(
+    ("saved", "continued"),
+    [
+        ({"method": "lokr", "method_options": "r=4, alpha=32"}, {"method_options": "r=4"}),
+        ({"method_options": "alpha_pattern={q_proj: 32}"}, {"method_options": None}),
+        (
+            {"method": "fourierft", "method_options": "n_frequency=50, scaling=3000"},
+            {"method_options": "n_frequency=50"},
+        ),
+    ],
+)
+def test_an_adapter_of_another_scale_is_refused(
+    tmp_path: Path, saved: dict[str, Any], continued: dict[str, Any]
+) -> None:
+    base = config(trained("sft_lora").run_dir, target_modules="q_proj", init_adapter=None, **saved)
+    tokenizer = load_tokenizer(base)
+    load_trainable(base, Precision.FP32, tokenizer).save_pretrained(tmp_path)
+    same = base.model_copy(update={"init_adapter": str(tmp_path)})
+    load_trainable(same, Precision.FP32, tokenizer)
+    with pytest.raises(UserError, match="and the run's adapter has other values"):
+        load_trainable(same.model_copy(update=continued), Precision.FP32, tokenizer)

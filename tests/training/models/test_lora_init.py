@@ -1,5 +1,6 @@
 """With every LoRA initialization the adapter fits the original model and resumes exactly; modules_to_save and last layers."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,9 @@ def test_a_pissa_or_olora_adapter_fits_the_original_model(
     step(model.train())
     model.save_pretrained(tmp_path / "adapter")
     export_plain_lora(tmp_path / "adapter", tmp_path)
+    assert (
+        type(json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())["lora_alpha"]) is int
+    )  # as the setting
     adapted = PeftModel.from_pretrained(load_model(chosen, torch.float32), str(tmp_path / "adapter"))
     assert torch.allclose(logits(adapted), logits(model), atol=1e-5)
     assert not torch.allclose(logits(adapted), logits(before), atol=1e-3)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from subtest_table import table
 from tiny import make_data, make_model
 
 from training.config.run_config import RunConfig
@@ -125,6 +126,32 @@ def test_an_adapter_to_continue_must_have_the_settings_of_the_run(home: Path, tm
     assert "needs a method with an adapter" in problem.message
     [problem] = refused(home, tmp_path, model=str(model), init_adapter=adapter(tmp_path / "other", peft_type="IA3"))
     assert "an adapter of ia3" in problem.message
+
+
+@table(
+    ("method", "given", "saved", "changes"),
+    [
+        ("lokr", "r=4", {"r": 4, "alpha": 32}, {"method_options": "r=4, alpha=32"}),
+        ("lokr", "r=4, alpha=32, module_dropout=0.1", {"r": 4, "alpha": 32, "init_weights": "lycoris"}, None),
+        ("lora", None, {"alpha_pattern": {"down_proj": 32}}, {"method_options": 'alpha_pattern={"down_proj": 32}'}),
+        ("lora", "rank_pattern={q_proj: 4}", {"rank_pattern": {"q_proj": 4}, "lora_dropout": 0.5}, None),
+        ("fourierft", "n_frequency=50", {"n_frequency": 50, "scaling": 30.0}, {"method_options": "n_frequency=50, scaling=30.0"}),
+        ("vera", None, {"projection_prng_key": 7}, {"method_options": "projection_prng_key=7"}),
+        ("adalora", None, {"tinit": 5, "orth_reg_weight": 2.0}, None),
+    ],
+)  # fmt: skip
+def test_every_field_of_an_adapter_to_continue_is_compared(
+    home: Path, tmp_path: Path, model: Path, method: str, given: str | None, saved: dict[str, Any], changes: Any
+) -> None:
+    folder = tmp_path / f"adapter-{len(list(tmp_path.iterdir()))}"
+    folder.mkdir()
+    of_lora = {"r": 16, "lora_alpha": 32} if method == "lora" else {}
+    values = {"peft_type": method.upper(), "target_modules": ["q_proj"], **of_lora, **saved}
+    (folder / "adapter_config.json").write_text(json.dumps(values))
+    run = {"model": str(model), "init_adapter": str(folder), "method": method, "method_options": given}
+    problems = refused(home, tmp_path, **run)
+    assert [problem.changes for problem in problems] == ([changes] if changes else [])
+    assert refused(home, tmp_path, **run | (changes or {})) == []
 
 
 def test_an_adapter_to_continue_is_named_by_its_run(
