@@ -13,6 +13,8 @@ from training.data.example import Example, Message, Row, kind_of
 from training.errors import DataError
 
 TRAIN = "train"  # axolotl's field of a message
+MARKS = (TRAIN, "training", "weight", "loss_weight", "loss", "trainable")
+"""The fields with which data for other programs says whether, or how much, a message carries loss."""
 
 
 @dataclass(frozen=True)

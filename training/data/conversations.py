@@ -23,8 +23,9 @@ _OTHER_NAMES = {
     "function_call": "assistant",
 }
 _READ = {"role", "content", "from", "value"}
-_EXCHANGE = {"human", "assistant"}
+_EXCHANGES = (("human", "assistant"), ("input", "output"))
 _TEXT = ("text", "input_text", "output_text", None)  # types of parts
+_ANTHROPIC = ("tool_use", "tool_result", "server_tool_use", "redacted_thinking")
 _REASONING = ("reasoning", "thinking")
 _MESSAGES_FIX = "Each message is {role, content}."
 
@@ -59,12 +60,15 @@ def turns(row: Row, column: str) -> list[Message]:
 
 
 def is_exchange(entry: Any) -> bool:
-    """True for a question and its answer in one object, `human` and `assistant`, as Firefly writes them."""
-    return isinstance(entry, dict) and entry.keys() >= _EXCHANGE
+    """True for a question and its answer in one object: `human` and `assistant`, as Firefly writes them, or `input` and `output`,
+    as XTuner does."""
+    return isinstance(entry, dict) and any(entry.keys() >= {*names} for names in _EXCHANGES)
 
 
 def _exchange(entry: Row) -> list[Row]:
-    return [{"role": name, "content": entry[name]} for name in ("human", "assistant")]
+    asked, answered = next(names for names in _EXCHANGES if entry.keys() >= {*names})
+    system = [{"role": "system", "content": entry["system"]}] if entry.get("system") else []
+    return [*system, {"role": "user", "content": entry[asked]}, {"role": "assistant", "content": entry[answered]}]
 
 
 def tools(row: Row) -> list[Row] | None:
@@ -126,13 +130,16 @@ def _parts(parts: list[Any], place: str) -> Message:
     for index, part in enumerate(parts):
         here = f"{place}[{index}]"
         kind = part.get("type") if isinstance(part, dict) else kind_of(part)
-        value = part.get("text", part.get("value")) if isinstance(part, dict) else None
+        value = part.get("text", part.get("value", part.get("thinking"))) if isinstance(part, dict) else None
         if kind == "tool_call":
             message["tool_calls"] = [*message.get("tool_calls", []), *_function_call(value, here)["tool_calls"]]
         elif kind in _REASONING:
             message["reasoning_content"] = message.get("reasoning_content", "") + valid_text(value, here)
         elif kind in _TEXT and isinstance(value, str):
             message["content"] += valid_text(value, here)
+        elif kind in _ANTHROPIC:
+            fix = "Write calls as tool_calls of the message and results as messages of the role tool, as OpenAI does."
+            raise DataError(f"is {kind!r}, a part of Anthropic's, which is not read.", fix, field=here)
         else:
             raise DataError(f"is {kind!r}, not text.", "Lathe trains on text: delete the row.", field=here)
     return message

@@ -18,7 +18,8 @@ _MEDIA_COLUMNS = {
 # A word in angle brackets counts only where multimodal data sets put it, since text may speak of HTML's <video>.
 _PLACEHOLDER = re.compile(
     r"\A\s*<(image|video|audio)>|^[ \t]*<(image|video|audio)>[ \t]*$|<(image|video|audio)>\s*\Z"
-    r"|<\|(image|video|audio)_?(?:pad|bos|1)?\|>|<\|(vision)_start\|>|<(image)_placeholder>|\[(IMG)\]",
+    r"|<\|(image|video|audio)_?(?:pad|bos|1)?\|>|<\|(vision)_start\|>|<(image)_placeholder>|\[(IMG)\]"
+    r"|<(?P<media>img|audio|video)>[^<>\n]+</(?P=media)>|<(?:Image|Audio|Video)Here>",
     re.MULTILINE,
 )
 _MEDIA_FIX = "Lathe trains on text: remove these rows, or train them with a program for multimodal models."

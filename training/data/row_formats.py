@@ -1,16 +1,23 @@
 """Detects the format of a row from its columns and the types of their values. No torch."""
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import Any
 
 from training.data.conversations import CONVERSATION_COLUMNS, from_json, is_exchange, root_of
 from training.data.example import Row, kind_of, refuse_media_columns
-from training.data.suggested_mapping import may_pair, pair_beside_text
+from training.data.forms import form_name, known_row
+from training.data.suggested_mapping import CHOICES, may_pair, pair_beside_text
 from training.data.to_examples import is_answer_pair
 from training.data.usual_columns import usual_columns
 from training.errors import DataError
 
 UNKNOWN, PROMPTS = "unknown", "prompt"
+_QUESTIONS = ("prompt", "question", "instruction", "query")
+_ANSWERS = re.compile(
+    r"(?:response|answer|completion|output|reply)s?[ _-]?(?:\d+|[a-e])|(?:non_|dis)?preferred|other|better|worse|winner|loser"
+)
+_SENTENCE = re.compile(r".*[?!]|.{48,}|[-+]?\d+(?:[.,]\d+)?")
 _WRAPPERS = ("data", "rows", "train", "examples", "items")
 _NAMED = 8
 MAPPED = "mapped"
@@ -37,13 +44,14 @@ class UnknownFormat(DataError):  # noqa: N818
 def find_format(row: Row) -> DetectedFormat:
     """The format of a row. Raises UnknownFormat if the columns match no known format, and DataError if it is not a row but
     contains the list of rows."""
+    name, row = form_name(row), known_row(row)
     detected = _preference(row) or _conversation(row) or (_TREE if root_of(row) else _columns(row)) or _usual(row)
     detected = detected or (_ALONE if _is_prompt_alone(row) else None)
     if detected is None:
         raise _unknown(row)
     if detected is _TEXT:
         _check_text_alone(row)
-    return detected
+    return replace(detected, reason=f"every row has the form of {name}") if name else detected
 
 
 def _check_text_alone(row: Row) -> None:
@@ -52,7 +60,11 @@ def _check_text_alone(row: Row) -> None:
     if row.get("parent_id", row.get("message_tree_id")) and row.get("role"):
         message = "is one message of a conversation (it has role and parent_id), not a whole one."
         raise UnknownFormat(message, "Use the file with trees, or set the column mapping to text=text.", field="text")
-    if mapping := pair_beside_text(row):
+    question = next(
+        (name for name in row if name.lower() in _QUESTIONS and isinstance(row[name], str) and row[name]), None
+    )
+    mapping = f"prompt={question}, completion=text" if question else None
+    if mapping := pair_beside_text(row) or mapping:
         fix = f"Set the column mapping to {mapping}, or to text=text to train on that column alone."
         raise UnknownFormat("has a column text beside columns that form a pair.", fix, field="text")
 
@@ -68,6 +80,20 @@ def _unknown(row: Row) -> DataError:
             name = next(name for name in sorted(names) if not _is_flat(row[name], names))
             message = f"is {kind_of(row[name])} where the format {detected.format} has text, so the row matches no known format."
             return UnknownFormat(message, UNKNOWN_FIX, field=name)
+    if choices := next(
+        (name for name in row if name.lower() in CHOICES and isinstance(from_json(row[name]), list | dict)), None
+    ):
+        fix = "Write the choices into the question, and the answer as the model shall give it, before the import."
+        return UnknownFormat(
+            "has choices, which no column mapping joins to the question: no known format.",
+            fix,
+            field=choices,
+        )
+    if data := next((name for name in row if _SENTENCE.fullmatch(name.strip())), None):
+        message = (
+            f"has no header: its first row, with {data[:40]!r}, looks like data, and became the names of the columns."
+        )
+        return UnknownFormat(message, "Add a first line with the names of the columns, such as prompt,completion.")
     if {"role", "content"} <= row.keys() or {"from", "value"} <= row.keys():
         message = "is one message of a conversation, not a row."
         return UnknownFormat(message, 'Put the messages of each conversation into a list: {"messages": [...]}.')
@@ -174,7 +200,8 @@ def _is_prompt_alone(row: Row) -> bool:
         is_prompt = bool(turns) and all(isinstance(turn, dict) and "role" in turn for turn in turns)
     else:
         is_prompt = isinstance(row.get("prompt"), str)
-    return is_prompt and not {"chosen", "rejected"} & row.keys() and not may_pair(frozenset(row))
+    answers = {"chosen", "rejected"} & row.keys() or any(_ANSWERS.fullmatch(name.lower()) for name in row)
+    return is_prompt and not answers and not may_pair(frozenset(row))
 
 
 def _is_flat(value: Any, names: frozenset[str]) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from training.data.conversations import from_json
 from training.data.example import EmptyRow, Row
 from training.data.mapping import apply, format_of, write_mapping
 from training.data.to_examples import to_example
@@ -12,6 +13,7 @@ from training.errors import DataError
 
 _NAMES: dict[str, list[Any]] = NAMES["suggested"]
 _ASKED, _ANSWERED, _CHOSEN, _SOURCES = (_NAMES[name] for name in ("asked", "answered", "chosen", "sources"))
+CHOICES = ("choices", "options", "candidates")
 _INSTRUCTED = {"prompt": "instruction", "completion": "output"}
 
 
@@ -23,6 +25,8 @@ def suggest(rows: Sequence[Row]) -> str | None:
     if not rows:
         return None
     names = {name.lower(): name for row in rows for name in reversed(row)}
+    if any(isinstance(from_json(row.get(names.get(choices, ""))), list | dict) for row in rows for choices in CHOICES):
+        return None  # a mapping would drop the choices of the question
     for candidate in (*_candidates(names), *_language_pairs(rows[0])):
         mapping = {role: _named(path, names) for role, path in candidate.items()}
         if _fits(mapping, rows, set(mapping)):

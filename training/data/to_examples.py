@@ -26,6 +26,7 @@ from training.data.example import (
     refuse_placeholders,
     text,
 )
+from training.data.forms import known_row
 from training.data.mapping import through
 from training.data.usual_columns import in_roles
 from training.errors import DataError
@@ -39,6 +40,7 @@ def to_example(row: Row, row_format: str) -> Example:
     """The example of a row of that format. Raises EmptyRow if the prompt or the answer is empty, and DataError if a required
     value is missing or has a wrong type, or the row has images, audio or video."""
     refuse_media_columns(row)
+    row = known_row(row)
     roles = in_roles(row, row_format)
     read = _READERS[row_format]
     example = through(roles, row, read) if roles else read(row)

@@ -10,6 +10,7 @@ from typing import Any
 
 from training.data.conversations import CONVERSATION_COLUMNS
 from training.data.example import Example, Row
+from training.data.forms import read_columns
 from training.data.mapping import parse_mapping
 
 LANGUAGE = re.compile(r"[a-z]{2}(_[A-Z]{2})?")
@@ -42,6 +43,8 @@ _READ: dict[str, tuple[str, ...]] = {
     "text/label": ("text", "label"),
     "source/target": ("source", "target"),
 }
+JUDGING = frozenset(NAMES["judging"])
+"""Columns that say whether an answer is good: beside answers that are all trained, bad ones are trained as good ones."""
 _MAY_VANISH = ("system", "prompt", "instruction", "input")
 
 
@@ -128,7 +131,7 @@ def _unused(names: tuple[str, ...], formats: tuple[str, ...], mapping: str | Non
         usual = {row_format: names_in_use(names, row_format) for row_format in formats}
         read = {name for row_format in formats for name in usual[row_format] or _READ.get(row_format, names)}
         chats = [name for name in CONVERSATION_COLUMNS if name in names]
-        read -= set(chats[1:])  # only the first of them is read
+        read = (read - set(chats[1:])) | read_columns(names)  # of the chats only the first is read
     return tuple(name for name in names if name not in read)
 
 

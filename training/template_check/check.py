@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from training.chat.rendering_settings import ChatSettings
 from training.chat.template import TemplateLimit
-from training.config.choices import LossOn
+from training.config.choices import LossOn, Task
 from training.config.run_config import RunConfig
 from training.errors import DataError, UserError
 from training.template_check.findings import ERROR, WARNING, Fault, Finding, Report, ShownRow, ShownToken, grouped
@@ -72,6 +72,9 @@ def check(config: RunConfig, file: Path, columns: str | None, tokenizer: "PreTra
     findings += gap_findings(every.gaps.by_gap, {finding.fault for finding in findings})
     findings += [_unreadable(number, error) for number, error in every.unreadable]
     findings += [_unused(every)] if every.unused and not config.task.rewards_samples else []  # rewards get them
+    findings += [_unread(every)] if every.keys else []
+    findings += [_judging(every, config)] if every.judging and not config.task.samples else []
+    findings += _without_end(tokenizer, stops, config)
     findings += model_findings(rows, tokenizer, subject, side)
     if rows and not config.task.samples and not any(any(row.weights[: config.max_length]) for row in rows):
         findings.append(_no_loss(rows, config))
@@ -92,6 +95,31 @@ def _unused(every: "EveryRow") -> Finding:
     message = f"Nothing uses the texts of the columns {names}: they are not trained."
     fix = "Map them to a role (columns), or leave them out of the file."
     return Finding(Fault.COLUMNS_UNUSED, WARNING, message, fix, setting="columns")
+
+
+def _unread(every: "EveryRow") -> Finding:
+    names = ", ".join(f"{name} (in {rows:,} rows)" for name, rows in every.keys.most_common(8))
+    message = f"Neither Lathe nor the chat template reads the keys {names} of messages: they have no effect."
+    fix = "Leave them out, use a chat template that reads them, or name the one that marks loss in loss_field or weight_field."
+    return Finding(Fault.COLUMNS_UNUSED, WARNING, message, fix)
+
+
+def _judging(every: "EveryRow", config: RunConfig) -> Finding:
+    """A column that judges the answers, which are all trained alike."""
+    ((name, rows), *_) = every.judging.most_common(1)
+    message = f"The column {name} (in {rows:,} rows) seems to judge answers, and nothing uses it: bad ones train as good ones."
+    fix = "Remove the rows with bad answers, or use task kto with a column label (true or false) or weight_field with a weight."
+    return Finding(Fault.COLUMNS_UNUSED, WARNING, message, fix, setting="columns" if config.columns else "data")
+
+
+def _without_end(tokenizer: "PreTrainedTokenizerBase", stops: set[int], config: RunConfig) -> list[Finding]:
+    """A tokenizer without an end token, of a model that names none either."""
+    if stops or config.task is Task.CLASSIFICATION:
+        return []
+    message = "The tokenizer has no end token: nothing ends an answer, and generation does not stop."
+    fix = "Set eos_token in the model's tokenizer_config.json, or eos_token_id in its generation_config.json."
+    severity = WARNING if tokenizer.chat_template or config.task is Task.PRETRAINING else ERROR
+    return [Finding(Fault.END_NEVER_WRITTEN, severity, message, fix, setting="model")]
 
 
 def _no_loss(rows: list["SampleRow"], config: RunConfig) -> Finding:

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -12,7 +12,8 @@ from typing import Any
 from tokenizers import Encoding
 from transformers import PreTrainedTokenizerBase
 
-from training.chat.rendering_settings import ChatSettings, answer_weights, with_row_weight
+from training.chat.reasoning import FIELDS
+from training.chat.rendering_settings import MARKS, ChatSettings, answer_weights, with_row_weight
 from training.chat.template import TemplateLimit
 from training.config.choices import Task
 from training.config.run_config import RunConfig
@@ -20,7 +21,7 @@ from training.data.example import EmptyRow, Example, Message, Row
 from training.data.files.formats import file_format
 from training.data.files.readers import read_rows
 from training.data.rows import reader
-from training.data.usual_columns import unused_columns
+from training.data.usual_columns import JUDGING, unused_columns
 from training.errors import DataError
 from training.tokens.coverage import GapCounts
 from training.tokens.encoding import Encoder, token_span
@@ -148,6 +149,45 @@ def sample(path: Path, columns: str | None, settings: ChatSettings) -> Iterator[
     yield from found[::step][:CHECKED_ROWS]
 
 
+_READ_KEYS = frozenset({"role", "content", "tool_calls", "tool_call_id", "id", *FIELDS, *MARKS})
+"""Keys of a message that Lathe reads or that check a call's result; those of reasoning and of loss have findings of their own."""
+
+
+class MessageKeys:
+    """Counts the rows with keys of messages that neither Lathe nor the chat template reads: without them the rendering is the
+    same."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, settings: ChatSettings) -> None:
+        self._renderer, self._own = Renderer(tokenizer, settings), frozenset(settings.own_fields)
+        self._read, self._tries = set[str](), Counter[str]()
+        self._rows = Counter[str]()
+
+    def add(self, example: Example) -> None:
+        """Counts the keys of a row. Raises DataError if the template cannot render it."""
+        messages = example.messages or []
+        keys = {key for message in messages for key in self._keys(message)} - self._read
+        for key in keys:
+            if self._tries[key] < _TRIES and self._renderer.templates:
+                self._tries[key] += 1
+                without = [{name: value for name, value in one.items() if name != key} for one in messages]
+                texts = {self._renderer.turns(given, example.tools)[0] for given in (messages, without)}
+                self._read |= {key} if len(texts) > 1 else set()
+        self._rows.update(keys)
+
+    def _keys(self, message: Message) -> Iterator[str]:
+        for key in message.keys() - _READ_KEYS - self._own:
+            if not (key == "name" and message["role"] == "tool"):  # which repeats that of the call
+                yield key
+
+    @property
+    def unread(self) -> Counter[str]:
+        """The rows with each key that is not read."""
+        return Counter({key: rows for key, rows in self._rows.items() if key not in self._read})
+
+
+_TRIES = 8  # rows in which a key is left out to see whether the template reads it
+
+
 def marked(rows: list[Row], names: tuple[str, ...]) -> str | None:
     """The first of these fields with which a message says that it carries no loss."""
     return next((name for row in rows for name in names if row.get(name) in (False, 0) and name in row), None)
@@ -162,7 +202,8 @@ SECONDS = 10.0
 class EveryRow:
     """The number of rows rendered, what is missing in them, and the rows (from 1) that cannot be read or rendered.
 
-    `unused` has the columns with texts that nothing uses, with the number of rows that have such a text.
+    `unused` has the columns with texts that nothing uses, with the number of rows that have such a text; `judging` those that say
+    whether an answer is good; `keys` the keys of messages that nothing reads.
     """
 
     rendered: int = 0
@@ -170,6 +211,8 @@ class EveryRow:
     gaps: GapCounts = field(default_factory=GapCounts)
     unreadable: list[tuple[int, DataError]] = field(default_factory=list)
     unused: Counter[str] = field(default_factory=Counter)
+    judging: Counter[str] = field(default_factory=Counter)
+    keys: Counter[str] = field(default_factory=Counter)
 
 
 def render_every_row(
@@ -179,6 +222,7 @@ def render_every_row(
     or `columns` is not a mapping."""
     settings, read, found = ChatSettings.of(config), reader(columns), EveryRow()
     own = {config.weight_field, config.loss_field, config.stratify_by}
+    keys = MessageKeys(tokenizer, settings)
     parts = [PartRenderer(tokenizer, part, settings) for part in STORED_TEXTS[config.task]]
     end = time.process_time() + seconds
     for number, row in enumerate(read_rows(file, file_format(file, file.name)), start=1):
@@ -187,9 +231,13 @@ def render_every_row(
             example = with_row_weight(example, row, settings)
             unused = unused_columns(row, (row_format,), columns)
             found.unused.update(name for name in unused if name not in own and _has_text(row[name]))
+            judged = name_in(unused, JUDGING) if example.label is None and example.answered else None
+            found.judging.update([judged] if judged and judged not in own and row[judged] is not None else [])
             if example.label is not False or config.task is Task.KTO:
                 found.gaps.add(number, [gap for part in parts for gap in part.missing(example, part.render(example))])
                 found.rendered += 1
+                keys.add(example)
+                found.keys = keys.unread
         except EmptyRow:
             continue
         except DataError as error:
@@ -200,6 +248,11 @@ def render_every_row(
             found.complete = False
             return found
     return found
+
+
+def name_in(columns: Iterable[str], names: Collection[str]) -> str | None:
+    """The first of the columns with one of these names, in any case."""
+    return next((column for column in columns if column.lower() in names), None)
 
 
 def _has_text(value: Any) -> bool:

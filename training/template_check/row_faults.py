@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from transformers import PreTrainedTokenizerBase
 
 from training.chat.reasoning import split
-from training.chat.rendering_settings import TRAIN, ChatSettings, without_fields
+from training.chat.rendering_settings import MARKS, ChatSettings, without_fields
 from training.config.choices import LossOn
 from training.model_info.chat_template import DATE, NO_DATE
 from training.template_check.findings import ERROR, WARNING, Fault, Finding
@@ -235,10 +235,11 @@ def marks(row: SampleRow, subject: Subject) -> Iterator[Finding]:
     if settings.loss_on is not LossOn.ALL or settings.weight_field:
         return
     trained = [answer.message for answer in row.answers if answer.weight]
-    if name := marked([*trained], (TRAIN, "weight", "training")):
-        changes = {"loss_on": "field", "loss_field": name}
+    if name := marked([*trained], MARKS):
+        graded = any(answer.message.get(name) not in (None, True, False, 0, 1) for answer in row.answers)
+        changes = {"weight_field": name} if graded else {"loss_on": "field", "loss_field": name}
         message = f"A message says with its field {name} that it carries no loss, and loss_on is all."
-        fix = f"Set loss_on to field and loss_field to {name}."
+        fix = f"Set weight_field to {name}." if graded else f"Set loss_on to field and loss_field to {name}."
         yield Finding(Fault.MARKS_IGNORED, WARNING, message, fix, row.number, setting="loss_on", changes=changes)
 
 

@@ -119,6 +119,10 @@ def _unpacked(path: Path, folder: Path, name: str, quota: DiskQuota) -> Path:
     """The data files of a zip archive, unpacked into the folder under their own names."""
     try:
         with zipfile.ZipFile(path) as archive:
+            if "xl/workbook.xml" in archive.namelist():
+                raise DataError(
+                    "is an Excel workbook (.xlsx).", "Save the sheet as CSV UTF-8 (in Excel: File, Save As)."
+                )
             members = [entry for entry in archive.infolist() if _is_wanted(entry.filename)]
             Expansion(path.stat().st_size).add(sum(entry.file_size for entry in members))
             incoming.refuse_length(sum(entry.file_size for entry in members), name, quota)

@@ -124,3 +124,12 @@ def test_a_link_to_a_file_outside_the_folder_is_not_read(home: Path, tmp_path: P
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "rows.jsonl").symlink_to(tmp_path / "secret.jsonl")
     assert "without data files" in refusal(tmp_path / "folder").message
+
+
+def test_an_excel_workbook_is_refused_with_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "rows.xlsx"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("[Content_Types].xml", "<Types/>")
+        archive.writestr("xl/workbook.xml", "<workbook/>")
+    with pytest.raises(DataError, match=r"Excel workbook.*CSV"):
+        datasets.add(path=path, name=path.name)
