@@ -1,7 +1,8 @@
 """The training program: `python -m training.ranks.launch --module training.train RUN_FOLDER`.
 
 It trains with the settings in RUN_FOLDER/config.json, writes its records to RUN_FOLDER/events.jsonl, and resumes from the newest
-complete checkpoint in the folder. It does not use the queue or the database.
+complete checkpoint in the folder, or does what is left after the training (`Saved.resumes`). It does not use the queue or the
+database.
 """
 
 import os
@@ -18,8 +19,9 @@ from training.redaction import redact_output
 from training.reports.report import Report
 from training.rules import check
 from training.run_folder import checkpoints
-from training.run_folder.events import DIVERGED, PAUSED, REVIEW, Finished, Resumed
+from training.run_folder.events import DIVERGED, FINISHED, PAUSED, REVIEW, Finished, Resumed
 from training.run_folder.paths import CONFIG_FILE, checkpoint_step
+from training.run_folder.stages import Saved
 from training.unused_libraries import leave_out
 
 if TYPE_CHECKING:
@@ -76,10 +78,30 @@ def train(config: RunConfig, run_dir: Path, report: Report, stop: StopSignal) ->
 
     machine = distributed.local_machine()
     apply_rules(config, machine, report)
+    saved = Saved.read(run_dir)
+    if saved and saved.resumes:
+        finish_alone(config, run_dir, report, stop, machine, saved)
+        return
     state = distributed.start(config, machine, report)
     check_nodes(report, run_dir, state.device)
     with limited_memory(config.memory_limit, machine), out_of_memory.reporting_out_of_memory(report, config, machine):
         train_rank(config, run_dir, report, stop, machine, state)
+
+
+def finish_alone(
+    config: RunConfig, run_dir: Path, report: Report, stop: StopSignal, machine: Machine, saved: Saved
+) -> None:
+    """Does what an earlier attempt has left after its training: rank 0 as a program of one process, the others nothing."""
+    if report.rank:
+        return
+    import torch
+
+    from training.ranks.distributed import forget_ranks
+    from training.results.finishing import Finishing
+
+    forget_ranks()
+    device = torch.device("cuda" if machine.kind == "cuda" else "cpu")
+    Finishing(config, run_dir, report, stop, device, machine.precision_of(config.precision), saved).run()
 
 
 def train_rank(
@@ -89,7 +111,8 @@ def train_rank(
     from transformers import set_seed
 
     from training.ranks import distributed
-    from training.results.finish import answer_held_out, conclude, memory_of_training, publish_result, reference_of
+    from training.results.finish import conclude, memory_of_training, reference_of
+    from training.results.finishing import Finishing
     from training.trainer.divergence import step_back
 
     precision = machine.precision_of(config.precision)
@@ -102,7 +125,7 @@ def train_rank(
         report.for_run(Finished(outcome=outcome, step=trainer.state.global_step, summary={}))
         return
 
-    outcome, facts = "finished", dict[str, Any]()
+    outcome, facts = FINISHED, dict[str, Any]()
     report.enter("saving")
     if stop.diverged:
         outcome, facts = DIVERGED, {"diverged_at": trainer.state.global_step}
@@ -112,14 +135,14 @@ def train_rank(
             return
     memory = memory_of_training()
     reference = reference_of(trainer, config, data, tokenizer, precision, report)
-    result, summary = conclude(trainer, config, run_dir, memory)
-    summary |= facts | {"classes": list(data.classes)}
+    summary = conclude(trainer, config, run_dir, memory, reference)
+    saved = Saved(outcome, summary | facts | {"classes": list(data.classes)})
+    if report.rank == 0:
+        saved.write(run_dir)
     del trainer
     distributed.destroy_process_group()
     if report.rank == 0:
-        answer_held_out(config, run_dir, result, tokenizer, data, device, precision, report, stop, summary)
-        publish_result(config, run_dir, result, tokenizer, report, summary, reference)
-        report.for_run(Finished(outcome=outcome, step=summary["steps"], summary=summary))
+        Finishing(config, run_dir, report, stop, device, precision, saved, tokenizer, data).run()
 
 
 def prepared(

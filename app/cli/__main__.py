@@ -221,6 +221,8 @@ def stop() -> None:
 def resume() -> None:
     """Resume a failed, stopped or diverged run from its last complete checkpoint.
 
+    Of a finished run, what was not done after its training is done: lathe show lists it.
+
     With another strategy or number of processes, the global batch size stays the same.
     """
 

@@ -63,6 +63,7 @@ class RunInList(Stored):
     method: str | None
     task: str | None
     differs: bool = Field(description="true if the result does not compute what was trained")
+    undone: dict[str, str] = Field(description="phases after its result was saved that were not done, with the reasons")
 
 
 class RunGroup(Document):
@@ -122,6 +123,7 @@ class RunAnswer(Stored):
     """A run with its attempts, events and latest metrics. Times are seconds since the epoch, sizes bytes."""
 
     differs: bool = Field(description="true if the result does not compute what was trained")
+    undone: dict[str, str] = Field(description="phases after its result was saved that were not done, with the reasons")
     attempts: list[AttemptAnswer]
     events: list[EventAnswer]
     latest: dict[str, float | None] = Field(description="newest value of each metric")
@@ -209,7 +211,7 @@ def document(session: Session, run_id: str) -> RunAnswer:
 
 def _of_row(run: Run, names: tuple[str, ...]) -> dict[str, Any]:
     job = {"job_id": submitted_id(run)}
-    return run.shown(*names) | job | {"differs": run.differs}
+    return run.shown(*names) | job | {"differs": run.differs, "undone": run.undone}
 
 
 def _misfit(run: Run) -> str:

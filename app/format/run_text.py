@@ -12,6 +12,7 @@ from training.config.choices import Method
 from training.config.fields import settings
 from training.run_folder.evaluated import LOSS, REWARD, evaluated
 from training.run_folder.model_card import quality_loss
+from training.run_folder.stages import MISSING
 from training.scoring.paired import Paired, in_words
 from training.units import NONE, byte_size
 from worker.store.tables import Request, Run, Status
@@ -32,20 +33,31 @@ def result_noun(config: Mapping[str, Any]) -> str:
 
 def status(run: Run) -> tuple[str, str]:
     """The color of a run's status, as a status, and the word: a run with a request to stop is stopping."""
-    if run.differs:
-        return Status.FAILED.value, f"{run.status.value}, {DIFFERS}"
-    if run.status is Status.FINISHED and run.diverged and not run.stepped_down:
-        return Status.DIVERGED.value, gettext_noop("finished, loss not finite")
-    stopping = run.status is Status.RUNNING and run.request is Request.STOP
-    return run.status.value, "stopping" if stopping else run.status.value
+    color, words = _status(run)
+    return color, ", ".join(words)
 
 
 def status_shown(run: Run) -> tuple[str, str]:
     """The color of a run's status, and the word in the language of the request."""
-    color, word = status(run)
+    color, words = _status(run)
+    return color, ", ".join(map(_, words))
+
+
+def missing(undone: Mapping[str, str]) -> list[str]:
+    """What was not done after the result was saved, as words beside the status: not verified, not pushed."""
+    return [MISSING[phase] for phase in undone if phase in MISSING]
+
+
+def _status(run: Run) -> tuple[str, list[str]]:
+    """The color, and the words."""
     if run.differs:
-        return color, f"{_(run.status.value)}, {_(DIFFERS)}"
-    return color, _(word)
+        return Status.FAILED.value, [run.status.value, DIFFERS, *missing(run.undone)]
+    if run.undone:
+        return run.status.value, [run.status.value, *missing(run.undone)]
+    if run.status is Status.FINISHED and run.diverged and not run.stepped_down:
+        return Status.DIVERGED.value, [gettext_noop("finished, loss not finite")]
+    stopping = run.status is Status.RUNNING and run.request is Request.STOP
+    return run.status.value, ["stopping" if stopping else run.status.value]
 
 
 def names(runs: Collection[Run]) -> dict[str, str]:

@@ -9,4 +9,6 @@ STATES = (
     _("became right"), _("became wrong"), _("changed"), _("unchanged"), _("equal"), _("differs"), _("lossy"), _("not checked"),
     _("compiling DeepSpeed operators"), _("loading data"), _("loading model"), _("preparing"), _("probing"), _("evaluating"),
     _("saving"), _("answering"), _("merging"), _("pushing"), _("scoring"), _("judging"), _("verifying"), _("starting supervisor"),
+    _("describing"), _("packing"), _("not answered"), _("not merged"), _("not verified"), _("no model card"), _("not pushed"),
+    _("not packed"),
 )  # fmt: skip

@@ -19,6 +19,7 @@ from benchmarks.like_torchrun import wait_for_ranks
 from training.ranks.stopping import die_with_parent
 from training.run_folder import events
 from training.run_folder.paths import PAUSE_VARIABLE
+from training.run_folder.stages import MOST_KILLS, UNDONE, Saved
 
 GRACES = "STAND_IN_GRACES"
 GO_FILE = "go"
@@ -76,6 +77,9 @@ class Rank:
 
     def train(self) -> int:
         self.writer.write(events.RankStarted(rank=self.number, pid=os.getpid(), device="cpu"))
+        saved = Saved.read(self.run_dir)
+        if saved and saved.resumes:
+            return self.finish(saved)
         first = self.last_checkpoint()
         for phase in ("loading data", "loading model"):
             self.enter(phase)
@@ -101,12 +105,26 @@ class Rank:
         adapter = self.run_dir / "adapter"
         adapter.mkdir(exist_ok=True)
         (adapter / "adapter_model.safetensors").write_bytes(bytes(self.behaviour.get("adapter_bytes", 1000)))
+        saved = Saved(events.FINISHED, {"steps": steps})
+        if self.number == 0:
+            saved.write(self.run_dir)
+        return self.finish(saved)
+
+    def finish(self, saved: Saved) -> int:
+        """What follows the training, as training/results/finishing.py does it."""
         if self.number:
             return 0
+        self.say(events.ResultSaved(step=saved.summary["steps"]))
         if isinstance(phase := self.behaviour.get("hold"), str) and phase != "exit":
             self.enter(phase)
             self.hold(phase)
-        self.say(events.Finished(outcome="finished", step=steps, summary={"steps": steps}))
+        if saved.kills.get("describing", 0) < MOST_KILLS:
+            self.enter("describing")
+            saved.done.append("describing")
+        undone = {} if saved.done else {UNDONE: {"describing": "It was killed too often."}}
+        saved.write(self.run_dir)
+        steps = saved.summary["steps"]
+        self.say(events.Finished(outcome=events.FINISHED, step=steps, summary=saved.summary | undone))
         self.hold("exit")
         return 0
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from training.reports.report import Report
 from training.run_folder.paths import LEASED_GPUS_VARIABLE
 
 _NO_LIMIT = timedelta(days=30)
+_OF_A_RANK = re.compile(r"(ACCELERATE|FSDP|TORCHELASTIC)_.*|MASTER_(ADDR|PORT)|([A-Z]+_)?(RANK|WORLD_SIZE)")
 
 
 def local_machine() -> Machine:
@@ -41,6 +43,12 @@ def local_machine() -> Machine:
     memory = [torch.cuda.get_device_properties(index).total_memory for index in range(count)]
     bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
     return Machine("cuda", count, names, memory, bf16, most_machines=machines)
+
+
+def forget_ranks() -> None:
+    """Makes this process the only one of its program: no library waits for other ranks then. Before `start`."""
+    for name in filter(_OF_A_RANK.fullmatch, list(os.environ)):
+        del os.environ[name]
 
 
 def start(config: RunConfig, machine: Machine, report: Report) -> PartialState:

@@ -69,6 +69,11 @@ class StopSignal:
         self._training = True
         self._group = dist.new_group(backend="gloo") if dist.is_initialized() and dist.get_world_size() > 1 else None
 
+    def training_ends(self) -> None:
+        """From now on a stop ends the program at once: what it does can be repeated. Raises StopRequested after one."""
+        self._training = False
+        self.check()
+
     @property
     def group(self) -> Any:
         """The process group of all ranks on CPU, from `training_begins` on; None with one rank."""

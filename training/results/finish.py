@@ -1,6 +1,5 @@
-"""After the last step: saves the result, makes the run's summary, answers held-out rows, merges and pushes."""
+"""After the last step: saves the result, and makes the run's summary."""
 
-import json
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,24 +13,15 @@ from training.checkpointing.contents import refuse
 from training.checkpointing.weights import check_result
 from training.config.choices import Precision
 from training.config.run_config import RunConfig
-from training.errors import StopRequested
 from training.files import sync, sync_tree
-from training.models.loading import DTYPES
 from training.models.lora_init import export_plain_lora
 from training.ranks import sequence_parallel
-from training.ranks.distributed import gathered, local_machine, main_rank_works
-from training.ranks.stopping import StopSignal
+from training.ranks.distributed import gathered, main_rank_works
 from training.reports.report import Report, peak_bytes, used_bytes
-from training.results.answers import Compared, compare
-from training.results.merging import merge
-from training.results.parity.reference import Reference, by_all_ranks, fits_here, record
-from training.results.parity.verify import verified
+from training.results.parity.reference import Reference, by_all_ranks, record
 from training.run_folder.derived import remove_outdated
 from training.run_folder.evaluated import final_loss
-from training.run_folder.model_card import environment_token, upload, write_card
-from training.run_folder.paths import ANSWERS_FILE, result_dir
-from training.run_folder.record import Lineage, write_record
-from training.trainer.answering import questions
+from training.run_folder.paths import result_dir
 from training.trainer.optimizers import optimizer_class
 from training.trainer.prepare import Data
 from training.trainer.reporting_trainer import ReportingTrainer
@@ -47,13 +37,17 @@ def memory_of_training() -> dict[str, int]:
 
 
 def conclude(
-    trainer: ReportingTrainer, config: RunConfig, run_dir: Path, memory: dict[str, int]
-) -> tuple[Path, dict[str, Any]]:
-    """Saves the result. Returns its folder and the run's summary. Every rank calls it."""
+    trainer: ReportingTrainer, config: RunConfig, run_dir: Path, memory: dict[str, int], reference: Reference | None
+) -> dict[str, Any]:
+    """Saves the result, and what is needed to verify it. Returns the run's summary. Every rank calls it."""
     result = save_result(trainer, config, run_dir)
+    if reference and trainer.context.report.rank == 0:
+        if config.task.generates:
+            write_generation_config(result, config, reference.ends)
+        reference.write(run_dir)
     # Counted before the model was wrapped, since FSDP hides the original parameters.
     parameters = trainer.context.plan["trainable_parameters"], trainer.context.plan["total_parameters"]
-    return result, summarize(trainer, result, parameters, memory)
+    return summarize(trainer, result, parameters, memory)
 
 
 def summarize(
@@ -79,75 +73,8 @@ def summarize(
         "strategy": trainer.strategy,
         "optimizer": optimizer_class(trainer.optimizer),
         "answers": None,
+        "parity": None,
     }
-
-
-def answer_held_out(
-    config: RunConfig,
-    run_dir: Path,
-    result: Path,
-    tokenizer: PreTrainedTokenizerBase,
-    data: Data,
-    device: torch.device,
-    precision: Precision,
-    report: Report,
-    stop: StopSignal,
-    summary: dict[str, Any],
-) -> None:
-    """Answers `answer_rows` held-out rows and adds the scores to `summary`. Only rank 0 calls it."""
-    shown = 0
-
-    def progress(done: int, total: int) -> None:
-        nonlocal shown
-        if stop.requested:
-            raise StopRequested
-        if done > shown:  # none are while vLLM loads
-            shown = done
-            report.progress(done, total)
-
-    answered = ((number, example) for number, example in data.held_out_examples() if example.answered)
-    selected = questions(answered, config, tokenizer, config.answer_rows) if config.answer_rows else []
-    if selected:
-        report.enter("answering")
-        item = Compared(selected, config, result, tokenizer, DTYPES[precision])
-        summary["answers"], rows = compare(item, device, progress, report.warn)
-        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
-        (run_dir / ANSWERS_FILE).write_text("".join(lines), encoding="utf-8")
-
-
-def publish_result(
-    config: RunConfig,
-    run_dir: Path,
-    result: Path,
-    tokenizer: PreTrainedTokenizerBase,
-    report: Report,
-    summary: dict[str, Any],
-    reference: Reference | None,
-) -> None:
-    """Merges if configured, verifies what is saved, writes the cards, and pushes. Only rank 0 calls it.
-
-    If merging or pushing fails, the run still succeeds: its result is already saved.
-    """
-    lineage, machine = Lineage.read(run_dir), local_machine()
-    run = lineage.run or "RUN"
-    folders = [result]
-    if reference and config.task.generates:
-        write_generation_config(result, config, reference.ends)
-    if config.merge_adapter and config.method.adapts:
-        report.enter("merging")
-        command = f"lathe export {run} --merged --to FOLDER"
-        with _note_on_failure(report, f"The merged model was not written. To try again, run `{command}`."):
-            folders.append(merge(config, run_dir, tokenizer, summary["classes"]))
-    summary["parity"] = _parity(config, run_dir, reference, report, lineage, summary["total_parameters"])
-    for folder in folders:
-        write_card(folder, config, summary, lineage, machine)
-        write_record(folder, config, summary, lineage, machine)
-    if config.push_to_hub:
-        report.enter("pushing")
-        command = f"lathe push {run} {config.push_to_hub}"
-        with _note_on_failure(report, f"The result was not pushed. To try again, run `{command}`."):
-            url = upload(result, config.push_to_hub, private=config.push_private, secret=environment_token())
-            report.note(f"Pushed to {url}.")
 
 
 def write_generation_config(result: Path, config: RunConfig, ends: Sequence[int]) -> None:
@@ -171,7 +98,7 @@ def reference_of(
     precision: Precision,
     report: Report,
 ) -> Reference | None:
-    """What the trained model answers, for `publish_result`. Every rank calls it, before anything is saved.
+    """What the trained model answers, to verify the saved result. Every rank calls it, before anything is saved.
 
     Raises:
         OutOfMemoryError: on a rank that the others would wait for.
@@ -183,22 +110,6 @@ def reference_of(
     fatal = torch.OutOfMemoryError if together else ()
     with _note_on_failure(report, "The saved result cannot be compared with the trained model.", unless=fatal):
         return record(trainer, config, data, tokenizer, precision)
-    return None
-
-
-def _parity(
-    config: RunConfig, run_dir: Path, reference: Reference | None, report: Report, lineage: Lineage, parameters: int
-) -> dict[str, Any] | None:
-    """The verdict on the forms that are saved now; None where it is left to `lathe verify`."""
-    if reference is None:
-        return None
-    report.enter("verifying")
-    with _note_on_failure(report, "The saved result was not verified."):
-        reference.write(run_dir)
-        if not by_all_ranks(config) or fits_here(parameters):
-            return verified(config, run_dir, reference)
-        message = "The model is too large for the memory of one process, so the saved result was not verified."
-        report.note(f"{message} Run `lathe verify {lineage.run or 'RUN'}` where it fits.")
     return None
 
 

@@ -12,6 +12,7 @@ from training.run_folder.paths import (
     MERGED_FOLDER,
     PARITY_FILE,
     PARITY_FOLDER,
+    STAGES_FILE,
     UNFINISHED_FOLDER,
     checkpoint_step,
 )
@@ -72,7 +73,13 @@ def is_derived(path: Path) -> bool:
 
 def is_outdated(path: Path) -> bool:
     """True for what does not belong to a new result: all forms of the one before, packed ones too, and how they compared."""
-    return is_derived(path) or path.name in (ARCHIVE_FILE, PARITY_FILE, PARITY_FOLDER, UNFINISHED_FOLDER)
+    return is_derived(path) or path.name in (
+        ARCHIVE_FILE,
+        PARITY_FILE,
+        PARITY_FOLDER,
+        STAGES_FILE,
+        UNFINISHED_FOLDER,
+    )
 
 
 def remove_outdated(run_dir: Path) -> None:

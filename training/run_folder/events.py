@@ -16,6 +16,8 @@ from typing import Any, ClassVar, dataclass_transform
 
 from training.redaction import redact
 
+FINISHED = "finished"
+"""The outcome of a run that has trained to its end."""
 PAUSED = "paused"
 """The outcome of a run that has reached the step at which its sweep decides."""
 REVIEW = "review"
@@ -65,7 +67,7 @@ class RankLeft(Event, kind="rank_left"):
 
 class PhaseStarted(Event, kind="phase"):
     """The run entered a phase: starting, compiling DeepSpeed operators, loading data, loading model, preparing, probing, training,
-    evaluating, saving, answering, merging, pushing."""
+    evaluating, saving, and the stages after the training (training/run_folder/stages.py)."""
 
     phase: str
 
@@ -171,6 +173,12 @@ class Resumed(Event, kind="resumed"):
     step: int
     path: str
     rejected: list[str]
+
+
+class ResultSaved(Event, kind="result"):
+    """The result of the training is saved whole. What follows can be repeated without training."""
+
+    step: int
 
 
 class Note(Event, kind="note"):

@@ -26,7 +26,7 @@ from worker.store import claims, database, history, machines
 from worker.store.database import UNREACHABLE
 from worker.store.tables import Request, Run, Status
 from worker.store.work import RUN
-from worker.supervision import closing, holders, outcome
+from worker.supervision import closing, holders, outcome, saved_result
 from worker.supervision.holders import Holder
 from worker.supervision.lease import steady
 from worker.supervision.outcome import Verdict
@@ -130,6 +130,9 @@ def recover(run: Run) -> bool:
             reason = f"{_starved_reason(run)} {_CONTINUES}"
             return claims.requeue(session=session, run_id=run.id, attempt=run.attempt, reason=reason, outcome="starved")
         verdict = _verdict(session, current, holders.host_of(run), expired=holder is not Holder.GONE)
+        run_dir = get_settings().runs_dir / run.id
+        if saved_result.only_rest_is_left(run_dir):  # as far as this machine sees its files
+            verdict = saved_result.kept(verdict, current, run_dir, current.phase)
         most = get_settings().max_attempts
         return closing.close(session=session, run=current, verdict=verdict, max_attempts=most, counted_as="lost")
 

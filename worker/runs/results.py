@@ -79,7 +79,7 @@ def check(run: Run, form: str) -> None:
         NoResult: it cannot.
     """
     file_of(form)
-    if not run.status.ended or not (run.has_result or paths.checkpoint_step(Path(form)) is not None):
+    if not (run.has_result or (run.status.ended and paths.checkpoint_step(Path(form)) is not None)):
         raise _missing(run, get_settings().runs_dir / run.id)
     config = run.asked
     method, full = config.method.value, not config.method.adapts

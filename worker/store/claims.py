@@ -63,7 +63,6 @@ def claim(
         "finished_at": None,
         "phase": CLAIMED,
         "error": null(),
-        "summary": null(),
     }
     condition = [col(Run.id) == run_id, counts_as_waiting(), ~nodes.unfinished(run_id)]
     if job_id:
@@ -120,8 +119,18 @@ def finish(
     return True
 
 
-def requeue(*, session: Session, run_id: str, attempt: int, reason: str, outcome: str = "requeued") -> bool:
+def requeue(
+    *,
+    session: Session,
+    run_id: str,
+    attempt: int,
+    reason: str,
+    outcome: str = "requeued",
+    summary: dict[str, Any] | None = None,
+) -> bool:
     """Returns a run to its old place in the queue and frees its devices; a run with a stop request is stopped instead.
+
+    `summary` is that of its result, if only what follows is left; then it is finished by a stop request.
 
     `outcome` is requeued, paused, starved, lost or failed; the last two count towards the limit. A paused run is held until its
     sweep decides (worker/sweeps/advance.py). False if the attempt is not current.
@@ -129,9 +138,11 @@ def requeue(*, session: Session, run_id: str, attempt: int, reason: str, outcome
     # Locked first: a stop request cannot arrive in between.
     held = session.exec(select(Run.request).where(*RUN.current((run_id, attempt))).with_for_update()).first()
     if held is Request.STOP:
-        return finish(session=session, run_id=run_id, attempt=attempt, status=Status.STOPPED, reason=reason)
+        status = Status.STOPPED if summary is None else Status.FINISHED
+        return finish(session=session, run_id=run_id, attempt=attempt, status=status, reason=reason, summary=summary)
     paused = outcome == "paused"
-    run = RUN.end(session, (run_id, attempt), **NOT_HELD, status=Status.QUEUED, held=paused)
+    values = NOT_HELD | ({} if summary is None else {"summary": summary})
+    run = RUN.end(session, (run_id, attempt), **values, status=Status.QUEUED, held=paused)
     if run is None:
         return False
     _end_attempt(session, run, outcome=outcome, reason=reason)

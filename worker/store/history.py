@@ -217,6 +217,8 @@ def _add_event(session: Session, run: Run, event: trainer.Event) -> None:
             step, message = event.step, f"Resumed from step {event.step}."
             if event.rejected:
                 level, message = "warning", f"{message} Newer checkpoints were incomplete: {'; '.join(event.rejected)}."
+        case trainer.ResultSaved():
+            step, message = event.step, f"Result saved at step {event.step:,}."
         case trainer.Note():
             level, message = event.level, event.message
         case trainer.OutOfMemory():

@@ -155,7 +155,9 @@ def request_stop(*, session: Session, run_id: str) -> Run:
     if run.status.ended:
         raise NotRunning("run", run.id, f"has already {_ended(run)}; there is nothing to stop.")
     if run.status is Status.QUEUED:
-        run.status, run.finished_at = Status.STOPPED, database.now(session=session)
+        # One that waits to do what follows its training has a result.
+        run.status = Status.STOPPED if run.summary is None else Status.FINISHED
+        run.finished_at = database.now(session=session)
         _note(session, run, "stopped", "Stopped while it was queued.")
         outbox.enqueue(session=session, run=run, event=Event.STOPPED)
     elif run.request is not Request.STOP:
@@ -175,6 +177,8 @@ def request_requeue_all(*, session: Session, host: str) -> list[Run]:
 def resume(*, session: Session, run_id: str, step_down: bool = False, changes: Changes | None = None) -> Run:
     """Queues a failed, stopped or diverged run again, at the end of the queue; it continues from its last complete checkpoint.
 
+    A finished run with stages that were not done (`Run.undone`) keeps its result, and does these.
+
     With `step_down`, it uses the settings proposed after an out-of-memory error, and with `changes` those.
 
     Raises:
@@ -182,17 +186,24 @@ def resume(*, session: Session, run_id: str, step_down: bool = False, changes: C
         NotResumable: it is queued, running or finished, or nothing was proposed.
     """
     run = locked(session=session, run_id=run_id)
-    if not run.status.resumable:
-        finished = run.status is Status.FINISHED
-        state = "has finished; clone it to train again." if finished else f"is {run.status.value} already."
+    trained = run.status is Status.FINISHED
+    if not run.resumable:
+        state = "has finished; clone it to train again." if trained else f"is {run.status.value} already."
         raise NotResumable("run", run.id, state, "Only failed, stopped or diverged runs can be resumed.")
+    if trained and (step_down or changes):
+        fix = "Resume it without other settings, or clone it to train again."
+        raise NotResumable("run", run.id, "has trained: only what follows is left.", fix)
     run.status, run.queued_at = Status.QUEUED, database.now(session=session)
     run.position, run.archived_at = run.queued_at, None
     run.finished_at = run.request = None
     run.job_id = run.job = None
     if run.at_rung:  # its sweep stopped it early: now it trains to its last step
         run.held, run.pause_at = False, None
-    session.exec(delete_from(Build).where(col(Build.run_id) == run.id))  # forms of the result that the new one replaces
+    if not trained:
+        run.summary = None
+        session.exec(
+            delete_from(Build).where(col(Build.run_id) == run.id)
+        )  # forms of the result that the new one replaces
     proposed = (run.error or {}).get("step_down") or {}
     if step_down and not proposed:
         message = "has no settings proposed that need less memory."

@@ -32,7 +32,12 @@ def close(
         if number < max_attempts:
             reason = f"Attempt {number} of {max_attempts} ended: {verdict.reason} {verdict.goes_on}".strip()
             return claims.requeue(
-                session=session, run_id=run.id, attempt=run.attempt, reason=reason, outcome=counted_as
+                session=session,
+                run_id=run.id,
+                attempt=run.attempt,
+                reason=reason,
+                outcome=counted_as,
+                summary=verdict.summary,
             )
         verdict = _given_up(verdict, number)
     if verdict.step_down:
@@ -41,7 +46,12 @@ def close(
     if verdict.status is Status.QUEUED:
         outcome = "paused" if verdict.paused else "requeued"
         return claims.requeue(
-            session=session, run_id=run.id, attempt=run.attempt, reason=verdict.reason, outcome=outcome
+            session=session,
+            run_id=run.id,
+            attempt=run.attempt,
+            reason=verdict.reason,
+            outcome=outcome,
+            summary=verdict.summary,
         )
     return claims.finish(
         session=session,
@@ -56,6 +66,8 @@ def close(
 
 
 def _given_up(verdict: Verdict, number: int) -> Verdict:
+    if verdict.summary is not None:  # it has its result
+        return Verdict(Status.FINISHED, verdict.reason, summary=verdict.summary, exit_code=verdict.exit_code)
     if number == 1:
         return verdict
     attempts = f"All {number} attempts failed."

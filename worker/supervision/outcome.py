@@ -11,9 +11,10 @@ from training.config.choices import OnOutOfMemory
 from training.config.fields import in_words
 from training.config.run_config import Changes
 from training.errors import UserError
-from training.run_folder.events import DIVERGED, PAUSED, REVIEW, Failed, Finished, OutOfMemory
+from training.run_folder.events import DIVERGED, FINISHED, PAUSED, REVIEW, Failed, Finished, OutOfMemory
 from training.run_folder.full_disk import FullDisk
 from training.run_folder.memory_words import summary
+from training.run_folder.stages import MISSING, PACKING, UNDONE, Saved
 from training.units import signal_name
 from worker.diagnosis.kills import Killed
 from worker.store.tables import Request, Status
@@ -59,8 +60,9 @@ class Ending:
 class Verdict:
     """What happens to the run; with `status` queued it continues later.
 
-    `retry`: it is requeued while attempts are left, and `goes_on` says from where. `paused`: it waits for the decision of its
-    sweep. `step_down`: the settings that change. `machine`: the name of the machine whose fault ended the attempt, or empty.
+    `summary`: that of its result, if it has one. `retry`: it is requeued while attempts are left, and `goes_on` says from where.
+    `paused`: it waits for the decision of its sweep. `step_down`: the settings that change. `machine`: the name of the machine
+    whose fault ended the attempt, or empty.
     """
 
     status: Status
@@ -73,6 +75,25 @@ class Verdict:
     paused: bool = False
     step_down: dict[str, Any] = field(default_factory=dict)
     machine: str = ""
+
+
+def with_result(verdict: Verdict, saved: Saved, undone: dict[str, str]) -> Verdict:
+    """The verdict on an attempt that ended after its result was saved whole: whatever happened then, the run has this result.
+
+    `undone` are the phases that are left, with the reasons. A run that is tried again continues with them.
+    """
+    if verdict.summary is not None:
+        return verdict
+    summary = saved.summary | ({UNDONE: undone} if undone else {})
+    left = f"{'; '.join(['Its result is saved', *map(MISSING.__getitem__, undone)])}."
+    continues = f"It continues in the phase {next(iter(undone), PACKING.phase)}."
+    if verdict.retry:
+        return replace(verdict, summary=summary, goes_on=f"Its result is saved. {continues}")
+    if verdict.status is Status.QUEUED:
+        return Verdict(Status.QUEUED, f"{left} {continues}", summary=summary, machine=verdict.machine)
+    status = Status.DIVERGED if saved.outcome == DIVERGED else Status.FINISHED
+    reason = left if verdict.status is Status.STOPPED else f"{verdict.reason} {left}"
+    return Verdict(status, reason, summary=summary, exit_code=verdict.exit_code, machine=verdict.machine)
 
 
 def judge(seen: AttemptProgress, ending: Ending) -> Verdict:
@@ -94,7 +115,7 @@ def judge(seen: AttemptProgress, ending: Ending) -> Verdict:
 
 def _reported(done: Finished, ending: Ending) -> Verdict | None:
     """The verdict that the program reported itself: finished, or paused without a request."""
-    if done.outcome == "finished":
+    if done.outcome == FINISHED:
         return Verdict(Status.FINISHED, summary=done.summary)
     if done.outcome == DIVERGED:
         return _diverged(done)

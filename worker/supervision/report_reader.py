@@ -61,7 +61,7 @@ class Tail:
 
 @dataclass
 class AttemptProgress:
-    """What this attempt has reported so far, stored or not.
+    """What this attempt has reported so far, stored or not. With `has_result` the result of the training is saved whole.
 
     `trained_before`: an earlier attempt has trained steps. `saved_step`: the step of the newest checkpoint, of any attempt.
     `step_seconds`: the longest time that a step took lately, with what was done between two reports of a step; 0 if unknown.
@@ -75,6 +75,7 @@ class AttemptProgress:
     step: int = 0
     step_seconds: float = 0.0
     saved_step: int | None = None
+    has_result: bool = False
     finished: records.Finished | None = None
     failures: list[records.Failed] = field(default_factory=list)
     node_fault: records.NodeFault | None = None
@@ -97,6 +98,8 @@ class AttemptProgress:
                 self._stepped(event)
             case records.CheckpointSaved() | records.Resumed():
                 self.saved_step = event.step
+            case records.ResultSaved():
+                self.has_result = True
             case records.Failed():
                 self.failures.append(event)
             case records.NodeFault():

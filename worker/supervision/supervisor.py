@@ -17,10 +17,11 @@ from pathlib import Path
 from training import redaction
 from training.config.run_config import Changes, RunConfig, stepped_down
 from training.files import write_whole
-from training.run_folder import checkpoints, full_disk
-from training.run_folder.events import PAUSED
-from training.run_folder.paths import CONFIG_FILE, LOG_FILE, saved_result
+from training.run_folder import checkpoints, full_disk, paths
+from training.run_folder.events import FINISHED, PAUSED
+from training.run_folder.paths import ARCHIVE_FILE, CONFIG_FILE, LOG_FILE
 from training.run_folder.record import Lineage
+from training.run_folder.stages import PACKING, UNDONE, Saved
 from worker import allowed_rewards, celery_app
 from worker.datasets import token_stores
 from worker.file_store.run_files import RunFiles, while_beating
@@ -33,7 +34,7 @@ from worker.store import claims, database, runs, waiting, work
 from worker.store.database import UNREACHABLE
 from worker.store.tables import Request, Run, Status
 from worker.store.work import LeaseLost
-from worker.supervision import closing, holders, launcher, outcome, run_diagnosis
+from worker.supervision import closing, holders, launcher, outcome, run_diagnosis, saved_result
 from worker.supervision.disk_space import RunDisk
 from worker.supervision.launcher import Launch
 from worker.supervision.lease import Lease, LeaseUncertain, steady
@@ -74,6 +75,7 @@ class Supervisor:
         self._run_dir = self._settings.runs_dir / run_id
         self._reports: Reports | None = None
         self._asked: Request | None = None
+        self._trained = False  # before this attempt: only what follows the training is left
         self._disk = RunDisk(self._run_dir, self._settings)
         self._files = RunFiles(self._run_dir)
         self._lease = Lease(work.RUN, (run_id, attempt), self._disk.database_full)
@@ -86,7 +88,7 @@ class Supervisor:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         try:
             if self._lease.until_answered(lambda: self._lease.adopt(phase="starting"), is_fenced=True):
-                self._close(self._outcome())
+                self._close(self._packed(self._with_result(self._outcome())))
             else:
                 self._mark_starved()
             return 0
@@ -129,20 +131,36 @@ class Supervisor:
         self._files.fetch((run.event_offset, run.log_offset), self._keep_lease)
         reports = self._reports = Reports(run, self._run_dir)
         self._lease.until_answered(lambda: reports.store_leftovers(self._beat))
-        done = finished_record(self._run_dir)
-        if done and done.outcome == "finished" and saved_result(self._run_dir):
-            return self._packed(Verdict(Status.FINISHED, summary=done.summary))
+        done, saved = finished_record(self._run_dir), Saved.read(self._run_dir)
+        left = bool(saved and saved.left(run.used, self._run_dir))
+        if done and done.outcome == FINISHED and paths.saved_result(self._run_dir) and not left:
+            return Verdict(Status.FINISHED, summary=saved.summary if saved else done.summary)
+        if saved and saved_result.only_rest_is_left(self._run_dir):
+            self._trained = saved.resumes = True
+            saved.write(self._run_dir)
         if done and done.outcome == PAUSED and done.step == run.pause_at:
             return outcome.at_rung(done)
         config = self._lease.until_answered(lambda: while_beating(lambda: self._config(run), self._keep_lease))
         self._lease.until_answered(lambda: self._lineage(run)).write(self._run_dir)
-        return self._packed(self._train(run, config, reports))
+        return self._train(run, config, reports)
+
+    def _with_result(self, verdict: Verdict) -> Verdict:
+        """The verdict on an attempt that may have ended after its result was saved."""
+        seen = self._reports.seen if self._reports else AttemptProgress()
+        if not (self._trained or seen.has_result):
+            return verdict
+        run = self._lease.until_answered(self._load)
+        return saved_result.kept(verdict, run, self._run_dir, seen.phase)
 
     def _train(self, run: Run, config: RunConfig, reports: Reports) -> Verdict:
+        """Runs the training process to its end."""
         killed_before = processes.memory_kills()
         output = self._run_dir / LOG_FILE
         printed_before = output.stat().st_size if output.exists() else 0
-        self._files.outdate(self._keep_lease)
+        if not self._trained:
+            if run.summary is not None:
+                self._lease.until_answered(self._forget_result)
+            self._files.outdate(self._keep_lease)
         self._keep_lease()  # on a busy machine each part of the start may take as long as a lease
         trainer = self._start(run, config)
         self._keep_lease()
@@ -207,6 +225,11 @@ class Supervisor:
         variables = environment(launch, run.id, self._settings, run.pause_at) | allowed_rewards.variables(config)
         return self._start_process(launch.argv, self._run_dir, variables)
 
+    def _forget_result(self) -> None:
+        """The run trains again, since the files of a result that it had are lost."""
+        with database.write() as session:
+            runs.get(session=session, run_id=self._run_id).summary = None
+
     def _store_forecast(self) -> None:
         """Stores the memory forecast, to be compared with the measurement. Training has already started and does not wait."""
         from worker.forecasts import run_forecast
@@ -245,10 +268,18 @@ class Supervisor:
             self._lease.until_answered(reports.store, is_fenced=True)
 
     def _packed(self, verdict: Verdict) -> Verdict:
-        """Packs the result of a finished or diverged run, so that it can be downloaded."""
-        if verdict.summary is not None and saved_result(self._run_dir):
+        """Packs the result of a finished or diverged run for download. If that fails, the run is finished all the same."""
+        if verdict.summary is None or verdict.status is Status.QUEUED or not paths.saved_result(self._run_dir):
+            return verdict
+        undone = {name: why for name, why in verdict.summary.get(UNDONE, {}).items() if name != PACKING.phase}
+        try:
             archive.pack_results(self._run_dir, self._keep_lease)
-        return verdict
+        except OSError as error:
+            undone[PACKING.phase] = str(error.strerror or error)
+            with contextlib.suppress(OSError):
+                (self._run_dir / ARCHIVE_FILE).unlink()  # that of the result without what was done since
+        summary = {name: value for name, value in verdict.summary.items() if name != UNDONE}
+        return replace(verdict, summary=summary | ({UNDONE: undone} if undone else {}))
 
     def _close(self, verdict: Verdict) -> None:
         """Stores the verdict and frees the devices. Raises LeaseLost if another process holds the run."""

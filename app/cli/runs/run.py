@@ -11,9 +11,9 @@ from app.cli import sent_files
 from app.cli.client import connect, path_of, ready
 from app.cli.import_files import refuse_foreign
 from app.cli.runs.follow import follow, screen_for
-from app.cli.runs.show import failure, results
+from app.cli.runs.show import failure, not_done, results
 from app.format import numbers
-from app.format.run_text import DIFFERS, result_noun, took
+from app.format.run_text import DIFFERS, missing, result_noun, took
 from training.config.choices import Method
 from training.config.fields import parse
 from training.config.run_config import RunConfig
@@ -124,6 +124,8 @@ def ending(values: dict[str, Any]) -> str:
         noun = result_noun(values["config"])
         facts += [] if connect().remote else [(noun.capitalize(), str(adapter_dir(values)))]
         facts += [("Export", f"lathe export {run_id} -o {noun}.zip")]
+    facts += not_done(values)
+    after = "".join(f", {word}" for word in missing(values.get("undone") or {})) + after
     if values.get("differs"):
         facts += [("Not as trained", f"lathe verify {run_id}")]
         after = f", {DIFFERS}{after}"

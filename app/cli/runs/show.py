@@ -10,7 +10,18 @@ from app.cli.client import connect, path_of
 from app.format import numbers
 from app.format.dataset_text import data_words
 from app.format.numbers import plain
-from app.format.run_text import DIFFERS, change, evaluation, exact_match, progress, result_noun, scores, strategy, took
+from app.format.run_text import (
+    DIFFERS,
+    change,
+    evaluation,
+    exact_match,
+    missing,
+    progress,
+    result_noun,
+    scores,
+    strategy,
+    took,
+)
 from training.config.data_sets import FIELDS
 from training.config.fields import in_words
 from training.run_folder.evaluated import evaluated
@@ -67,7 +78,7 @@ def listing_table(rows: list[dict[str, Any]], now: float, group: str = "") -> st
 def _row(row: dict[str, Any], now: float) -> list[str]:
     return [
         row["id"],
-        f"{row['status']}, {DIFFERS}" if row.get("differs") else row["status"],
+        ", ".join([row["status"], *([DIFFERS] if row.get("differs") else []), *missing(row.get("undone") or {})]),
         numbers.shorten(row["name"], 40),
         progress(row),
         "diverged" if row["diverged"] else evaluation(row["task"], row["final_loss"]),
@@ -83,6 +94,7 @@ def page(values: dict[str, Any], now: float) -> str:
     parts = [values["name"], numbers.pairs(_overview(values, now))]
     for heading, body in (
         ("Results", results(values)),
+        ("Not done", not_done(values)),
         ("Error", failure(values["error"])),
         ("Attempts", _attempts(values["attempts"])),
         ("Configuration", _configuration(values["config"])),
@@ -92,6 +104,13 @@ def page(values: dict[str, Any], now: float) -> str:
         if body:
             parts += ["", heading, numbers.pairs(body)]
     return "\n".join(parts)
+
+
+def not_done(values: dict[str, Any]) -> list[tuple[str, str]]:
+    """What was not done after the result was saved, with the reasons, and the command that does it; empty if all was."""
+    undone = values.get("undone") or {}  # absent from an older server
+    again = [("Do the rest", f"lathe resume {values['id']}")] if undone and values["status"] == "finished" else []
+    return [*((phase.capitalize(), why) for phase, why in undone.items()), *again]
 
 
 def _overview(values: dict[str, Any], now: float) -> list[tuple[str, str]]:

@@ -73,6 +73,7 @@ def _progress(now: Snapshot, *, continues: bool) -> Context:
         "panels": now.panels,
         "continues": continues,
         "failure": problem,
+        "undone": [(_(phase).capitalize(), why) for phase, why in run.undone.items()],
         "diagnosis": error.get("diagnosis"),
         "error_message": message if problem and message != problem.message else "",
         "compared": snapshot.compared(run),

@@ -181,7 +181,8 @@ def resume_run(
 ) -> RunAnswer:
     """Resumes a failed, stopped or diverged run from its last complete checkpoint; `step_down` applies the settings proposed after
     an out-of-memory error. With another `strategy` or number of processes the checkpoint is divided anew, and
-    gradient_accumulation_steps changes so that the global batch size stays.
+    gradient_accumulation_steps changes so that the global batch size stays. Of a finished run, what was not done after its
+    training (`undone`) is done.
     """
     allowed = callers.current().allowed
     requests.resume(own, step_down=step_down, strategy=strategy, num_processes=num_processes, allowed=allowed)

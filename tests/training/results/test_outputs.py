@@ -18,8 +18,9 @@ from trainer_process import Trained, train_here
 from transformers import AutoModelForCausalLM
 
 from tests.stand_in_hub import receive
-from training.results import merging
-from training.run_folder.events import Note
+from training.results import finishing, merging
+from training.run_folder.events import Metrics, Note, PhaseStarted
+from training.run_folder.stages import Saved
 
 SHORT = {"max_steps": 2, "eval_steps": 0, "learning_rate": 0.05}
 
@@ -124,10 +125,45 @@ def test_a_refused_push_is_noted_and_the_run_is_finished(
         monkeypatch.setenv("HF_TOKEN", "hf_bad")
         run = train_here(tmp_path / "run", *inputs, **SHORT, push_to_hub="owner/model")
     (note,) = warnings_of(run)
-    assert note.startswith("The result was not pushed. To try again, run `lathe push RUN owner/model`. push_to_hub")
+    assert note.startswith("The result was not pushed. push_to_hub") and note.endswith("run `lathe resume RUN`.")
     assert "refused by the hub (401)" in note
     assert "hf_bad" not in note
-    assert run.summary["steps"] == 2
+    assert run.summary["steps"] == 2 and run.summary["undone"].keys() == {"pushing"}
+
+
+def test_what_was_not_done_is_done_later_without_training(
+    tmp_path: Path, inputs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Merging fails and so does the push, and the rows are answered again, as after a kill in that phase."""
+    settings = SHORT | {"push_to_hub": "owner/model", "answer_rows": 2, "merge_adapter": True, "verify_rows": 2}
+    monkeypatch.setattr(finishing, "merge", lambda *_: 1 / 0)
+    with receive() as (address, _):
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        monkeypatch.setenv("HF_TOKEN", "hf_bad")
+        run = train_here(tmp_path / "run", *inputs, **settings)
+    undone = run.summary["undone"]
+    assert undone.keys() == {"merging", "pushing"} and undone["merging"] == "ZeroDivisionError: division by zero"
+    assert run.summary["parity"]["forms"].keys() == {"adapter"}
+    monkeypatch.undo()
+    saved = Saved.read(run.run_dir)
+    assert saved
+    saved.done.remove("answering")
+    saved.resumes = True
+    saved.write(run.run_dir)
+    count = len(run.events)
+    with receive() as (address, received):
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        monkeypatch.setenv("HF_TOKEN", "hf_good")
+        again = train_here(tmp_path / "run", *inputs, **settings)
+    before, after = dict(run.summary), again.summary
+    del before["undone"], before["parity"]
+    assert after.pop("parity")["forms"].keys() == {"adapter", "merged"}
+    assert after == before
+    later = again.events[count:]
+    phases = [event.phase for event in later if isinstance(event, PhaseStarted)]
+    assert phases == ["answering", "merging", "verifying", "describing", "pushing"]
+    assert not any(isinstance(event, Metrics) for event in later)
+    assert "adapter_model.safetensors" in received.files
 
 
 def test_the_card_begins_with_the_metadata_of_hubs(merged: Trained) -> None:

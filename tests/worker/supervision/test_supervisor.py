@@ -74,6 +74,59 @@ def test_a_user_error_fails_the_run_with_its_fix_and_is_not_retried() -> None:
     assert (run.error["message"], run.error["fix"], run.error["rank"]) == ("It cannot go on at 2.", "Mend it.", 0)
 
 
+def test_a_run_that_is_killed_after_its_result_was_saved_keeps_it_and_does_not_train_again() -> None:
+    run_id = queue_run(steps=4, ranks=2, crash_in="describing")
+    with supervise(run_id) as it:
+        run = it.wait()
+        assert (run.status, run.has_result, run.summary["undone"].keys()) == (
+            Status.QUEUED,
+            True,
+            {"describing"},
+        )
+        assert "Its result is saved. It continues in the phase describing." in it.told()
+    with supervise(run_id) as it:
+        run = it.wait()
+    assert (run.status, run.summary, loss_steps(run_id)) == (Status.FINISHED, {"steps": 4}, [1, 2, 3, 4])
+    assert (run.resumable, (it.run_dir / "adapter.zip").is_file()) == (False, True)
+    assert it.told().count("training") == 1
+
+
+def test_a_run_that_is_killed_too_often_after_its_result_was_saved_is_finished_and_resumes_there() -> None:
+    run_id = queue_run(steps=2, crash_in="describing", always=True)
+    for _ in range(3):
+        with supervise(run_id) as it:
+            run = it.wait()
+    assert (run.status, run.attempt, run.undone) == (Status.FINISHED, 3, {"describing": "It was killed too often."})
+    assert run.resumable and run.has_result and (it.run_dir / "adapter.zip").is_file()
+    with db.write() as session:
+        config = runs.resume(session=session, run_id=run_id).config
+        session.get_one(Run, run_id).config = config | {"model": json.dumps({"steps": 2})}
+    (it.run_dir / "stages.json").write_text(
+        (it.run_dir / "stages.json").read_text().replace('"describing": 2', '"x": 2')
+    )
+    with supervise(run_id) as it:
+        run = it.wait()
+    assert (run.status, run.summary, loss_steps(run_id)) == (Status.FINISHED, {"steps": 2}, [1, 2])
+
+
+def test_stop_after_the_result_was_saved_finishes_the_run() -> None:
+    with supervise(queue_run(steps=2, hold="verifying"), leaving=0.2) as it:
+        it.reaches("verifying")
+        run = it.stopped()
+        assert (run.status, run.undone.keys()) == (Status.FINISHED, {"describing"})
+        assert "Its result is saved; no model card." in it.told()
+
+
+def test_a_run_whose_result_cannot_be_packed_is_finished() -> None:
+    with supervise(queue_run(steps=2, hold="exit"), exiting=3600) as it:
+        it.writes(b'"finished"')
+        (it.run_dir / "adapter.zip").mkdir()  # cannot be replaced
+        (it.run_dir / "adapter.zip" / "a").touch()
+        it.go()
+        run = it.wait()
+    assert (run.status, run.undone.keys()) == (Status.FINISHED, {"packing"})
+
+
 @pytest.mark.parametrize("phase", ["loading model", "saving"])
 def test_a_run_whose_rank_is_killed_resumes_from_its_checkpoint_and_finishes(phase: str) -> None:
     run_id = queue_run(steps=4, save_at=2, ranks=2, crash_rank=0, crash_in=phase)

@@ -11,6 +11,7 @@ from training.config.choices import EngineName
 from training.config.fields import ConfigError, parse
 from training.config.run_config import RunConfig
 from training.run_folder.events import OutOfMemory
+from training.run_folder.stages import UNDONE
 from worker.settings import get_settings
 from worker.store.tables.columns import as_text, flag, json_list, json_object, json_or_null, json_value, text
 from worker.store.tables.held import Held
@@ -40,7 +41,8 @@ class Status(StrEnum):
 
     queued -> running -> finished | failed | stopped | diverged
     A running run returns to queued when its machine stops or its supervisor is lost; it resumes from its last
-    checkpoint. Resume returns a failed, stopped or diverged run to queued. The result of a diverged run is its best checkpoint
+    checkpoint, or after its training if its result is saved. Resume returns a failed, stopped or diverged run to queued, and a
+    finished one of which a stage after the training was not done. The result of a diverged run is its best checkpoint
     with finite weights, if it has one.
     """
 
@@ -226,8 +228,19 @@ class Run(Held, table=True):
 
     @property
     def has_result(self) -> bool:
-        """True if it has saved a result: it finished, or diverged after a checkpoint with finite weights."""
-        return self.status is Status.FINISHED or (self.status is Status.DIVERGED and self.summary is not None)
+        """True if it has saved a result: it finished, diverged after a checkpoint with finite weights, or only what follows the
+        result is left."""
+        return self.status is Status.FINISHED or self.summary is not None
+
+    @property
+    def undone(self) -> dict[str, str]:
+        """The phases after its result was saved that were not done (`stages.MISSING`), each with the reason."""
+        return dict((self.summary or {}).get(UNDONE) or {}) if self.status.ended else {}
+
+    @property
+    def resumable(self) -> bool:
+        """True if Resume continues it: from its last checkpoint, or after its training with what was not done."""
+        return self.status.resumable or (self.status is Status.FINISHED and bool(self.undone))
 
     @property
     def differs(self) -> bool:

@@ -43,6 +43,7 @@ class RunSummary(_Part):
 
     memory: dict[str, list[Bytes | None]] | None = None
     answers: dict[str, Real | Values | None] | None = None
+    undone: dict[str, str] | None = None
     strategy: Values | None = None
     classes: list[str] | None = None
     optimizer: str | None = None
