@@ -18,6 +18,7 @@ PARITY = {"rows": 2, "equal": False, "forms": {"adapter": SAME, "merged": SAME |
         (Status.FINISHED, SUMMARY, 0, "finished"),
         (Status.FINISHED, SUMMARY | {"parity": PARITY}, 5, "finished, result differs"),
         (Status.FINISHED, SUMMARY | {"parity": PARITY | {"forms": {"adapter": {"error": {}}}}}, 0, "finished"),
+        (Status.FINISHED, SUMMARY | {"undone": {"verifying": "Too large."}}, 0, "finished, not verified"),
         (Status.DIVERGED, SUMMARY, 4, "diverged"),
         (Status.DIVERGED, None, 4, "diverged"),
         (Status.STOPPED, None, 3, "stopped"),

@@ -3,6 +3,7 @@
 from html import unescape
 
 import pytest
+from commands import lathe
 from played_run import PlayedRun
 from prepared import prepared_installation  # noqa: F401
 from run_files import checkpoint
@@ -48,6 +49,20 @@ def out_of_memory(run, device):
 
 def test_a_healthy_run_has_no_box(run):
     assert shown(run)[1] == ""
+
+
+def test_a_result_that_was_not_verified_has_one_action_that_does_the_rest_and_keeps_the_result(run):
+    run.end(Status.FINISHED, summary={"steps": 2, "undone": {"verifying": "It was killed.", "pushing": "Refused."}})
+    box, _ = shown(run)
+    assert "Verifying</th><td>It was killed." in box and "Pushing</th><td>Refused." in box
+    assert f'"POST /api/runs/{run.id}/resume"' in unescape(box)
+    text = client().get(f"/run?id={run.id}").text
+    assert "finished, not verified, not pushed" in text
+    lines = lathe("show", run.id).stdout
+    assert "It was killed." in lines and f"lathe resume {run.id}" in lines
+    answer = client().post(f"/api/runs/{run.id}/resume").json()
+    assert (answer["status"], answer["summary"]["steps"], run.row.has_result) == ("queued", 2, True)
+    assert client().post(f"/api/runs/{run.id}/stop").json()["status"] == "finished"
 
 
 def test_a_memory_limit_on_a_cpu_is_not_called_a_gpu(run):
