@@ -78,7 +78,7 @@ def listing_table(rows: list[dict[str, Any]], now: float, group: str = "") -> st
 def _row(row: dict[str, Any], now: float) -> list[str]:
     return [
         row["id"],
-        ", ".join([row["status"], *([DIFFERS] if row.get("differs") else []), *missing(row.get("undone") or {})]),
+        _status(row),
         numbers.shorten(row["name"], 40),
         progress(row),
         "diverged" if row["diverged"] else evaluation(row["task"], row["final_loss"]),
@@ -87,6 +87,11 @@ def _row(row: dict[str, Any], now: float) -> list[str]:
         numbers.duration(took(row, now)),
         numbers.when(row["queued_at"]),
     ]
+
+
+def _status(row: dict[str, Any]) -> str:
+    """The status, with what is wrong with the result or was not done after it; an older server does not say that."""
+    return ", ".join([row["status"], *([DIFFERS] if row.get("differs") else []), *missing(row.get("undone") or {})])
 
 
 def page(values: dict[str, Any], now: float) -> str:
@@ -118,7 +123,7 @@ def _overview(values: dict[str, Any], now: float) -> list[tuple[str, str]]:
     phase = f" ({values['phase']})" if values["status"] == "running" and values["phase"] else ""
     lines = [
         ("Run", values["id"]),
-        ("Status", f"{values['status']}{phase}{request}"),
+        ("Status", f"{_status(values)}{phase}{request}"),
         ("Waits", (values.get("queue") or {}).get("quota") or NONE),
         ("Progress", progress(values)),
         ("Attempts", str(values["attempt"])),
