@@ -3,6 +3,7 @@
 import heapq
 import statistics
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,10 +19,13 @@ from worker.datasets.run_data import NamedData
 from worker.runs.settle import Settled
 from worker.store import database, json_parts, runs, waiting
 from worker.store.tables import Run, Status
+from worker.store.tables.row import whole
+from worker.store.tables.same_work import of_model
 
 _ALIKE = 5  # newest runs that count
-_SAME = ("model", "method", "task", "max_length", "strategy", "num_processes", "gradient_checkpointing")
-_NEARLY = ("model", "method")
+_LOOKED_AT = 50  # newest runs of which damaged ones are left out
+_SAME = ("task", "max_length", "strategy", "num_processes", "gradient_checkpointing")
+_NEARLY = ()
 
 
 class Job(NamedTuple):
@@ -141,13 +145,14 @@ def together(jobs: Sequence[tuple[int, float | None]], devices: int) -> float | 
 
 
 def _measured(session: Session, config: RunConfig, same: Sequence[str]) -> list[float]:
-    """Seconds per row of the newest runs that have the `same` settings."""
+    """Seconds per row of the newest runs with the same model, method and `same` settings; damaged ones are left out."""
     values = config.model_dump(mode="json")
     alike = [json_parts.text(Run.config, name) == str(values[name]) for name in same]
-    timed = select(Run).where(col(Run.seconds_per_step).is_not(None), *alike)
+    timed = select(Run).where(Run.same_model == of_model(values), col(Run.seconds_per_step).is_not(None), *alike)
+    newest = session.exec(timed.order_by(col(Run.id).desc()).limit(_LOOKED_AT))
     return [
         (run.seconds_per_step or 0.0) / _rows_of_a_step(run.asked, (run.plan or {}).get("train_rows"))
-        for run in session.exec(timed.order_by(col(Run.id).desc()).limit(_ALIKE))
+        for run in islice(whole(newest), _ALIKE)
     ]
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from sqlalchemy import desc, func, insert, update
 from sqlmodel import Session, col, select
@@ -95,9 +95,19 @@ def events(*, session: Session, run_id: str, after_id: int = 0, limit: int = 500
     return _last(session, _after(RunEvent, run_id, after_id), limit)
 
 
-def phases(*, session: Session, run_id: str, limit: int = 5000) -> list[RunEvent]:
-    """The first `limit` events at which a phase began, the oldest first."""
-    return _first(session, _after(RunEvent, run_id).where(RunEvent.kind == trainer.PhaseStarted.kind), limit)
+class PhaseBegan(NamedTuple):
+    """When a phase of an attempt began, in seconds since the epoch."""
+
+    attempt: int
+    time: float
+    message: str
+
+
+def phases(*, session: Session, run_id: str) -> list[PhaseBegan]:
+    """All the phases of a run in order: a long one evaluates thousands of times."""
+    began = select(RunEvent.attempt, RunEvent.time, RunEvent.message).where(RunEvent.run_id == run_id)
+    rows = session.exec(began.where(RunEvent.kind == trainer.PhaseStarted.kind).order_by(col(RunEvent.id)))
+    return [PhaseBegan(*row) for row in rows]
 
 
 def has_checkpoint(*, session: Session, run_id: str) -> bool:

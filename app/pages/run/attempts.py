@@ -10,7 +10,8 @@ from app.texts import _
 from training.config.fields import in_words
 from training.run_folder.events import OutOfMemory
 from training.run_folder.memory_words import facts
-from worker.store.tables import Attempt, Run, RunEvent, Status
+from worker.store.history import PhaseBegan
+from worker.store.tables import Attempt, Run, Status
 
 _INTERRUPTED = "training"
 
@@ -60,7 +61,7 @@ def proposal(run: Run, *, continues: bool) -> str:
     return label.format(settings=in_words(proposed)) if proposed else ""
 
 
-def timelines(attempts: Sequence[Attempt], events: Sequence[RunEvent], now: float) -> list[tuple[int, list[Phase]]]:
+def timelines(attempts: Sequence[Attempt], events: Sequence[PhaseBegan], now: float) -> list[tuple[int, list[Phase]]]:
     """The number and the phases of each attempt that has begun one, the latest attempt first."""
     begun = {event.attempt for event in events}
     return [
@@ -70,7 +71,7 @@ def timelines(attempts: Sequence[Attempt], events: Sequence[RunEvent], now: floa
     ]
 
 
-def _phases(events: Sequence[RunEvent], ended: float | None, now: float) -> list[Phase]:
+def _phases(events: Sequence[PhaseBegan], ended: float | None, now: float) -> list[Phase]:
     """The phases of an attempt by their first start; `ended` is when the attempt ended, None while it runs."""
     seconds: dict[str, float] = {}
     for event, end in zip(events, [*(later.time for later in events[1:]), ended or now], strict=True):

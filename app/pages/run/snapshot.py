@@ -11,6 +11,7 @@ from app.documents.run import place
 from app.pages.common.cache import TimedCache
 from worker.datasets import datasets
 from worker.store import database, history, runs, series
+from worker.store.history import PhaseBegan
 from worker.store.tables import Attempt, Run, RunEvent
 from worker.supervision import run_diagnosis
 
@@ -30,7 +31,7 @@ class Snapshot:
     facts: dict[str, Any]
     panels: list[dict[str, Any]]
     attempts: list[Attempt]
-    phases: list[RunEvent]
+    phases: list[PhaseBegan]
     set_losses: dict[str, float | None]
     """The newest losses of each of several data sets, by metric."""
 

@@ -3,15 +3,18 @@
 import re
 
 from played_run import PlayedRun
+from sqlmodel import insert
 from web import client
 
 from app.pages.run.attempts import timelines
 from training.run_folder.events import PhaseStarted
+from worker.store import database, history
+from worker.store.history import PhaseBegan
 from worker.store.tables import Attempt, RunEvent
 
 
-def phase(name: str, time: float, attempt: int = 1) -> RunEvent:
-    return RunEvent(run_id="r", attempt=attempt, time=time, kind="phase", message=name)
+def phase(name: str, time: float, attempt: int = 1) -> PhaseBegan:
+    return PhaseBegan(attempt, time, name)
 
 
 def test_repeated_interruptions_are_counted_and_training_is_not() -> None:
@@ -54,3 +57,20 @@ def test_the_page_folds_those_of_earlier_attempts(home: None) -> None:
     run = PlayedRun().claim().report(PhaseStarted(phase="loading model"))
     text = client().get(f"/run?id={run.id}").text
     assert "loading model" in text and "earlier attempt" not in text
+
+
+def test_thousands_of_evaluations_have_their_true_share(home: None) -> None:
+    run, rows = PlayedRun().claim(), []
+    for number in range(3000):
+        for name, offset in (("training", 0.0), ("evaluating", 60.0)):
+            began = 1000.0 + 61 * number + offset
+            rows.append(
+                {"run_id": run.id, "attempt": 1, "time": began, "kind": "phase", "level": "info", "message": name}
+            )
+    with database.write() as session:
+        session.exec(insert(RunEvent), params=rows)
+    with database.read() as session:
+        events = history.phases(session=session, run_id=run.id)
+    attempt = Attempt(run_id=run.id, number=1, started_at=1000.0, ended_at=1000.0 + 61 * 3000, outcome="finished")
+    ((_, phases),) = timelines([attempt], events, now=0.0)
+    assert {one.name: one.seconds for one in phases} == {"training": 180_000.0, "evaluating": 3000.0}

@@ -3,7 +3,7 @@
 import pytest
 from held_runs import claim, finish, resume
 
-from worker.runs.pace import Job, expected, starts
+from worker.runs.pace import Job, expected, seconds_per_step, starts
 from worker.store import database as db
 from worker.store.tables import Run, Status
 
@@ -62,3 +62,14 @@ def test_days_in_which_a_run_was_stopped_are_no_part_of_what_it_takes(database, 
     with db.read() as session:
         found = expected(session=session, devices=1)
     assert found == {begun.id: 0.0, first.id: pytest.approx(900.0, abs=5)}
+
+
+def test_an_old_run_that_is_refused_today_counts_for_no_other(database, new_run):
+    known, old = new_run(), new_run()
+    with db.write() as session:
+        for run_id, seconds in ((known.id, 3.0), (old.id, 1000.0)):
+            session.get(Run, run_id).seconds_per_step = seconds
+        stored = session.get(Run, old.id)
+        stored.config = stored.config | {"gone_setting": 1}
+    with db.read() as session:
+        assert seconds_per_step(session, known.asked, 100) == pytest.approx(3.0)
