@@ -196,7 +196,7 @@ class RunConfig(BaseModel):
     use_dora: bool = setting(False, "DoRA: trains magnitude and direction separately; often better at low rank, slower.", Group.METHOD, label="DoRA", advanced=True)
     lora_init: LoraInit = setting(LoraInit.DEFAULT, "Initialization of LoRA. default: B = 0. gaussian, orthogonal: random. pissa (pissa_niter_N: faster), olora, mica: from the model's weights. loftq: from the error of 4-bit quantization.", Group.METHOD, label="LoRA initialization", advanced=True)
     init_adapter: Text = setting(None, "Adapter whose weights this run continues: a folder with adapter_config.json, or the id of a run on this machine. target_modules auto means its own. Default: a new adapter.", Group.METHOD, label="Initial adapter", advanced=True, max_length=4_096)
-    loraplus_lr_ratio: OptionalFloat = setting(None, "LoRA+: learning rate of B divided by that of A. Typical: 2 to 16. Default: the same rate for both.", Group.METHOD, label="LoRA+ ratio", advanced=True, ge=1, le=1024)
+    loraplus_lr_ratio: OptionalFloat = setting(None, "LoRA+: learning rate of B (and of DoRA's magnitudes) divided by that of A. Typical: 2 to 16. Default: the same rate for all.", Group.METHOD, label="LoRA+ ratio", advanced=True, ge=1, le=1024)
     modules_to_save: Text = setting(None, "Modules that train fully and are saved with the adapter, separated by commas. Example: embed_tokens, lm_head.", Group.METHOD, advanced=True, max_length=20_000)
     trainable_layers: OptionalInt = setting(None, "full: train only this many of the last transformer layers; all other weights are frozen. Default: train everything.", Group.METHOD, advanced=True, ge=1, le=10_000)
 
@@ -233,7 +233,7 @@ class RunConfig(BaseModel):
     optimizer: OptimizerName = setting(OptimizerName.ADAMW, "Optimizer. adamw stores two fp32 moments per weight. 8bit, torchao and paged variants save most of that memory, adafactor nearly all; sgd and lion store one moment. anyprecision stores everything in bf16 with Kahan summation. muon orthogonalizes the updates of matrices.", Group.OPTIMIZATION)
     lr_scheduler: Scheduler = setting(Scheduler.LINEAR, "Learning rate schedule after the warmup.", Group.OPTIMIZATION, label="Scheduler")
     learning_rate: float = setting(2e-4, "Peak learning rate. Typical: 1e-4 to 1e-3 for LoRA, 1e-5 to 5e-5 for full fine-tuning.", Group.OPTIMIZATION, basic=6, gt=0, le=1)
-    warmup: Amount = setting(0.03, "Warmup of the learning rate from 0: a share of the run below 1, or a number of steps. Typical: 0.03 to 0.1.", Group.OPTIMIZATION, ge=0)
+    warmup: Amount = setting(0.03, "Warmup of the learning rate from 0 (wsd: from its lowest learning rate): a share of the run below 1, or a number of steps. Typical: 0.03 to 0.1.", Group.OPTIMIZATION, ge=0)
     epochs: float = setting(3.0, "Number of passes over the training data. Ignored if max steps is set.", Group.OPTIMIZATION, basic=7, gt=0, le=10_000)
     max_steps: OptionalInt = setting(None, "Number of optimizer steps. Default: as many as the epochs take.", Group.OPTIMIZATION, ge=1)
     micro_batch_size: int = setting(4, "Rows per device in one forward pass. Lower it first if memory is short.", Group.OPTIMIZATION, ge=1, le=65_536)
@@ -254,7 +254,7 @@ class RunConfig(BaseModel):
     max_grad_norm: float = setting(1.0, "Maximum gradient norm; larger gradients are clipped. 0: no clipping.", Group.OPTIMIZATION, label="Gradient clipping", advanced=True, ge=0)
     seed: int = setting(42, "Random seed for data order, LoRA initialization and dropout.", Group.OPTIMIZATION, ge=0, le=2**32 - 1)
 
-    beta: float = setting(0.1, "dpo, kto: strength of the penalty for moving away from the reference model. orpo: weight of the odds ratio.", Group.OPTIMIZATION, advanced=True, gt=0, le=10)
+    beta: float = setting(0.1, "dpo, kto: strength of the penalty for moving away from the reference model. orpo: weight of the odds ratio beside the likelihood of prompt and chosen answer.", Group.OPTIMIZATION, advanced=True, gt=0, le=10)
     dpo_loss: PreferenceLoss = setting(PreferenceLoss.SIGMOID, "dpo: loss function of the margin between chosen and rejected; sigmoid is the original.", Group.OPTIMIZATION, label="DPO loss", advanced=True)
     desirable_weight: float = setting(1.0, "kto: weight of good answers. Raise it if there are fewer of them than bad answers.", Group.OPTIMIZATION, advanced=True, gt=0, le=1000)
     undesirable_weight: float = setting(1.0, "kto: weight of bad answers.", Group.OPTIMIZATION, advanced=True, gt=0, le=1000)

@@ -13,11 +13,11 @@ from tiny import make_data, make_model
 from trainer_process import train_here
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from training.config.choices import OptimizerName, Precision
+from training.config.choices import OptimizerName, Precision, Scheduler
 from training.config.run_config import RunConfig
 from training.models.loading import weights_dtype
 from training.reports.live_memory import as_fraction
-from training.trainer.optimizers import loraplus, split_parameters
+from training.trainer.optimizers import loraplus, scheduler_arguments, scheduler_name, split_parameters
 
 pytestmark = pytest.mark.train
 CLASSES = {
@@ -180,3 +180,29 @@ def test_lora_plus_trains_lora_on_embeddings_at_the_learning_rate_of_the_run(inp
     }
     rates = {names[id(weight)]: group["lr"] for group in optimizer.param_groups for weight in group["params"]}
     assert rates == {"lora_A": 1e-3, "lora_B": 8e-3, "lora_embedding_A": 1e-3, "lora_embedding_B": 1e-3}
+
+
+def test_wsd_warms_up_from_its_lowest_rate_as_its_sentence_says() -> None:
+    from transformers import get_scheduler
+
+    config = RunConfig(model="m", data="d", lr_scheduler=Scheduler.WSD, learning_rate=0.01, min_lr_ratio=0.2)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=config.learning_rate)
+    schedule = get_scheduler(scheduler_name(config), optimizer, 4, 20, scheduler_arguments(config, 20))
+    assert schedule.get_last_lr() == [pytest.approx(0.2 * 0.01)]
+    assert "(wsd: from its lowest learning rate)" in str(RunConfig.model_fields["warmup"].description)
+
+
+@pytest.mark.filterwarnings("default::FutureWarning")
+def test_lora_plus_multiplies_dora_s_magnitudes_too_as_its_sentence_says(inputs: tuple[Path, Path]) -> None:
+    base: PreTrainedModel = AutoModelForCausalLM.from_pretrained(inputs[0])
+    model = get_peft_model(base, LoraConfig(r=2, target_modules=["q_proj"], use_dora=True))
+    settings = {"optimizer_cls_and_kwargs": (torch.optim.SGD, {"lr": 0.5}), "args": SimpleNamespace(weight_decay=0.0)}
+    optimizer = loraplus(SimpleNamespace(**settings), model, ratio=8)  # type: ignore[arg-type]
+    rates = {id(weight): group["lr"] for group in optimizer.param_groups for weight in group["params"]}
+    of = {name: rates[id(weight)] for name, weight in model.named_parameters() if weight.requires_grad}
+    assert (
+        {rate for name, rate in of.items() if "magnitude" in name}
+        == {rate for name, rate in of.items() if "lora_B" in name}
+        == {4.0}
+    )
+    assert "(and of DoRA's magnitudes)" in str(RunConfig.model_fields["loraplus_lr_ratio"].description)
