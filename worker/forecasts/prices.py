@@ -10,6 +10,7 @@ from worker.store import accounts, database
 from worker.store.tables import Preferences
 
 _MOST = 100_000
+_DECIMAL_COMMA = re.compile(r"\d*,\d+")
 
 
 class PriceError(UserError):
@@ -32,6 +33,9 @@ def parse(gpu_hour: str, kwh: str) -> Prices:
         PriceError: a price is no number, or a GPU is unknown.
     """
     whole, by_card = None, {}
+    if comma := _DECIMAL_COMMA.search(gpu_hour):
+        fix = "Write the price with a point, such as 2.50, and a space after a comma between two GPUs."
+        raise PriceError("price_gpu_hour", comma[0], "has a comma within a number.", fix)
     for entry in filter(None, (part.strip() for part in re.split(r"[,;\n]+", gpu_hour))):
         name, separator, price = entry.rpartition("=")
         card = name.strip().lower()
@@ -73,4 +77,4 @@ def cheapest_first(prices: Prices) -> list[Card]:
     least memory first; GPUs without a price come last."""
     priced = [card for card in solve.by_memory() if card.name in prices.by_card]
     others = [card for card in solve.by_memory() if card.name not in prices.by_card]
-    return sorted(priced, key=lambda card: prices.by_card[card.name]) + ([] if priced else others)
+    return sorted(priced, key=lambda card: prices.by_card[card.name] / card.flops) + ([] if priced else others)

@@ -27,6 +27,7 @@ _WORD = re.compile(r'(?P<not>-)?(?:(?P<field>[A-Za-z_]\w*)(?P<sign>>=|<=|:|>|<|=
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
 _LENGTH = re.compile(rf"(\d+(?:\.\d+)?)({'|'.join(sorted(_UNITS, key=len, reverse=True))})?")
 _GIB = 2**30
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?:\D|$))")  # "1,000"; in "1,5" the comma is no separator
 _COMPARISONS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _MOST_PARTS = 30
 _MEANS_TRUE, _MEANS_FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -155,9 +156,9 @@ def _is(part: Part) -> Condition:
 def _number(place: Any, unit: float = 1.0) -> Callable[[Part], Condition]:
     def condition(part: Part) -> Condition:
         try:
-            value = float(part.value.replace(",", "")) * unit
+            value = float(_THOUSANDS.sub("", part.value)) * unit
         except ValueError:
-            message, fix = "is not a number.", f"Write, for example, {part.field}<2."
+            message, fix = "is not a number.", f"Write, for example, {part.field}<1.5, with a point."
             raise FilterError(part.field, part.value, message, fix) from None
         return cast(Condition, _COMPARISONS.get(part.sign, operator.eq)(place, value))
 

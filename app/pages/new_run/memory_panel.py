@@ -162,8 +162,9 @@ def most_that_fits(values: Values, card: str, count: str, *, simulate: bool) -> 
         return question
     setup = question.estimate.setup
     wanted = [setting for setting in Wanted if setting is not Wanted.LORA_R or setup.config.method.is_lora]
-    key = f"{_step_key(question, card)} {simulate}"
-    solutions = _solutions.get(key, lambda: solving.solved(setup, wanted, _prices(), simulate=simulate))
+    prices = _prices()
+    key = f"{_step_key(question, card)} {simulate} {prices}"
+    solutions = _solutions.get(key, lambda: solving.solved(setup, wanted, prices, simulate=simulate))
     return most_html(solutions, confirming=not simulate)
 
 

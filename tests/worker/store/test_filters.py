@@ -151,3 +151,11 @@ def test_what_runs_cannot_be_grouped_by_is_named(history):
     with pytest.raises(FilterError, match="name of a setting") as refused:
         groups("metod")
     assert refused.value.problem.field == "group"
+
+
+def test_letters_beyond_ascii_match_in_any_case(database, new_run):
+    run = new_run(name="Ärger mit Öl")
+    with db.read() as session:
+        for search in ("name=ärger-x", "name:ÄRGER", 'name="ärger mit öl"', "ärger", "ÖL"):
+            found = [one.id for one in run_list.listing(session=session, query=run_list.Query(search=search))]
+            assert found == ([] if search.endswith("-x") else [run.id]), search
