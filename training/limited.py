@@ -1,5 +1,6 @@
-"""Starts modules in processes with limits on memory, CPU time and the files they write (training/limits.py sets them). No torch."""
+"""Starts modules in processes with limits on memory, CPU time and files (training/limits.py sets them). No torch."""
 
+import json
 import os
 import subprocess
 import sys
@@ -16,17 +17,21 @@ _ALWAYS = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR")
 class Limits:
     """`seconds` of CPU time; `file_bytes`: the longest file that may be written, None if none may be.
 
-    `memory_bytes` is the address space, or, with `file_bytes`, what the program allocates.
+    `memory_bytes` is the address space, or, with `file_bytes`, what the program allocates. With `reads` the program is confined
+    (training/jail): of all files it only reads these, those below these folders, and libraries, and it writes none.
     """
 
     memory_bytes: int
     seconds: int
     file_bytes: int | None = None
+    reads: tuple[Path, ...] | None = None
 
     @property
     def arguments(self) -> list[str]:
         """As `training.limits` reads them."""
         both = [str(self.memory_bytes), str(self.seconds)]
+        if self.reads is not None:
+            return ["--reading", json.dumps([str(path.absolute()) for path in self.reads]), *both]
         return both if self.file_bytes is None else ["--writing", *both, str(self.file_bytes)]
 
 

@@ -19,9 +19,9 @@ from training.models.teacher import load_frozen, refused_as, tokenizer_of
 from training.run_folder.paths import RECORD_FILE
 from training.run_folder.record import read_record
 from training.scoring.built_in import MODEL
+from training.scoring.reward_batch import Trouble
 from training.scoring.reward_model import RewardModel
 from training.scoring.reward_options import reward_model_of
-from training.scoring.reward_process import Trouble
 from training.scoring.rewards import Reward
 from training.tokens.encoding import Encoder
 from training.tokens.parts import PartRenderer, StoredText

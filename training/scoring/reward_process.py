@@ -2,14 +2,16 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from training.scoring.built_in import JUDGE, MODEL
-from training.scoring.judge import Judge, JudgeError, judged
+from training.scoring.judge import Judge, JudgeError, Judgement, judged
+from training.scoring.reward_batch import Batch, Scores
 from training.scoring.reward_child import Died, RewardChild
 from training.scoring.reward_options import judge_of
 from training.scoring.rewards import Reward, Sample
@@ -19,79 +21,10 @@ MEMORY_BYTES = 2 * 2**30
 DEATHS = 3
 """Batches in a row at which a reward ended its process, before it is given up."""
 
+_TRIES = 2  # of a sample, before it has no score
+_AGAIN = 3  # times the seconds of a batch, for what is computed again of it
 _LOADING_SECONDS = 60.0  # to import what the files name
 _JUDGE_SECONDS = 600.0  # for a batch
-_MUCH_PRINTED = 1_000_000  # characters in a batch
-
-
-@dataclass(frozen=True)
-class Trouble:
-    """What went wrong with a reward in a batch: the samples without a score for it, the first message, and its kind.
-
-    Kinds: exception, not a number, refused (network, files, processes), memory, time, ended (the process), given up, file (the
-    code cannot be used), judge, reward model, none (it applies to no sample), printed.
-    """
-
-    failed: int
-    sentence: str
-    kind: str
-
-
-@dataclass(frozen=True)
-class Scores:
-    """The scores of a batch: by reward one per sample, None if it does not apply or failed. `seconds` is the time they took."""
-
-    values: dict[str, list[float | None]]
-    troubles: dict[str, Trouble]
-    seconds: float
-
-
-@dataclass
-class _Batch:
-    """What is known of a batch."""
-
-    samples: Sequence[Sample]
-    values: dict[str, list[float | None]]
-    troubles: dict[str, Trouble] = field(default_factory=dict)
-    loading: bool = True  # the files of the rewards
-    reward: str = ""  # that is being loaded or computed
-    done: int = 0  # its samples that have an answer
-
-    def fail(self, name: str, count: int, kind: str, message: str) -> None:
-        self.troubles = together(self.troubles, {name: Trouble(count, message, kind)})
-
-    def take(self, word: str, *values: Any) -> None:
-        """Notes an answer of the process.
-
-        Raises:
-            ValueError, TypeError, LookupError: it is none.
-        """
-        if word == "reward":
-            if values[0] not in self.values:
-                raise ValueError(values[0])
-            self.reward, self.done = values[0], 0
-        elif word == "value":
-            index, value = values
-            self.values[self.reward][index] = None if value is None else float(value)
-            self.done = index + 1
-        elif word == "failed":
-            index, kind, message = values
-            self.fail(self.reward, len(self.samples) if index is None else 1, kind, message)
-            self.done = len(self.samples) if index is None else index + 1
-        elif word == "printed" and values[0] > _MUCH_PRINTED and self.reward not in self.troubles:
-            message = f"printed {values[0] / 1e6:.1f} million characters, which are discarded"
-            self.troubles[self.reward] = Trouble(0, message, "printed")
-
-
-def together(first: Mapping[str, Trouble], second: Mapping[str, Trouble]) -> dict[str, Trouble]:
-    """The troubles of two batches: their samples added, with the first message."""
-    found = dict(first)
-    for name, trouble in second.items():
-        known = found.get(name)
-        kept = known if known and (known.failed or not trouble.failed) else trouble
-        failed = trouble.failed + (known.failed if known else 0)
-        found[name] = Trouble(failed, kept.sentence, kept.kind)
-    return found
 
 
 class RewardProcess:
@@ -123,6 +56,7 @@ class RewardProcess:
         self._deaths = dict.fromkeys((reward.name for reward in rewards), 0)
         self._last_deaths: dict[str, str] = {}
         self._child: RewardChild | None = None
+        self._loaded: set[str] = set()  # the rewards that it can compute
 
     def __enter__(self) -> Self:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -136,97 +70,140 @@ class RewardProcess:
         self._end()
 
     def score(self, samples: Sequence[Sample]) -> Scores:
-        """The scores of a batch, by every reward."""
+        """The scores of a batch, by every reward.
+
+        A process that ends, by itself or by others, is started again for the samples that have no answer yet. A sample at which it
+        ends twice has no score.
+        """
         began = time.monotonic()
-        batch = _Batch(samples, {reward.name: [None] * len(samples) for reward in self._rewards})
+        batch, every = (
+            Batch(samples, {reward.name: [None] * len(samples) for reward in self._rewards}),
+            range(len(samples)),
+        )
         waiting = [reward.name for reward in self._rewards if reward.name not in self._judges] if samples else []
         while waiting := [name for name in waiting if not self._is_given_up(name, batch)]:
-            batch.reward, batch.done = "", 0
             try:
-                self._ask(batch, waiting)
+                self._ask(batch, waiting, every)
                 break
             except Died as death:
-                waiting = self._after_death(death, batch, waiting)
-                self._end()
-            except BaseException:  # its further answers would be taken for those of the next batch
-                self._end()
-                raise
+                name = batch.reward or waiting[0]
+                finished = [] if batch.loading else waiting[: waiting.index(name)]
+                self._deaths |= dict.fromkeys(finished, 0)
+                waiting = [other for other in waiting if other != name and other not in finished]
+                self._again(name, death, batch)
         for name, judge in self._judges.items():
             if samples and not self._is_given_up(name, batch):
                 self._ask_judge(name, judge, batch)
         self._note_none(batch)
-        return Scores(batch.values, batch.troubles, time.monotonic() - began)
+        return batch.scores(time.monotonic() - began)
 
-    def _ask(self, batch: _Batch, names: Sequence[str]) -> None:
-        """Has the process score the batch by these rewards."""
-        if self._child is None:
-            kept = [asdict(reward) for reward in self._rewards if self._counts(reward)]
-            self._child, batch.loading = RewardChild(self._memory), True
-            start = {"rewards": kept, "folder": str(self._folder), "parent": os.getpid()}
-            self._child.exchange(start, batch.take, max(self._seconds, _LOADING_SECONDS))
-        batch.loading = False
-        samples = [vars(sample) for sample in batch.samples]
-        self._child.exchange({"samples": samples, "rewards": list(names)}, batch.take, self._seconds)
-        for name in names:
-            self._deaths[name] = 0
+    def _ask(self, batch: Batch, names: Sequence[str], asked: Sequence[int]) -> None:
+        """Has the process score samples of the batch by these rewards, and starts it if it is not there.
 
-    def _counts(self, reward: Reward) -> bool:
-        return reward.name not in self._judges and self._deaths[reward.name] < DEATHS
+        Raises:
+            Died: it ended, or was ended.
+        """
+        batch.begin(asked)
+        try:
+            child = self._child if self._child and self._loaded.issuperset(names) else self._started(batch, names)
+            batch.loading = False
+            batch.begin(asked)
+            samples = [vars(batch.samples[index]) for index in asked]
+            child.exchange({"samples": samples, "rewards": list(names)}, batch.take, self._seconds)
+        except BaseException:  # its further answers would be taken for those of the next request
+            self._end()
+            raise
+        self._deaths |= dict.fromkeys(names, 0)
 
-    def _ask_judge(self, name: str, judge: Judge, batch: _Batch) -> None:
-        """Scores the batch by a judge, whose answers have a limit of time."""
+    def _started(self, batch: Batch, names: Sequence[str]) -> RewardChild:
+        self._end()
+        kept = [asdict(reward) for reward in self._rewards if reward.name in names]
+        self._child = child = RewardChild(self._memory)
+        batch.loading, self._loaded = True, set(names)
+        start = {"rewards": kept, "folder": str(self._folder), "parent": os.getpid()}
+        child.exchange(start, batch.take, max(self._seconds, _LOADING_SECONDS))
+        return child
+
+    def _again(self, name: str, death: Died, batch: Batch) -> None:
+        """Scores the rest of a batch by a reward whose process ended, until each sample has a score or has ended it twice."""
+        before, lost = self._deaths[name], False
+        deadline, deaths = time.monotonic() + _AGAIN * self._seconds, Counter[int | None]()
+        while left := batch.left:
+            together = batch.loading or name in batch.together
+            at = None if together else left[0]
+            deaths[at] += 1
+            late = time.monotonic() > deadline
+            if late or deaths[at] == _TRIES:
+                lost, failed = True, left if late or together else left[:1]
+                self._lose(name, failed, death, batch, together=late or together)
+                left = left[len(failed) :]
+            if not left:
+                break
+            try:
+                self._ask(batch, [name], left)
+                break
+            except Died as error:
+                death = error
+        self._deaths[name] = before + 1 if lost else 0
+
+    def _lose(self, name: str, failed: Sequence[int], death: Died, batch: Batch, *, together: bool) -> None:
+        """Notes that the process ended once more, so that these samples have no score."""
+        self._last_deaths[name] = str(death)
+        if batch.loading:
+            where = f"{name}, while its file was read"
+        elif together:
+            where = f"{name}, for {len(failed):,} samples of a batch"
+        else:
+            where = f"{batch.samples[failed[0]].place(failed[0])}, {name}"
+        batch.fail(name, failed, death.kind, f"{where}: {death}, also in a new process")
+
+    def _ask_judge(self, name: str, judge: Judge, batch: Batch) -> None:
+        """Scores the batch by a judge, within a limit of time. After two errors in a row it is not asked for the rest."""
         records = [
             vars(sample) | {"row": index if sample.number is None else sample.number}
             for index, sample in enumerate(batch.samples)
         ]
-        seconds, done = self._judge_seconds, 0
-        deadline, late = time.monotonic() + seconds, f"took more than {seconds:g} s"
-        try:
-            key = self._judge_key(judge.url)
-            answers = judged(judge, records, lambda *_: None, lambda: time.monotonic() > deadline, key, seconds)
-            for done, answer in enumerate(answers, 1):
-                batch.values[name][done - 1] = answer.score
-                if answer.score is None:
-                    place = batch.samples[done - 1].place(done - 1)
-                    message = (
-                        f"{place}, {name}: no number from 0 to {judge.scale:g} in the reply: {answer.reply[:100]!r}"
-                    )
-                    batch.fail(name, 1, "judge", message)
-        except JudgeError as error:
-            late = error.message.rstrip(".")
-        if done == len(batch.samples):
+        seconds, at, refused = self._judge_seconds, 0, 0
+        deadline, reason = time.monotonic() + seconds, f"took more than {seconds:g} s"
+        while at < len(records) and refused < _TRIES and (left := deadline - time.monotonic()) > 0:
+            try:
+                for answer in self._judged(judge, records[at:], deadline, left):
+                    batch.values[name][at] = answer.score
+                    if answer.score is None:
+                        wanted = f"no number from 0 to {judge.scale:g} in the reply"
+                        message = f"{batch.samples[at].place(at)}, {name}: {wanted}: {answer.reply[:100]!r}"
+                        batch.fail(name, [at], "judge", message)
+                    at, refused = at + 1, 0
+            except JudgeError as error:
+                reason, refused = error.message.rstrip("."), refused + 1
+                if refused < _TRIES:
+                    batch.fail(name, [at], "judge", f"{name}: {reason}")
+                    at += 1
+        if at == len(records):
             self._deaths[name] = 0
             return
         self._deaths[name] += 1
-        self._last_deaths[name] = late
-        batch.fail(name, len(batch.samples) - done, "judge", f"{name}: {late}")
+        self._last_deaths[name] = reason
+        batch.fail(name, range(at, len(records)), "judge", f"{name}: {reason}")
 
-    def _after_death(self, death: Died, batch: _Batch, waiting: list[str]) -> list[str]:
-        """Notes which reward ended the process, and returns those that are still to be computed."""
-        name = batch.reward or waiting[0]
-        self._deaths[name] += 1
-        self._last_deaths[name] = str(death)
-        if batch.loading:
-            batch.fail(name, len(batch.samples), death.kind, f"{name}, while its file was read: {death}")
-            return [other for other in waiting if other != name]
-        place = batch.samples[min(batch.done, len(batch.samples) - 1)].place(batch.done)
-        batch.fail(name, len(batch.samples) - batch.done, death.kind, f"{place}, {name}: {death}")
-        finished, waiting = waiting[: waiting.index(name)], waiting[waiting.index(name) + 1 :]
-        self._deaths |= dict.fromkeys(finished, 0)
-        return waiting
+    def _judged(
+        self, judge: Judge, records: Sequence[dict[str, Any]], deadline: float, seconds: float
+    ) -> Iterator[Judgement]:
+        key = self._judge_key(judge.url)
+        return judged(judge, records, lambda *_: None, lambda: time.monotonic() > deadline, key, seconds)
 
-    def _is_given_up(self, name: str, batch: _Batch) -> bool:
+    def _is_given_up(self, name: str, batch: Batch) -> bool:
         given_up = self._deaths[name] >= DEATHS
-        if given_up and name not in batch.troubles:
+        if given_up and name not in batch.failed:
             message = f"{name} is not computed any more: in {DEATHS} batches in a row it {self._last_deaths[name]}"
-            batch.fail(name, len(batch.samples), GIVEN_UP, message)
+            batch.fail(name, range(len(batch.samples)), GIVEN_UP, message)
         return given_up
 
-    def _note_none(self, batch: _Batch) -> None:
+    def _note_none(self, batch: Batch) -> None:
         for reward in self._rewards:
-            if reward.name not in batch.troubles and batch.samples and not _any(batch.values[reward.name]):
+            if reward.name not in batch.failed and batch.samples and not _any(batch.values[reward.name]):
                 message = f"{reward.name} gave None for all {len(batch.samples)} samples: it applies to none of them"
-                batch.troubles[reward.name] = Trouble(0, message, "none")
+                batch.fail(reward.name, (), "none", message)
 
     def _end(self) -> None:
         if self._child is not None:

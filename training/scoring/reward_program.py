@@ -2,7 +2,8 @@
 
 Standard input has lines of JSON: first {"rewards": [...], "folder": PATH, "parent": PID}, then batches {"samples": [...],
 "rewards": [names]}. It answers with lines of JSON, each as soon as it is known, so that its parent knows what it did when it dies:
-["reward", name], ["value", index, score or null], ["failed", index or null, kind, message], ["printed", characters], ["done"].
+["reward", name], ["together", name] of one that takes all samples at once, ["value", index, score or null], ["failed", index or
+null, kind, message], ["printed", characters], ["done"].
 """
 
 import io
@@ -13,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from training.jail.confinement import confine
 from training.scoring import built_in
-from training.scoring.confinement import confine, end_with_parent
 from training.scoring.own_functions import OwnReward, RewardFailed, described, load
 from training.scoring.rewards import Reward, Sample
 
@@ -44,7 +45,10 @@ class _Scorer:
         self._rewards: dict[str, tuple[Reward, OwnReward | RewardFailed | None]] = {}
         for reward in rewards:
             say("reward", reward.name)
-            self._rewards[reward.name] = reward, self._loaded(reward, folder, files) if reward.own else None
+            own = self._loaded(reward, folder, files) if reward.own else None
+            if isinstance(own, OwnReward) and own.batch:
+                say("together", reward.name)
+            self._rewards[reward.name] = reward, own
         say("done")
 
     @staticmethod
@@ -112,8 +116,7 @@ def main() -> None:
         os.write(answers, json.dumps(words).encode() + b"\n")
 
     start = json.loads(requests.readline())
-    confine()
-    end_with_parent(start["parent"])  # after the change of capabilities, which could undo it
+    confine("a reward", [Path(start["folder"])], start["parent"])
     scorer = _Scorer([Reward(**one) for one in start["rewards"]], Path(start["folder"]), say)
     for line in requests:
         batch = json.loads(line)

@@ -30,6 +30,7 @@ from training.trainer.baseline import take_baseline
 from training.trainer.evaluation import Means
 from training.trainer.global_batch import ModelLoss, weighted_router_loss
 from training.trainer.kept_samples import KeptSamples
+from training.trainer.lost_scores import LostScores
 from training.trainer.preference_trainers import PreferenceTrainer
 from training.trainer.prompts import SAMPLER_LOGPS, Batch, prompts
 from training.trainer.sampling_trainer import HeldOutSamples, SamplingTrainer
@@ -72,12 +73,18 @@ class GRPORun(SamplingTrainer, PreferenceTrainer, HeldOutSamples, _Policy):  # t
         self.ref_model = self._prepared_reference(ref_model) if ref_model is not None else None
         self.beta, self.scorer = config.kl_coefficient, scorer
         self._held_out_rewards = list[float]()
-        self._kept = KeptSamples()
+        self._kept, self._lost = KeptSamples(), LostScores()
 
     def train(self, resume_from_checkpoint: str | None = None, **named: Any) -> Any:
         """Trains; the process that scores the samples ends with it."""
         with self.scorer:
-            return super().train(resume_from_checkpoint, **named)
+            trained = super().train(resume_from_checkpoint, **named)
+        self.tell(self._lost.at_end())
+        return trained
+
+    def marks(self) -> dict[str, Any]:
+        """That samples have no score, if they are too many."""
+        return self._lost.summary()
 
     def baseline(self) -> dict[str, float]:
         """Also checks that their rewards differ."""
@@ -145,7 +152,7 @@ class GRPORun(SamplingTrainer, PreferenceTrainer, HeldOutSamples, _Policy):  # t
         )
         found = advantages(scored, self.context.config)
         self._check_scored(found.metrics()["unscored"])
-        self.tell(self.alarms.after_step(found.metrics()))
+        self.tell(self.alarms.after_step(found.metrics()) + self._lost.add(step, found.samples))
         if logged:
             self.samples.write(step, found.samples, found.values)
         measured = {"sampler_difference": self.vllm.difference} if self.vllm else {}

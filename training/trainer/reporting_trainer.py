@@ -294,6 +294,10 @@ class ReportingTrainer(CheckpointingTrainer):
         self.last_evaluation = Evaluation.of({"step": self.state.global_step, **metrics})
         return metrics
 
+    def marks(self) -> dict[str, Any]:
+        """What the run's summary says besides its numbers, because they may not be what they seem."""
+        return {}
+
     def has_diverged(self) -> bool:
         """True if training stopped since it diverged, or if weights or optimizer state are no longer finite. A collective."""
         digest = None if self.context.stop.diverged else self.digest()

@@ -19,7 +19,7 @@ LONGEST_TEXT = 20_000
 class Scored:
     """A sample and its scores: its number in the epoch, its tokens, whether it `ended` itself, the score of each reward, and their
     weighted sum. None where no reward applies. `repeats`: it does not count. `question` and `text` (without special tokens) are
-    there if they were asked for."""
+    there if they were asked for. `lost`: a reward failed for it."""
 
     sample: int
     tokens: int
@@ -27,6 +27,7 @@ class Scored:
     scores: dict[str, float | None]
     reward: float | None
     repeats: bool = False
+    lost: bool = False
     question: Question | None = None
     text: str = ""
 

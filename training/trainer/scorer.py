@@ -47,9 +47,8 @@ class Scorer:
 
     def held_out(self, rows: Sequence[int], answers: Sequence[list[int]]) -> list[float | None]:
         """The rewards of answers (tokens) to held-out rows."""
-        return total(
-            self.rewards, self._values([self._questions.held_out[row] for row in rows], self._questions.texts(answers))
-        )
+        questions = [self._questions.held_out[row] for row in rows]
+        return total(self.rewards, self._values(questions, self._questions.texts(answers))[0])
 
     def of_expected(self, rows: Sequence[int]) -> list[float]:
         """The rewards of the expected answers to training rows, without those to which none applies."""
@@ -66,11 +65,14 @@ class Scorer:
         return self._of_texts(rows, others) + self._of_texts(rows, [""] * len(rows))
 
     def _of_texts(self, rows: Sequence[int], texts: Sequence[str]) -> list[float]:
-        values = self._values([self._questions.train[row] for row in rows], texts)
+        values, _ = self._values([self._questions.train[row] for row in rows], texts)
         return [reward for reward in total(self.rewards, values) if reward is not None]
 
-    def _values(self, questions: Sequence[Question], texts: Sequence[str]) -> dict[str, list[float | None]]:
-        """The scores of answers to questions, by reward. What goes wrong with a reward is said once."""
+    def _values(
+        self, questions: Sequence[Question], texts: Sequence[str]
+    ) -> tuple[dict[str, list[float | None]], frozenset[int]]:
+        """The scores of answers to questions, by reward, and the answers for which a reward failed, by their place. What goes wrong
+        with a reward is said once."""
         samples = [
             Sample(prompt_text(question.example), text, question.expected.strip(), question.columns)
             for question, text in zip(questions, texts, strict=True)
@@ -82,7 +84,8 @@ class Scorer:
             if (key := (name, trouble.kind == GIVEN_UP)) not in self._troubles:
                 self._troubles[key] = f"Reward {name}: {trouble.sentence}."
                 self._report.warn(self._troubles[key])
-        return scores.values | {name: values for name, (values, _) in by_models.items()}
+        lost = (index for name in failed for index, value in enumerate(by_models[name][0]) if value is None)
+        return scores.values | {name: values for name, (values, _) in by_models.items()}, scores.lost.union(lost)
 
     @property
     def causes(self) -> str:
@@ -102,12 +105,12 @@ class Scorer:
         """The samples of each rank with their scores. A sample ends itself by one of the tokens `ends`. The last `repeats` of this
         rank do not count. `with_texts`: they have their questions and texts. A collective."""
         questions, texts = [self._questions.train[row] for row in rows], self._questions.texts(answers)
-        values = self._values(questions, texts)
+        values, lost = self._values(questions, texts)
         sums, counted = total(self.rewards, values), len(samples) - repeats
         mine = [
             Scored(
                 sample, len(answers[index]), bool(answers[index]) and answers[index][-1] in ends,
-                {name: of_rows[index] for name, of_rows in values.items()}, sums[index], index >= counted,
+                {name: of_rows[index] for name, of_rows in values.items()}, sums[index], index >= counted, index in lost,
                 *((questions[index].alone, texts[index]) if with_texts else ()),
             )
             for index, sample in enumerate(samples)

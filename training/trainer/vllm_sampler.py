@@ -8,12 +8,13 @@ has other weights, and the run ends.
 import gc
 import math
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -42,6 +43,8 @@ _COMPARED = 8
 """Samples of a rank whose log-probabilities are compared with the trainer's own."""
 _SECONDS, _SECONDS_PER_TOKEN = 120.0, 0.5
 """How long a sample may take."""
+_WAITS = (1.0, 4.0)  # seconds before a request is sent again
+_BUSY = (408, 429, 500, 502, 503, 504)
 _FIX = "Set generation to model to draw samples by forward passes."
 _SHARED = (
     "Let the server see the run's folder under the same path, and start it with --enable-lora, --max-lora-rank, and "
@@ -209,10 +212,21 @@ class VllmSampler:
         def answer(index: int) -> Sample:
             most = min(longest, self._room - len(tokens[index]))
             own = {"prompt": tokens[index], "max_tokens": most} | ({} if seeds is None else {"seed": seeds[index]})
-            return self._checked(self._client.sample(body | own, seconds), tokens[index])
+            return self._checked(self._sample(body | own, seconds), tokens[index])
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             return list(pool.map(answer, range(len(tokens))))
+
+    def _sample(self, body: dict[str, Any], seconds: float) -> Sample:
+        """The answer to a request, sent again if vLLM is busy or the connection is lost: its seed draws the same sample."""
+        for wait in _WAITS:
+            try:
+                return self._client.sample(body, seconds)
+            except VllmError as error:
+                if error.status not in _BUSY:
+                    raise
+            time.sleep(wait)
+        return self._client.sample(body, seconds)
 
     def _checked(self, sample: Sample, prompt: list[int]) -> Sample:
         """The sample, whose tokens are those of the trainer's vocabulary, and which answers the prompt."""

@@ -76,7 +76,7 @@ def limits_for(*paths: Path) -> Limits:
         DataError: one of them is not there, or may not be read.
     """
     length = sum(map(length_of, paths))
-    return Limits(MEMORY_BYTES + length, SECONDS + length // BYTES_PER_SECOND)
+    return Limits(MEMORY_BYTES + length, SECONDS + length // BYTES_PER_SECOND, reads=paths)
 
 
 def _failed(name: str, error: DataError) -> Inspection:
@@ -102,7 +102,7 @@ def first_rows(path: Path, count: int, columns: str | None = None) -> list[dict[
     """The first `count` rows as `training.data.inspection` prints them; if it fails, one row with the problem."""
     mapping = ["--columns", columns] if columns else []
     try:
-        limits = Limits(MEMORY_BYTES + length_of(path), SECONDS)
+        limits = Limits(MEMORY_BYTES + length_of(path), SECONDS, reads=(path,))
         arguments = [str(path.absolute()), "--first", str(count), *mapping]
         rows: list[dict[str, Any]] = programs.run_for_json(programs.INSPECTION, arguments, limits)
     except (DataError, ProgramError):

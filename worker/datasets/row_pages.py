@@ -7,6 +7,7 @@ and gzip files, are read from their start, so their pages end at a maximum row, 
 import json
 import logging
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def page(path: Path, first: int, count: int) -> list[dict[str, Any]]:
     index = index_of(path)
     arguments = [f"--first={first}", f"--count={count}", f"--characters={characters}"]
     arguments += [f"--index={index}"] if index.is_file() else []
-    limits = checking.limits_for(path)
+    limits = replace(checking.limits_for(path), reads=(path, index))
     result = programs.run_limited(programs.BROWSE, [str(path), file_format, *arguments], limits)
     if result.code:
         raise checking.crash_error(limits, result)

@@ -16,6 +16,7 @@ CHECKS: tuple[Check, ...] = (
     host_checks.vllm,
     host_checks.samples,
     host_checks.compiler,
+    host_checks.confinement,
     host_checks.memory,
     host_checks.shared_memory,
     host_checks.open_files,
@@ -30,6 +31,7 @@ AT_START: tuple[Check, ...] = (
     host_checks.processors,
     host_checks.optional_packages,
     host_checks.compiler,
+    host_checks.confinement,
     host_checks.shared_memory,
     host_checks.open_files,
 )

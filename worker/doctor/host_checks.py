@@ -16,11 +16,13 @@ import httpx
 import psutil
 from packaging.requirements import Requirement
 
+from training.limited import Limits
 from training.units import byte_size
 from worker.doctor.finding import Finding, State, judged
 from worker.machine import devices, programs
 from worker.machine.gpus import Gpu
 from worker.machine.measurement import version_of
+from worker.machine.programs import ProgramError
 from worker.services import broker_state, database_facts
 from worker.settings import ROOT, SettingsError, get_settings
 from worker.store import database
@@ -30,6 +32,7 @@ _GIB, _MIB = 2**30, 2**20
 _SHARED = "/dev/shm"  # noqa: S108 only its size is asked for
 _SHARED_BYTES, _OPEN_FILES, _ROOM_BYTES = _GIB, 4096, 20 * _GIB
 _WRITTEN_BYTES, _SLOW_BYTES = 64 * _MIB, 50 * _MIB
+_JAIL_LIMITS = Limits(2 * _GIB, seconds=20)
 _CLOCK_SECONDS, _HUB_SECONDS = 5.0, 5.0
 _VLLM_SECONDS = 300.0  # it imports torch, perhaps from a slow disk
 _OPTIONAL = ("flash_attn", "bitsandbytes", "torchao")  # packages that runs use if they are there
@@ -155,6 +158,22 @@ def _seconds_to_write(folder: Path) -> float:
         file.flush()
         os.fsync(file.fileno())
         return time.monotonic() - began
+
+
+def confinement() -> Iterator[Finding]:
+    """What of the jail of rewards and of readers of files this kernel, or the container, does not give."""
+    cure = "Use Linux 5.13 or later with Landlock, and allow user namespaces and seccomp in containers; docs/evaluation.md."
+    try:
+        found = programs.run_for_json(programs.JAIL, [], _JAIL_LIMITS)
+    except ProgramError as error:
+        yield Finding("confinement", State.WARNING, f"could not be tried: {error}", cure)
+        return
+    said = (
+        f"without {', '.join(found['missing'])}"
+        if found["missing"]
+        else f"seccomp, Landlock {found['landlock']}, namespaces"
+    )
+    yield judged("confinement", said, warned=bool(found["missing"]), cure=cure)
 
 
 def compiler() -> Iterator[Finding]:

@@ -14,7 +14,8 @@ from training.config.run_config import RunConfig
 from training.errors import Problem
 from training.limited import Limits
 from training.scoring.built_in import MODEL
-from training.scoring.reward_process import RewardProcess, Trouble, together
+from training.scoring.reward_batch import Trouble, together
+from training.scoring.reward_process import RewardProcess
 from training.scoring.rewards import CODE_FILE, Reward, Sample, parse_rewards, rewards_of, total
 from worker import allowed_rewards
 from worker.allowed_paths import AllowedPaths

@@ -12,7 +12,8 @@ from training.scoring.built_in import JUDGE
 from training.scoring.intervals import mean_interval
 from training.scoring.judge import JudgeError, judged
 from training.scoring.request import COLUMNS, PLAIN, RECORDS_FILE, EvaluationRequest
-from training.scoring.reward_process import RewardProcess, Trouble, together
+from training.scoring.reward_batch import Trouble, together
+from training.scoring.reward_process import RewardProcess
 from training.scoring.rewards import Sample
 from worker.allowed_rewards import judge_key
 

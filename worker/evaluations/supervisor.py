@@ -120,9 +120,11 @@ def _overlap(config: RunConfig, request: requests.EvaluationRequest) -> dict[str
     except UserError as error:
         return {"problem": f"The training data is not on this machine: {error.problem.message}"}
     sets = [[source.path, source.columns or config.columns, source.name] for source in sources(training.data)]
-    asked = {"evaluation": [[request.path, request.columns, request.name]], "training": sets, "rows": request.rows}
+    answered = [request.path, request.columns, request.name]
+    asked = {"evaluation": [answered], "training": sets, "rows": request.rows}
+    reads = tuple(Path(path) for path, *_ in (answered, *sets) if path)
     try:
-        limits = Limits(_OVERLAP_BYTES, _OVERLAP_SECONDS)
+        limits = Limits(_OVERLAP_BYTES, _OVERLAP_SECONDS, reads=reads)
         return dict(programs.run_for_json(programs.OVERLAP, [], limits, text=json.dumps(asked)))
     except ProgramError as error:
         return {"problem": f"The training rows could not be read: {error}."}

@@ -33,6 +33,7 @@ TRANSLATING = "training.foreign.translating"
 SERVING = "training.serving"
 DEVICE_CHECK = "training.ranks.device_check"
 VLLM = "training.vllm.child"
+JAIL = "training.jail"
 
 HUB = ("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE")
 HUB_WITH_TOKEN = (*HUB, "HF_TOKEN")

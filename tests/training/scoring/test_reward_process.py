@@ -1,21 +1,31 @@
 """Tests of the process that computes rewards: what users write in their files, and what must not harm the run or the machine."""
 
+import ctypes
+import errno
+import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import psutil
 import pytest
+from judge_server import JudgeServer
 from paths import ROOT
 from patience import eventually
 from subtest_table import table
 
+from training.jail import landlock
+from training.scoring import judge
 from training.scoring.own_functions import name_fault
+from training.scoring.reward_child import RewardChild
 from training.scoring.reward_process import DEATHS, RewardProcess
-from training.scoring.rewards import Sample, parse_rewards
+from training.scoring.rewards import Reward, Sample, parse_rewards
 
+GRADED = json.dumps({"choices": [{"message": {"content": "10"}}]})
 LINUX = sys.platform == "linux"
 SAMPLES = [Sample("p", "a" * index, "aa", {"n": index, "prompt": "p"}, number=index + 4) for index in range(4)]
 GOOD = "def good(prompt, answer, expected):\n    return len(answer) / len(expected)\n"
@@ -181,7 +191,7 @@ def test_what_a_function_may_not_do_gives_its_samples_no_score_and_is_named(tmp_
         ("write_everywhere(b'[\"value\", 99, 1]\\n')", "ended", "wrote into the answers"),
     ],
 )
-def test_a_function_that_ends_its_process_costs_its_own_scores_and_is_given_up_after_three_batches(
+def test_a_sample_that_ends_the_process_twice_has_no_score_and_its_reward_is_given_up_after_three_batches(
     tmp_path, body, kind, message
 ):
     code = (
@@ -191,9 +201,9 @@ def test_a_function_that_ends_its_process_costs_its_own_scores_and_is_given_up_a
     with process(tmp_path, code, seconds_per_batch=2) as rewards:
         for _ in range(DEATHS):
             scores = rewards.score(SAMPLES)
-            assert scores.values["own.py:score"] == [1, None, None, None]
+            assert scores.values["own.py:score"] == [1, None, 1, 1] and scores.lost == {1}
             trouble = scores.troubles["own.py:score"]
-            assert (trouble.failed, trouble.kind) == (3, kind)
+            assert (trouble.failed, trouble.kind) == (1, kind)
             assert message in trouble.sentence
             check_others(scores)
         scores = rewards.score(SAMPLES)
@@ -202,6 +212,81 @@ def test_a_function_that_ends_its_process_costs_its_own_scores_and_is_given_up_a
         assert (trouble.failed, trouble.kind) == (4, "given up")
         assert "own.py:score is not computed any more: in 3 batches in a row it " in trouble.sentence
         check_others(scores)
+
+
+def killed_at(monkeypatch, *places):
+    """Kills the process, as the kernel does if memory is short, at its answers with these numbers, counted from 0."""
+    seen, exchange = itertools.count(), RewardChild.exchange
+
+    def watched(child, request, take, seconds):
+        def taken(*words):
+            if next(seen) in places:
+                os.kill(child._child.pid, signal.SIGKILL)
+                child._child.wait()
+                raise child._ended()  # what was on its way is lost
+            take(*words)
+
+        exchange(child, request, taken, seconds)
+
+    monkeypatch.setattr(RewardChild, "exchange", watched)
+
+
+BY_SAMPLE = "def score(answer): return len(answer)"
+TOGETHER = "def score(completions): return [len(one) - len(completions) for one in completions]"
+
+
+@pytest.mark.parametrize("code", [BY_SAMPLE, TOGETHER])
+def test_a_process_that_is_killed_costs_no_score(tmp_path, monkeypatch, code):
+    with process(tmp_path / "undisturbed", code) as rewards:
+        expected = rewards.score(SAMPLES)
+    for place in range(18):
+        with monkeypatch.context() as patched, process(tmp_path / str(place), code) as rewards:
+            killed_at(patched, place)
+            scores = rewards.score(SAMPLES)
+            assert (scores.values, scores.troubles, scores.lost) == (expected.values, {}, frozenset()), place
+
+
+def test_a_process_that_is_killed_between_batches_costs_no_score(tmp_path):
+    with process(tmp_path, BY_SAMPLE) as rewards:
+        for _ in range(DEATHS + 1):
+            scores = rewards.score(SAMPLES)
+            assert scores.values["own.py:score"] == [0, 1, 2, 3] and not scores.troubles
+            (child,) = psutil.Process().children()
+            child.kill()
+
+
+def test_what_ends_the_process_for_samples_together_twice_costs_all_of_them(tmp_path):
+    code = "import os\ndef score(completions): os._exit(4)"
+    with process(tmp_path, code) as rewards:
+        scores = rewards.score(SAMPLES)
+    assert scores.lost == {0, 1, 2, 3}
+    assert (
+        "own.py:score, for 4 samples of a batch: ended its process (exit code 4)"
+        in scores.troubles["own.py:score"].sentence
+    )
+    check_others(scores)
+
+
+@pytest.mark.parametrize(
+    ("replies", "values", "lost"),
+    [
+        ([(400, "no")], [None, 0.2, 0.2, 0.2], {0}),
+        ([(200, GRADED), (500, "busy"), (500, "busy")], [1, 0.2, 0.2, 0.2], set()),
+        ([(401, "no")] * 20, [None] * 4, {0, 1, 2, 3}),
+    ],
+)
+def test_an_error_of_a_judge_costs_the_score_of_its_sample(tmp_path, monkeypatch, replies, values, lost):
+    monkeypatch.setattr(judge, "_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(judge, "_AT_ONCE", 1)
+    server = JudgeServer()
+    server.replies = list(replies)
+    text = json.dumps([{"reward": "judge", "url": server.url, "model": "m"}])
+    with RewardProcess(parse_rewards(text), {}, tmp_path) as rewards:
+        scores = rewards.score(SAMPLES)
+    server.shutdown()
+    server.server_close()
+    assert scores.values["judge"] == values and scores.lost == lost
+    assert scores.troubles["judge"].failed == len(lost) if lost else not scores.troubles
 
 
 def test_a_reward_that_works_again_is_not_given_up(tmp_path):
@@ -259,6 +344,85 @@ def test_the_kernel_refuses_what_python_does_not_see(tmp_path):
         scores = rewards.score(SAMPLES[:1])
     assert {name: scores.values[name] for name in names} == {name: [-1] for name in names}
     assert (tmp_path / "kept").exists()
+
+
+ATTACKS = {
+    "a signal by a pipe": "pipe(ends); libc.fcntl(ends[0], 8, parent)",  # F_SETOWN
+    "another signal than SIGIO": "pipe(ends); libc.fcntl(ends[0], 10, 9)",  # F_SETSIG
+    "a file by its handle": "open_by_handle_at(-1, handle, 2)",
+    "priority": "setpriority(0, parent, 1)",
+    "scheduler": "sched_setscheduler(parent, 0, handle)",
+    "affinity": "sched_setaffinity(parent, 8, mask)",
+    "shared memory": "shmget(0x1234, 4096, 0o1600)",
+    "semaphores": "semget(0x1234, 1, 0o1600)",
+    "queue": "msgget(0x1234, 0o1600)",
+    "POSIX queue": "mq_open(b'/lathe', 0o102, 0o600, None)",
+    "file in memory": "memfd_create(b'x', 0)",
+    "namespace": "unshare(0x20000)",
+    "trace": "ptrace(16, parent, None, None)",
+    "session": "setsid()",
+    "process": "vfork()",
+    "program": "execve(b'/bin/true', None, None)",
+    "file descriptor of another": "pidfd_open(parent, 0)",
+    "death signal": "prctl(1, 0, 0, 0, 0)",
+    "core": "prctl(4, 1, 0, 0, 0)",
+    "terminal": "ioctl(0, 0x5412, b'x')",
+    "events": "inotify_init1(0)",
+    "lock in memory": "mlock(handle, 1)",
+    "mode of the folder": "chmod(b'FOLDER', 0o777)",
+    "times of a file": "utimensat(-100, b'FOLDER/kept', None, 0)",
+}
+
+
+@pytest.mark.skipif(not LINUX, reason="only Linux filters system calls")
+def test_no_call_of_an_attack_is_made(tmp_path):
+    code = "import ctypes, os\nlibc, parent = ctypes.CDLL(None, use_errno=True), os.getppid()\n"
+    code += "ends, handle, mask = (ctypes.c_int * 2)(), ctypes.create_string_buffer(256), (ctypes.c_ulong * 2)(1)\n"
+    for index, call in enumerate(ATTACKS.values()):
+        code += f"def call{index}(answer):\n    ctypes.set_errno(0)\n    libc.{call}\n    return ctypes.get_errno()\n"
+    (tmp_path / "kept").touch()
+    rewards = [Reward(f"own.py:call{index}") for index in range(len(ATTACKS))]
+    with RewardProcess(rewards, {"own.py": code.replace("FOLDER", str(tmp_path))}, tmp_path / "rewards") as process:
+        scores = process.score(SAMPLES[:1])
+    assert not scores.troubles
+    made = {
+        attack: scores.values[f"own.py:call{index}"]
+        for index, attack in enumerate(ATTACKS)
+        if scores.values[f"own.py:call{index}"] not in ([errno.EPERM], [errno.ENOSYS])
+    }
+    assert made == {}
+
+
+@pytest.mark.skipif(not LINUX, reason="only Linux has Landlock")
+def test_a_reward_reads_its_own_folder_and_libraries_and_no_other_file(tmp_path, monkeypatch):
+    if not landlock.version(ctypes.CDLL(None, use_errno=True)):
+        pytest.skip("this kernel has no Landlock")
+    monkeypatch.setenv("LATHE_SECRET_KEY", "of the parent")
+    (tmp_path / "lathe.db").write_text("data of others")
+    files = tmp_path / "rewards"
+    places = [
+        f"{tmp_path}/lathe.db",
+        str(tmp_path),
+        "/etc/passwd",
+        "/root",
+        f"/proc/{os.getpid()}/environ",
+        "/proc",
+        str(ROOT),
+        "/",
+    ]
+    places += ["/", str(Path.home()), f"{files}/../lathe.db", "/proc/self/root/etc/passwd"]
+    code = "import json, os\nlibrary = os.path.dirname(json.__file__)\n"
+    code += "def read(path): return len(os.listdir(path) if os.path.isdir(path) else open(path, 'rb').read())\n"
+    code += f"def own(answer): return read({str(files / 'own.py')!r}) > 0 and read(library) > 0\n"
+    for index, place in enumerate(places):
+        code += f"def read{index}(answer): return read({place!r})\n"
+    rewards = [Reward("own.py:own"), *(Reward(f"own.py:read{index}") for index in range(len(places)))]
+    with RewardProcess(rewards, {"own.py": code}, files) as process:
+        scores = process.score(SAMPLES[:1])
+    assert scores.values.pop("own.py:own") == [1]
+    read = {place: scores.values[f"own.py:read{index}"] for index, place in enumerate(places)}
+    assert read == {place: [None] for place in places}
+    assert {trouble.kind for trouble in scores.troubles.values()} == {"refused"}
 
 
 PARENT = """

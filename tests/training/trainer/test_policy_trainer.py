@@ -1,7 +1,10 @@
 """GRPO: samples, advantages, and losses that are those of a plain loop on the same samples, whatever the split."""
 
+import itertools
 import json
+import os
 import shutil
+import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,10 +22,11 @@ from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.errors import NothingToLearn
 from training.forecast.step_down import next_rung_after
-from training.run_folder.events import Metrics, Note, OutOfMemory, Planned, Resumed, SampleDrawn
+from training.run_folder.events import Finished, Metrics, Note, OutOfMemory, Planned, Resumed, SampleDrawn
 from training.run_folder.memory_words import summary
 from training.run_folder.paths import checkpoint_dir
 from training.scoring.judge import KEY_VARIABLE, URLS_VARIABLE
+from training.scoring.reward_child import RewardChild
 from training.trainer import kept_samples
 from training.trainer.advantages import advantages
 from training.trainer.generation import Sampler
@@ -357,6 +361,46 @@ def test_a_reward_that_fails_is_named_and_the_run_goes_on(tmp_path: Path, home: 
     trained = train_here(tmp_path / "run", home / "model", home / "rows.jsonl", **settings)
     (warning,) = [event.message for event in trained.of(Note) if "broken" in event.message]
     assert "line 2: NameError" in warning and len(trained.losses()) == STEPS
+
+
+@pytest.mark.train
+def test_a_killed_reward_process_changes_neither_weights_nor_samples(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = train_here(tmp_path / "whole", home / "model", home / "rows.jsonl", **SETTINGS)
+    exchange, values = RewardChild.exchange, itertools.count()
+
+    def killed(child: Any, request: Any, take: Any, seconds: float) -> None:
+        def taken(*words: Any) -> None:
+            if words[0] == "value" and next(values) in (11, 30):
+                os.kill(child._child.pid, signal.SIGKILL)
+                raise child._ended()
+            take(*words)
+
+        exchange(child, request, taken, seconds)
+
+    monkeypatch.setattr(RewardChild, "exchange", killed)
+    disturbed = train_here(tmp_path / "disturbed", home / "model", home / "rows.jsonl", **SETTINGS)
+    assert next(values) > 31
+    assert [(one.step, one.sample, one.text, one.reward) for one in disturbed.of(SampleDrawn)] == [
+        (one.step, one.sample, one.text, one.reward) for one in whole.of(SampleDrawn)
+    ]
+    weights, others = (load_file(run.run_dir / "model" / "model.safetensors") for run in (whole, disturbed))
+    assert all(torch.equal(weights[name], others[name]) for name in weights)
+    assert "lost_scores" not in disturbed.of(Finished)[-1].summary
+
+
+@pytest.mark.train
+def test_samples_without_a_score_are_counted_and_mark_the_run(tmp_path: Path, home: Path) -> None:
+    code = "import os\ndef deadly(prompt, answer, expected, row):\n    return os._exit(1) if row['number'] == 2 else len(answer)\n"
+    settings = SETTINGS | {"rewards": "deadly", "reward_code": code, "max_steps": 2}
+    trained = train_here(tmp_path / "run", home / "model", home / "rows.jsonl", **settings)
+    counts = trained.of(Finished)[-1].summary["lost_scores"]
+    assert 0 < counts["lost"] < counts["samples"] == 16
+    lost, (last,) = counts["lost"], [one for one in trained.of(Note) if "have no score" in one.message]
+    assert last.level == "warning" and last.message.startswith(
+        f"{lost} of 16 samples ({lost / 16:.1%}) have no score of a reward"
+    )
 
 
 @pytest.mark.train

@@ -12,7 +12,8 @@ from training.config.run_config import RunConfig
 from training.scoring import judge as judge_module
 from training.scoring.judge import Judge, JudgeError, judged, key_of_rank
 from training.scoring.request import EvaluationRequest
-from training.scoring.reward_process import RewardProcess, Trouble
+from training.scoring.reward_batch import Trouble
+from training.scoring.reward_process import RewardProcess
 from training.scoring.rewards import Sample, parse_rewards, total
 from worker.allowed_paths import EVERYTHING, allowed
 from worker.allowed_rewards import judge_key, judge_problem, sampler_of_run, variables

@@ -58,6 +58,7 @@ class RunSummary(_Part):
     samples_per_second: Real | None = None
     train_seconds: Real | None = None
     energy_joules: Real | None = None
+    lost_scores: dict[str, Count] | None = None
 
 
 class RunPlan(_Part):
