@@ -52,7 +52,9 @@ def start_limited(
     `env` is added to its environment; `options` go to `subprocess.Popen`.
     """
     command = [sys.executable, "-m", "training.limits", *limits.arguments, module, *arguments]
-    variables_seen = environment(*variables) | dict(env or {})
+    # The hub's client would fail at a token's file that it may not read.
+    no_token = {} if limits.reads is None else {"HF_TOKEN_PATH": os.devnull}
+    variables_seen = environment(*variables) | no_token | dict(env or {})
     return subprocess.Popen(
         command, stdin=stdin, stdout=stdout, stderr=stderr, env=variables_seen, cwd=_ROOT, **options
     )

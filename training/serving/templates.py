@@ -1,4 +1,4 @@
-"""Renders prompts in a process with limits on memory and time: a chat template is a program of whoever made the model."""
+"""Renders prompts in a confined process with limits: a chat template is a program of whoever made the model."""
 
 import multiprocessing
 import os
@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from training.chat.template import too_long
+from training.jail.confinement import confine
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -83,6 +84,7 @@ def _serve(connection: Connection, cpu_seconds: float) -> None:
     sys.modules["torch"] = None  # type: ignore[assignment]  # tokenizers do not need it
     import transformers.utils.chat_template_utils  # noqa: F401
 
+    confine("a chat template", [])
     tokenizers: dict[str, Any] = {}
     connection.send(None)
     while True:

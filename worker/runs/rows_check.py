@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -168,12 +169,19 @@ def _changed(file: Path) -> int:
         return 0
 
 
+def _with_links(model: Path) -> Iterator[Path]:
+    """A model's folder, and the folders of the files to which its links lead, as those of a hub's cache."""
+    yield model
+    yield from {link.resolve().parent for link in model.iterdir() if link.is_symlink()} if model.is_dir() else ()
+
+
 def _run(config: RunConfig, file: Path, columns: str | None) -> Report:
     settings = config.model_dump(mode="json", include=set(_SETTINGS))
     model = str(Path(config.model).expanduser().absolute())
     asked = {"config": settings | {"model": model, "data": "data"}, "file": str(file.absolute()), "columns": columns}
     try:
-        limits = Limits(MEMORY_BYTES + file.stat().st_size, SECONDS)
+        reads = (file, *_with_links(Path(model)))
+        limits = Limits(MEMORY_BYTES + file.stat().st_size, SECONDS, reads=reads)
     except OSError as error:
         return _failed(f"The data file cannot be read: {error.strerror}.", "Import it again.")
     result = programs.run_limited(programs.TEMPLATE_CHECK, [], limits, text=json.dumps(asked), variables=programs.HUB)
