@@ -163,6 +163,22 @@ def some_methods_do_not_support_some_tasks(config: RunConfig, machine: Machine) 
 
 
 @rule
+def log_probabilities_exclude_an_adapter_on_the_head(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    targets = config.target_modules
+    if config.task not in _WITH_REFERENCE | {Task.GRPO} or not config.method.adapts or is_pattern(targets):
+        return
+    names = as_names(targets)
+    if "lm_head" in names:
+        others = ", ".join(name for name in names if name != "lm_head") or "auto"
+        yield Conflict(
+            ("target_modules", "task"),
+            f"Task {config.task.value} computes log probabilities from the weight of lm_head, so an adapter on it would not train.",
+            f"Set target_modules to {others}.",
+            {"target_modules": others},
+        )
+
+
+@rule
 def ia3_needs_its_feedforward_modules(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
     if config.method is not Method.IA3 or config.target_modules == "auto":
         return

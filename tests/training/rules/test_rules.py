@@ -171,6 +171,8 @@ def config(**values: Any) -> RunConfig:
         (CPU, {"use_dora": True, "lora_init": "mica"}, "use_dora"),
         (CPU, {"lora_init": "pissa", "task": "dpo"}, "lora_init"),
         (CPU, {"loraplus_lr_ratio": 16, "optimizer": "muon"}, "loraplus_lr_ratio"),
+        (CPU, {"task": "dpo", "target_modules": "q_proj, lm_head"}, "target_modules"),
+        (CPU, {"task": "kto", "target_modules": "lm_head", "micro_batch_size": 2}, "target_modules"),
     ],
 )
 def test_a_refused_pair_names_its_setting_and_has_a_working_fix(
