@@ -1,6 +1,7 @@
 """REST routes of diagnoses: of a run, of a log, and the shared ones."""
 
 import io
+import json
 from typing import Annotated, Any, BinaryIO
 
 from fastapi import Query, Request
@@ -14,14 +15,16 @@ from app.web.rest.openapi import raw_body
 from app.web.rest.routing import JsonRouter, MicroBatch, PathQuery
 from training.config.fields import ConfigError
 from training.errors import Problem
+from training.limited import Limits
 from training.model_info.config_json import Dimensions, read_dimensions
-from worker.diagnosis.diagnosis import diagnose
-from worker.diagnosis.log_file import read_log
+from worker.diagnosis.log_file import Excerpt, read_log
+from worker.machine import programs
 from worker.runs import shared_diagnoses
 from worker.runs.settle import find_model
 from worker.supervision import run_diagnosis
 
 router = JsonRouter()
+_LIMITS = Limits(memory_bytes=2 * 2**30, seconds=60)
 
 
 @router.get("/api/runs/{run_id}/diagnosis")
@@ -77,14 +80,29 @@ def with_log(log: BinaryIO, model: str | None = None, micro_batch: int | None = 
     """The diagnosis of a log as a JSON value (`worker.diagnosis.diagnosis.Diagnosis.document`), and the text of what was read.
 
     Raises:
-        ConfigError: the log is empty, or the caller may not read `model`.
+        ConfigError: the log is empty or takes too long, or the caller may not read `model`.
         ModelError: `model` is not a readable model folder or config.json.
     """
     parts = read_log(log)
     if not any(part.text.strip() for part in parts):
         raise ConfigError([Problem("log", None, "is empty.", "Send the output of the training run.")])
     text = "\n... lines left out ...\n".join(part.text for part in parts)
-    return diagnose(parts, dimensions=_dimensions(model), micro_batch=micro_batch).document(), text
+    return _read(parts, _dimensions(model), micro_batch), text
+
+
+def _read(parts: list[Excerpt], dimensions: Dimensions | None, micro_batch: int | None) -> dict[str, Any]:
+    """The diagnosis, made in a process with limits."""
+    given = {
+        "excerpts": [vars(part) for part in parts],
+        "dimensions": dimensions and vars(dimensions),
+        "micro_batch": micro_batch,
+    }
+    try:
+        found: dict[str, Any] = programs.run_for_json(programs.DIAGNOSIS, [], _LIMITS, text=json.dumps(given))
+    except programs.ProgramError as error:
+        fix = "Send the end of the log, with the error."
+        raise ConfigError([Problem("log", None, f"cannot be read: {error}.", fix)]) from None
+    return found
 
 
 def _dimensions(model: str | None) -> Dimensions | None:

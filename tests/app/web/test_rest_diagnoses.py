@@ -1,6 +1,7 @@
 """REST routes of shared diagnoses, of filtered logs, and of trainable parameters."""
 
 import re
+import time
 
 import pytest
 import warm
@@ -129,3 +130,10 @@ def test_the_trainable_parameters_of_a_configuration_are_listed(api, monkeypatch
     assert [group["pattern"].rpartition(".")[2] for group in targets["matched"]] == ["q_proj"]
     assert told(api.post("/api/targets", json={"model": str(model), "lora_r": 0}), 422)["field"] == "lora_r"
     assert told(api.post("/api/targets", json=[]), 422)["field"] == "body"
+
+
+def test_a_log_of_hostile_lines_is_read_outside_of_the_server(api):
+    log = "\n".join(f"{line}{'9' * 4000}" for line in range(200))
+    before = time.process_time()
+    assert api.post("/api/diagnoses", content=log.encode()).status_code == 200
+    assert time.process_time() - before < 0.5

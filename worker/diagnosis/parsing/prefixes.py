@@ -211,7 +211,7 @@ _STARTS = re.compile(
     r"|(?:DEBUG|INFO|WARNING|ERROR)\b|wandb:|> |[\w.-]+ +\| |During handling|The above exception|\S+@\S+[:$#]|\$ |#"
 )
 """What begins a line of its own: it continues no other."""
-_ENDS = re.compile(r".*[│╮╯]\s*$|.*\d+%\||\s*[-=*#^~_ ]+$|(\S)\1{30}|.*[-=*#^~_]{30}$")
+_ENDS = re.compile(r".*[│╮╯]\s*$|.*\d%\||\s*[-=*#^~_ ]+$|(\S)\1{30}|.*[-=*#^~_]{30}$")
 """A box, a progress bar or a rule: it is as wide as the terminal by itself."""
 _DIGITS = re.compile(r"\d+")
 _MOST_COMPARED = 100  # lines of one length
