@@ -131,6 +131,9 @@ class RunFiles:
         for name in _FOLDERS:
             if trained_elsewhere or not (self._run_dir / name).exists():
                 _pull_result_folder(store, self._key, self._run_dir, name)
+        stages = self._run_dir / paths.STAGES_FILE  # after the result, since it says that it is whole
+        if not stages.exists() and store.size(f"{self._key}/{stages.name}") is not None:
+            store.download(f"{self._key}/{stages.name}", stages)
         for name, stored in zip((paths.EVENTS_FILE, paths.LOG_FILE), offsets, strict=True):
             _pull_lines(store, self._key, self._run_dir / name, stored)
 

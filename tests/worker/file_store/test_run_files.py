@@ -21,6 +21,7 @@ from training.errors import UserError
 from training.files import sha256
 from training.run_folder import checkpoints
 from training.run_folder.paths import checkpoint_dir
+from training.run_folder.stages import Saved
 from worker.datasets import datasets
 from worker.file_store import dataset_files, object_store, run_files
 from worker.file_store.object_store import DamagedFile, ObjectStore
@@ -128,6 +129,20 @@ def test_a_run_continues_on_another_machine(store: ObjectStore, tmp_path: Path) 
     # The database has read more than was uploaded: new records follow after that place.
     assert (there / "events.jsonl").read_bytes() == b"x" * 99 + b"\n" * 21
     assert sha256(checkpoint / "shards" / "0.pt") == sha256(checkpoint_dir(there, 4) / "shards" / "0.pt")
+
+
+def test_the_stages_after_a_saved_result_go_on_on_another_machine(store: ObjectStore, tmp_path: Path) -> None:
+    here, there = tmp_path / "a" / "run1", tmp_path / "b" / "run1"
+    (here / "adapter").mkdir(parents=True)
+    (here / "adapter" / "adapter_model.safetensors").write_bytes(b"trained")
+    (here / "events.jsonl").write_bytes(b"x\n")
+    Saved("finished", {"steps": 4}, done=["answering"]).write(here)
+    uploaded(here)
+    there.mkdir(parents=True)
+    fetched(there, (2, 0))
+    saved_there = Saved.read(there)
+    assert saved_there is not None
+    assert (saved_there.summary, saved_there.done) == ({"steps": 4}, ["answering"])
 
 
 def test_the_forms_of_an_earlier_result_are_nowhere_once_the_run_trains_again(
