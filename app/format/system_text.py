@@ -23,7 +23,7 @@ KINDS = {
     ),
     Kind.DATASETS: (gettext_noop("Data sets"), gettext_noop("Remove data sets on the page Data sets.")),
     Kind.UPLOADS: (gettext_noop("Uploads"), ""),
-    Kind.LOGS: (gettext_noop("Database and logs"), ""),
+    Kind.LOGS: (gettext_noop("Database, logs and caches"), ""),
     Kind.MODELS: (
         gettext_noop("Model cache"),
         gettext_noop("Hub models and compiled operators on the web server's machine. Other programs use it too."),

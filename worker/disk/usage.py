@@ -24,7 +24,6 @@ from worker.store.uses import RunState, run_states
 
 LARGEST_RUNS = 10
 _RESULTS = ("adapter", "model", ARCHIVE_FILE)
-_LOGS = ("logs", "broker", "diagnoses")
 
 
 class Kind(StrEnum):
@@ -128,10 +127,10 @@ def _kind(path: Path) -> Kind:
 
 
 def _logs() -> Size:
-    """The log folders, and the files of the data folder itself: the database, unless it is on a server."""
-    folder = get_settings().data_dir
-    paths = [folder / name for name in _LOGS] + [path for path in entries(folder) if path.is_file()]
-    return sum(map(size_of, paths), Size())
+    """All else in the data folder: logs, caches, and the database, unless it is on a server."""
+    settings = get_settings()
+    counted = {settings.runs_dir, settings.tokens_dir, settings.datasets_dir, settings.uploads_dir, *model_caches()}
+    return sum((size_of(path) for path in entries(settings.data_dir) if path not in counted), Size())
 
 
 def _models() -> Size:

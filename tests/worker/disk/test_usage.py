@@ -49,6 +49,13 @@ def test_files_are_counted_by_kind(database, new_run):
     assert (use.name, use.status, use.size.bytes) == ("mine", "running", 1530 + manifest)
 
 
+def test_a_folder_that_no_kind_names_is_counted(database):
+    before = measured().kinds[Kind.LOGS]
+    (get_settings().data_dir / "of-a-later-version").mkdir()
+    (get_settings().data_dir / "of-a-later-version" / "x").write_bytes(b"x" * 40)
+    assert measured().kinds[Kind.LOGS].bytes == before.bytes + 40
+
+
 def test_the_ten_largest_runs_are_listed_largest_first(database, new_run):
     ids = [new_run().id for _ in range(12)]
     for number, run_id in enumerate(ids):
