@@ -9,8 +9,10 @@ import shutil
 import time
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
+from paths import PROGRAMS
 from sqlmodel import select
 
 from training import limited
@@ -201,17 +203,20 @@ def test_a_disk_that_fills_up_while_copying_leaves_no_file(home, rows, monkeypat
         ("crash", "crashed its reader (SIGSEGV): it is damaged or nested too deeply."),
         ("flood", "has far too many columns."),
         ("fail", "cannot be checked (RuntimeError: a mistake of ours)."),
-        ("write", "cannot be checked (OSError: [Errno 27] File too large)."),
+        ("write", "cannot be checked (PermissionError: a reader may not write files: "),
     ],
 )
 def test_a_file_that_crashes_its_reader_is_refused(home, tmp_path, monkeypatch, what, message):
     monkeypatch.setattr(checking, "READER", "tests.programs.hostile_reader")
+    limits_for = checking.limits_for
+    monkeypatch.setattr(checking, "limits_for", lambda path: replace(limits_for(path), reads=(path, PROGRAMS.parent)))
     if what in ("loop", "sleep"):
         monkeypatch.setattr(checking, "SECONDS", 1)
     path = tmp_path / "hostile.jsonl"
     path.write_text(what)
     error = refused(path)
-    assert (error.file, error.message) == ("hostile.jsonl", message)
+    assert error.file == "hostile.jsonl"
+    assert error.message.startswith(message)
 
 
 def test_the_reader_process_gets_no_secrets(home, rows, monkeypatch, tmp_path):
