@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from sqlalchemy import JSON, Connection, MetaData, Table, create_engine, func, insert, inspect, select
+from sqlalchemy import JSON, Connection, MetaData, Table, create_engine, func, insert, inspect, select, text
 from sqlalchemy.engine import Engine
+from sqlalchemy.exc import DBAPIError
 from sqlmodel import SQLModel
 
 from worker.store import database
@@ -36,8 +37,26 @@ def to_file(target: Path, tell: Tell) -> None:
             _copy(source, copy, tell)
 
 
+def update(file: Path, tables: str) -> None:
+    """Updates the tables in a copy, which are those of version `tables`.
+
+    Raises:
+        ValueError: it is no such copy, or is damaged.
+    """
+    try:
+        with _file(file) as engine:
+            with engine.connect() as opened:
+                found = opened.execute(text("SELECT version_num FROM alembic_version")).scalars().all()
+                fault = opened.execute(text("PRAGMA quick_check(1)")).scalar()
+            if found != [tables] or fault != "ok":
+                raise ValueError("its database is damaged")
+            _migrate(engine)
+    except DBAPIError as error:
+        raise ValueError(f"its database cannot be used: {error.orig}") from None
+
+
 def from_file(source: Path, tell: Tell) -> None:
-    """Copies the SQLite file `source`, which may be of an earlier version, into the empty database, and updates the tables."""
+    """Copies the SQLite file `source`, whose tables are of this version, into the empty database, completely or not at all."""
     if database.engine().dialect.name == "sqlite":
         with (
             closing(sqlite3.connect(source)) as copy,
@@ -47,11 +66,9 @@ def from_file(source: Path, tell: Tell) -> None:
         database.migrate()
         return
     database.migrate()
-    with _file(source) as file:
-        _migrate(file)
-        with file.connect() as opened, database.engine().begin() as target:
-            _copy(opened, target, tell)
-            _count_on(target)
+    with _file(source) as file, file.connect() as opened, database.engine().begin() as target:
+        _copy(opened, target, tell)
+        _count_on(target)
 
 
 def has_rows() -> bool:

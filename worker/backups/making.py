@@ -4,7 +4,6 @@ The database is copied first: what files have beyond it is read when their run g
 and then the records, so that the records reach at least as far as the checkpoint from which a restored run goes on.
 """
 
-import json
 import os
 import shutil
 import tarfile
@@ -39,7 +38,7 @@ def make(target: IO[bytes], *, secrets: bool, progress: Progress) -> None:
     total = sum(size_of(folder).bytes for folder in folders)
     with scratch(settings.data_dir / "backup") as beside, tarfile.open(fileobj=target, mode="w|") as tar:
         writer = _Writer(tar, beside, lambda what: progress(tar.offset, total, what))
-        writer.text(contents.FACTS, json.dumps(_facts(total)))
+        writer.text(contents.FACTS, _facts(total).model_dump_json())
         database_copy.to_file(beside / contents.DATABASE, lambda table: progress(0, total, f"table {table}"))
         writer.tree(beside / contents.DATABASE, contents.DATABASE)
         for path in filter(_is_kept, [path for folder in folders for path in entries(folder)]):
@@ -52,9 +51,9 @@ def make(target: IO[bytes], *, secrets: bool, progress: Progress) -> None:
         writer.text(contents.END, "")
 
 
-def _facts(size: int) -> dict[str, object]:
-    now = {"tables": schema.revisions()[-1], "version": version("lathe-workbench"), "made_at": time.time()}
-    return {"format": contents.FORMAT, "bytes": size} | now
+def _facts(size: int) -> contents.Facts:
+    tables, of_lathe = schema.revisions()[-1], version("lathe-workbench")
+    return contents.Facts(bytes=size, tables=tables, version=of_lathe, made_at=time.time())
 
 
 def _is_kept(path: Path) -> bool:

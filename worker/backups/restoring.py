@@ -1,11 +1,12 @@
 """Restores a backup into an empty data folder and an empty database."""
 
-import json
 import tarfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
+from pydantic import ValidationError
 from sqlalchemy import delete
 from sqlmodel import Session, select
 
@@ -20,6 +21,7 @@ from worker.store.tables import Build, Evaluation, Machine, Run, ServedModel, St
 from worker.store.work import BUILD, EVALUATION, SERVED
 
 _FIX = "Give a file that `lathe backup` wrote."
+_LONGEST_FACTS = 10_000  # bytes
 
 
 class NotRestored(UserError):  # noqa: N818
@@ -40,17 +42,25 @@ def restore(source: IO[bytes], name: str, *, progress: Progress) -> int:
     _check_empty()
     with scratch(settings.data_dir / "restored") as folder:
         made_at = _extract(source, name, folder, progress)
-        for kept in contents.FOLDERS:
-            if (folder / kept).is_dir():
-                (settings.data_dir / kept).mkdir(exist_ok=True)
-                (settings.data_dir / kept).rmdir()
-                (folder / kept).rename(settings.data_dir / kept)
-        if (folder / contents.TOKEN).is_file():
-            (folder / contents.TOKEN).rename(settings.data_dir / contents.TOKEN)
-        database.dispose()
-        database_copy.from_file(folder / contents.DATABASE, lambda table: progress(1, 1, f"table {table}"))
+        _put(folder, settings.data_dir, progress)
     with database.write() as session:
         return _let_go(session, made_at)
+
+
+def _put(folder: Path, home: Path, progress: Progress) -> None:
+    """Moves what was unpacked to its place, all or nothing."""
+    with ExitStack() as undo:
+        for kept in contents.FOLDERS:
+            if (folder / kept).is_dir():
+                (home / kept).mkdir(exist_ok=True)
+                (home / kept).rmdir()
+                (folder / kept).rename(home / kept)
+                undo.callback((home / kept).rename, folder / kept)
+        database.dispose()
+        database_copy.from_file(folder / contents.DATABASE, lambda table: progress(1, 1, f"table {table}"))
+        undo.pop_all()
+    if (folder / contents.TOKEN).is_file():
+        (folder / contents.TOKEN).rename(home / contents.TOKEN)
 
 
 def _check_empty() -> None:
@@ -65,35 +75,36 @@ def _check_empty() -> None:
 
 
 def _extract(source: IO[bytes], name: str, folder: Path, progress: Progress) -> float:
-    """Unpacks the backup and returns when it was made, in seconds since the epoch."""
+    """Unpacks the backup, updates its tables, and returns when it was made, in seconds since the epoch."""
     names: set[str] = set()
     try:
         with tarfile.open(fileobj=source, mode="r|") as tar:
             facts = _facts(name, tar)
-            total = int(facts["bytes"])
             while member := tar.next():
-                progress(member.offset, total, member.name)
+                if not (member.isreg() or member.isdir()):
+                    raise ValueError(f"{member.name!r} is neither a file nor a folder")
+                progress(member.offset, facts.bytes, member.name)
                 tar.extract(member, folder, filter="data")
                 names.add(member.name)
-    except tarfile.TarError as error:
+        if not {contents.END, contents.DATABASE} <= names:
+            raise ValueError("its end is missing")
+        database_copy.update(folder / contents.DATABASE, facts.tables)
+    except (tarfile.TarError, ValueError) as error:
         raise NotRestored("FILE", name, f"is not a complete backup: {error}.", _FIX) from None
-    if not {contents.END, contents.DATABASE} <= names:
-        raise NotRestored("FILE", name, "is not a complete backup: its end is missing.", _FIX)
-    return float(facts["made_at"])
+    return facts.made_at
 
 
-def _facts(name: str, tar: tarfile.TarFile) -> dict[str, Any]:
+def _facts(name: str, tar: tarfile.TarFile) -> contents.Facts:
     """What the backup says of itself. Checks that it fits on the disk."""
     first = tar.next()
     stream = tar.extractfile(first) if first and first.name == contents.FACTS else None
-    if stream is None:
-        raise NotRestored("FILE", name, "is not a backup of Lathe.", _FIX)
-    facts: dict[str, Any] = json.load(stream)
-    if facts["format"] > contents.FORMAT or facts["tables"] not in schema.revisions():
-        raise NotRestored(
-            "FILE", name, "is of a newer version of Lathe.", f"Install Lathe {facts['version']} or later."
-        )
-    check_free_space(get_settings().data_dir, int(facts["bytes"]), "the backup")
+    try:
+        facts = contents.Facts.model_validate_json(stream.read(_LONGEST_FACTS) if stream else b"")
+    except ValidationError:
+        raise NotRestored("FILE", name, "is not a backup of Lathe.", _FIX) from None
+    if facts.format > contents.FORMAT or facts.tables not in schema.revisions():
+        raise NotRestored("FILE", name, "is of a newer version of Lathe.", f"Install Lathe {facts.version} or later.")
+    check_free_space(get_settings().data_dir, facts.bytes, "the backup")
     return facts
 
 

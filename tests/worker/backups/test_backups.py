@@ -1,7 +1,9 @@
 """Backups of a running installation, restored into empty folders and databases."""
 
 import io
+import json
 import re
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,9 +20,9 @@ from supervised import get, queue_run, supervise
 from training.files import sha256
 from training.run_folder import checkpoints
 from training.run_folder.paths import checkpoint_dir
-from worker.backups import making, restoring
+from worker.backups import contents, making, restoring
 from worker.settings import get_settings
-from worker.store import database, history
+from worker.store import database, history, schema
 from worker.store.tables import Run, Status
 
 TRAINS = {"steps": 8, "save_at": 2, "hold": 5}
@@ -189,3 +191,57 @@ def test_the_commands_of_the_document_make_and_restore_a_backup(
     done(lathe(*restore.split()))
     assert files(elsewhere) == files(prepared.home)
     assert "lathe.db" not in section  # a copy of the file alone lacks what is in lathe.db-wal
+
+
+def test_what_no_backup_contains_is_refused_and_leaves_nothing(
+    prepared: Prepared, elsewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = tmp_path / "lathe.tar"
+    done(lathe("backup", good))
+    move(monkeypatch, elsewhere)
+    link = tarfile.TarInfo("runs/link")
+    link.type, link.linkname = tarfile.SYMTYPE, "../token"
+    facts = {"format": 1, "bytes": 1, "tables": schema.revisions()[-1], "version": "0", "made_at": 1.0}
+    wrong = [
+        changed(good, contents.DATABASE, b"no database" * 1000),
+        changed(good, contents.DATABASE, b""),
+        changed(good, contents.END, b"", link),
+        *(changed(good, contents.FACTS, text) for text in (b"{}", b"[" * 100_000, b"[]")),
+        changed(good, contents.FACTS, json.dumps(facts | {"made_at": 1e300}).encode()),
+        changed(good, contents.FACTS, json.dumps(facts | {"bytes": float("nan")}).encode()),
+        changed(good, contents.FACTS, json.dumps(facts | {"tables": schema.revisions()[0]}).encode()),
+    ]
+    for file in wrong:
+        assert "backup" in refused(lathe("restore-backup", file))
+        assert files(elsewhere) == {} and not list(elsewhere.glob(".*"))
+    done(lathe("restore-backup", good))
+
+
+def test_a_restore_that_fails_at_the_database_leaves_nothing_and_can_be_repeated(
+    prepared: Prepared, elsewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "lathe.tar"
+    done(lathe("backup", file))
+    move(monkeypatch, elsewhere)
+    blocked = elsewhere / "lathe.db"
+    blocked.parent.mkdir()
+    blocked.mkdir()  # in place of the database
+    with pytest.raises(Exception, match="unable to open database file"), file.open("rb") as stream:
+        restoring.restore(stream, "stream", progress=lambda *_: None)
+    assert files(elsewhere) == {}
+    blocked.rmdir()
+    done(lathe("restore-backup", file))
+
+
+def changed(backup: Path, name: str, content: bytes, *before: tarfile.TarInfo) -> Path:
+    """A copy of a backup, with another content of the file `name`, and further members before it."""
+    target = backup.with_name(f"changed-{len(list(backup.parent.iterdir()))}.tar")
+    with tarfile.open(backup) as old, tarfile.open(target, "w") as new:
+        for member in old:
+            stream = old.extractfile(member)
+            if member.name == name:
+                for one in before:
+                    new.addfile(one)
+                member.size, stream = len(content), io.BytesIO(content)
+            new.addfile(member, stream)
+    return target
