@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -24,6 +25,8 @@ _CONNECT_SECONDS, _READ_SECONDS = 10.0, 120.0
 _LONGEST_REPLY = 200_000  # bytes
 _AT_ONCE = 4
 _TRIES, _WAIT_SECONDS = 4, 1.0
+_NOT_TAKEN = (400, 422)  # the status of servers that do not know response_format
+_ERRORS = 2  # records in a row without a reply, after which the others are not asked
 _BUSY = (408, 429, 500, 502, 503, 504)
 _FIX = "Check the judge's address and model, and LATHE_JUDGE_KEY."
 
@@ -74,10 +77,11 @@ class JudgeError(UserError):
 
 @dataclass(frozen=True)
 class Judgement:
-    """A judge's reply to an answer; `score` (0 to 1) is None if it has none."""
+    """A judge's reply to an answer; `score` (0 to 1) is None if it has none. `error` says why there is no reply."""
 
     score: float | None
     reply: str
+    error: str = ""
 
 
 def judged(
@@ -90,23 +94,39 @@ def judged(
 ) -> Iterator[Judgement]:
     """Yields the judgement of each record (row, prompt, answer, expected), in their order. `key` is sent as a bearer token.
 
+    A record without a reply costs its own judgement only.
+
     Raises:
-        JudgeError: the judge did not answer, or refused, or all took more than `seconds`; names the row.
+        JudgeError: the judge did not answer two records in a row, or none at all, refused them, or took more than `seconds`;
+            names the row.
     """
     import httpx
 
+    errors, replied = list[JudgeError](), False
+
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     deadline = time.monotonic() + seconds
+    as_json = Event()  # JSON is asked for, until the server refuses to be asked
+    if "json" in judge.prompt.lower():
+        as_json.set()
     with httpx.Client(headers=headers) as client, ThreadPoolExecutor(_AT_ONCE) as pool:
         done = 0
         for start in range(0, len(records), _AT_ONCE * 4):
             if stopped():
                 return
             part = records[start : start + _AT_ONCE * 4]
-            for judgement in pool.map(lambda record: _ask(client, judge, record, deadline), part):
+            for outcome in pool.map(lambda record: _outcome(client, judge, record, deadline, as_json), part):
+                if isinstance(outcome, JudgeError):
+                    errors.append(outcome)
+                    if len(errors) == _ERRORS:
+                        raise outcome
+                else:
+                    errors, replied = [], True
                 done += 1
                 progress(done, len(records))
-                yield judgement
+                yield Judgement(None, "", outcome.message) if isinstance(outcome, JudgeError) else outcome
+    if errors and not replied:
+        raise errors[0]
 
 
 def key_of_rank(url: str) -> str | None:
@@ -114,14 +134,28 @@ def key_of_rank(url: str) -> str | None:
     return os.environ.get(KEY_VARIABLE) if url in os.environ.get(URLS_VARIABLE, "").splitlines() else None
 
 
-def _ask(client: "httpx.Client", judge: Judge, record: dict[str, Any], deadline: float) -> Judgement:
+def _outcome(
+    client: "httpx.Client", judge: Judge, record: dict[str, Any], deadline: float, as_json: Event
+) -> Judgement | JudgeError:
+    try:
+        return _ask(client, judge, record, deadline, as_json)
+    except JudgeError as error:
+        return error
+
+
+def _ask(client: "httpx.Client", judge: Judge, record: dict[str, Any], deadline: float, as_json: Event) -> Judgement:
     import httpx
 
     content = judge.filled(record["prompt"], record["answer"], record["expected"])
-    body = {"model": judge.model, "temperature": 0, "messages": [{"role": "user", "content": content}]}
+    body: dict[str, Any] = {"model": judge.model, "temperature": 0}
+    body["messages"] = [{"role": "user", "content": content}]
     for attempt in range(_TRIES):
+        form = {"response_format": {"type": "json_object"}} if as_json.is_set() else {}
         try:
-            status, text = _post(client, address(judge.url), body, deadline)
+            status, text = _post(client, address(judge.url), body | form, deadline)
+            if form and status in _NOT_TAKEN:
+                as_json.clear()
+                status, text = _post(client, address(judge.url), body, deadline)
         except httpx.TransportError as error:
             status, text = 0, str(error) or type(error).__name__
         if status == 200:

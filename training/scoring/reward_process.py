@@ -3,14 +3,14 @@
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from training.scoring.built_in import JUDGE, MODEL
-from training.scoring.judge import Judge, JudgeError, Judgement, judged
+from training.scoring.judge import Judge, JudgeError, judged
 from training.scoring.reward_batch import Batch, Scores
 from training.scoring.reward_child import Died, RewardChild
 from training.scoring.reward_options import judge_of
@@ -163,34 +163,25 @@ class RewardProcess:
             vars(sample) | {"row": index if sample.number is None else sample.number}
             for index, sample in enumerate(batch.samples)
         ]
-        seconds, at, refused = self._judge_seconds, 0, 0
+        seconds, at = self._judge_seconds, 0
         deadline, reason = time.monotonic() + seconds, f"took more than {seconds:g} s"
-        while at < len(records) and refused < _TRIES and (left := deadline - time.monotonic()) > 0:
-            try:
-                for answer in self._judged(judge, records[at:], deadline, left):
-                    batch.values[name][at] = answer.score
-                    if answer.score is None:
-                        wanted = f"no number from 0 to {judge.scale:g} in the reply"
-                        message = f"{batch.samples[at].place(at)}, {name}: {wanted}: {answer.reply[:100]!r}"
-                        batch.fail(name, [at], "judge", message)
-                    at, refused = at + 1, 0
-            except JudgeError as error:
-                reason, refused = error.message.rstrip("."), refused + 1
-                if refused < _TRIES:
-                    batch.fail(name, [at], "judge", f"{name}: {reason}")
-                    at += 1
-        if at == len(records):
-            self._deaths[name] = 0
-            return
+        try:
+            key = self._judge_key(judge.url)
+            replies = judged(judge, records, lambda *_: None, lambda: time.monotonic() > deadline, key, seconds)
+            for at, answer in enumerate(replies, 1):
+                batch.values[name][at - 1] = answer.score
+                if answer.score is None:
+                    wanted = f"no number from 0 to {judge.scale:g} in the reply"
+                    said = f"{batch.samples[at - 1].place(at - 1)}, {name}: {wanted}: {answer.reply[:100]!r}"
+                    batch.fail(name, [at - 1], "judge", f"{name}: {answer.error.rstrip('.')}" if answer.error else said)
+            if at == len(records):
+                self._deaths[name] = 0
+                return
+        except JudgeError as error:
+            reason = error.message.rstrip(".")
         self._deaths[name] += 1
         self._last_deaths[name] = reason
         batch.fail(name, range(at, len(records)), "judge", f"{name}: {reason}")
-
-    def _judged(
-        self, judge: Judge, records: Sequence[dict[str, Any]], deadline: float, seconds: float
-    ) -> Iterator[Judgement]:
-        key = self._judge_key(judge.url)
-        return judged(judge, records, lambda *_: None, lambda: time.monotonic() > deadline, key, seconds)
 
     def _is_given_up(self, name: str, batch: Batch) -> bool:
         given_up = self._deaths[name] >= DEATHS

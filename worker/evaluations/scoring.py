@@ -41,7 +41,7 @@ def add_scores(
 
     Raises:
         MetricFailed: a reward has no score for any row; names the first row and line.
-        JudgeError: the judge did not answer, or no reply had a score.
+        JudgeError: the judge answered for no row, or no reply had a score.
     """
     if not request.is_scored_later:
         return {}
@@ -50,7 +50,7 @@ def add_scores(
     if not stopped():
         _check(request, records, troubles)
     if JUDGE in request.metrics:
-        _judge(request, records, progress, stopped)
+        troubles = together(troubles, _judge(request, records, progress, stopped))
     for record in records:
         record.pop(PLAIN, None)
     lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
@@ -111,14 +111,29 @@ def _check(request: EvaluationRequest, records: Sequence[Record], troubles: Mapp
 
 def _judge(
     request: EvaluationRequest, records: Sequence[Record], progress: Progress, stopped: Callable[[], bool]
-) -> None:
+) -> dict[str, Trouble]:
+    """Adds the judge's scores and replies, and returns how many rows have no reply, with the first reason."""
     judge = request.judge
     assert judge is not None
     progress("judging", 0, len(records))
     seen = [record | {"prompt": _plain(record)} for record in records]
-    found = judged(judge, seen, lambda done, total: progress("judging", done, total), stopped, judge_key(judge.url))
-    for record, judgement in zip(records, found, strict=False):
-        record["scores"][JUDGE], record["judge"] = judgement.score, judgement.reply
+    judgements = judged(
+        judge, seen, lambda done, total: progress("judging", done, total), stopped, judge_key(judge.url)
+    )
+    for record in records:
+        record["scores"][JUDGE], record["judge"] = None, ""
+    errors: list[str] = []
+    try:
+        for record, judgement in zip(records, judgements, strict=False):
+            record["scores"][JUDGE], record["judge"] = judgement.score, judgement.reply
+            errors += [judgement.error] if judgement.error else []
+    except JudgeError as error:
+        if not any(record["judge"] for record in records):
+            raise
+        errors.append(error.message)
     if not stopped() and all(record["scores"][JUDGE] is None for record in records):
-        message = f"gave no reply with a number from 0 to {judge.scale:g}; the first reply was: {records[0]['judge'][:200]!r}."
+        first = next((record["judge"] for record in records if record["judge"]), "")
+        message = f"gave no reply with a number from 0 to {judge.scale:g}; the first reply was: {first[:200]!r}."
         raise JudgeError("judge_prompt", judge.model, message, 'Ask in the prompt for JSON: {"score": NUMBER}.')
+    silent = sum(not record["judge"] for record in records)
+    return {JUDGE: Trouble(silent, f"{JUDGE}: {errors[0].rstrip('.')}", JUDGE)} if errors else {}

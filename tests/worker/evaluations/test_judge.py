@@ -7,6 +7,7 @@ import time
 import pytest
 from environment import use
 from judge_server import JudgeServer
+from subtest_table import table
 
 from training.config.run_config import RunConfig
 from training.scoring import judge as judge_module
@@ -79,6 +80,28 @@ def test_rewards_and_judges_see_the_prompt_without_its_chat_template(server, tmp
     assert server.received[0][1]["messages"][0]["content"] == "how long?|right"
 
 
+REFUSED = (401, "no such key")
+
+
+@table(("replies", "scores", "silent"), [
+    ([REFUSED], [None, 1.0, 1.0, 1.0], 1),
+    ([(200, "<html>")], [None, 1.0, 1.0, 1.0], 1),
+    ([None, REFUSED, REFUSED], [1.0, None, None, None], 3),
+])  # fmt: skip
+def test_a_row_without_a_reply_of_the_judge_costs_no_other_its_score(
+    server, monkeypatch, tmp_path, replies, scores, silent
+):
+    monkeypatch.setattr(judge_module, "_AT_ONCE", 1)
+    good = (200, json.dumps({"choices": [{"message": {"content": '{"score": 10}'}}]}))
+    server.replies = [reply or good for reply in replies]
+    (tmp_path / "answers.jsonl").write_text("".join(json.dumps(record(row, "right")) + "\n" for row in range(4)))
+    request = EvaluationRequest.model_validate({"metrics": ["judge"], "judge": {"url": server.url, "model": "m"}})
+    troubles = add_scores(tmp_path, request, lambda *_: None, lambda: False)
+    assert [row["scores"]["judge"] for row in read_records(tmp_path)] == scores
+    assert (troubles["judge"].failed, troubles["judge"].kind) == (silent, "judge")
+    server.replies.clear()
+
+
 def test_rows_without_a_score_are_counted_and_named_and_a_metric_without_any_fails_the_evaluation(home, tmp_path):
     code = "def total(prompt, answer, expected, row):\n    return row['total']\n"
     rows = [record(0, "[1]") | {"columns": {"total": 3}}, record(6, "no") | {"columns": {"sum": 3}}]
@@ -118,6 +141,17 @@ def test_a_judge_is_a_reward_beside_others_and_is_given_up_when_it_does_not_answ
         asked = len(server.received)
         assert process.score(samples).troubles["judge"].kind == "given up"
         assert len(server.received) == asked
+
+
+def test_a_judge_whose_prompt_asks_for_json_is_asked_to_answer_in_it_if_its_server_can(server):
+    all_judged(server, "right")
+    server.replies = [(400, "unknown field response_format")]
+    assert [one.score for one in all_judged(server, "right", "right")] == [1.0, 1.0]
+    all_judged(server, "right", prompt="Rate {answer} from 0 to 10.")
+    forms = [body.get("response_format") for _, body in server.received]
+    assert forms[0] == {"type": "json_object"}
+    assert forms.count(None) >= 2
+    assert forms[-1] is None
 
 
 def test_a_busy_judge_is_asked_again(server):
