@@ -2,7 +2,8 @@
 
 The rows of an epoch pass through a shuffle buffer, so that their order depends only on seed and epoch. The epochs follow one
 another and are split into micro batches, which go to the ranks in turn. The step number therefore gives the place in the
-stream, and a resumed run continues there: earlier rows are read but not tokenized.
+stream, and a resumed run continues there: earlier rows are read but not tokenized. A row without loss tokens has its place, too,
+which gets weight 0: without it, the rows after it would go to other ranks and steps on each split of the batch.
 """
 
 from collections import deque
@@ -17,7 +18,7 @@ import numpy as np
 from torch.utils.data import IterableDataset
 from transformers import PreTrainedTokenizerBase
 
-from training.batches.views import Tokens, labeled
+from training.batches.views import WEIGHTS, Tokens, labeled
 from training.chat.rendering_settings import ChatSettings, with_row_weight
 from training.config.run_config import RunConfig
 from training.data.example import Example
@@ -104,6 +105,8 @@ class Stream(IterableDataset[Tokens]):
         self, reader: Reader, first: int, end: int, seed: int, share: Share, buffer_rows: int = BUFFER_ROWS
     ) -> None:
         self.share = share
+        self.without_loss = 0
+        """The places without loss tokens that this rank's current iterator has yielded."""
         self._reader, self._first, self._end, self._seed, self._buffer = reader, first, end, seed, buffer_rows
 
     @property
@@ -112,8 +115,9 @@ class Stream(IterableDataset[Tokens]):
         return self._end - self._first
 
     def __iter__(self) -> Iterator[Tokens]:
-        """Yields the rows with loss tokens. Each one also replaces the rows without that precede it, so batches stay full."""
-        skipped = 0
+        """Yields a row for each place: the row itself, or for one without loss tokens the next row that has some, with loss
+        weights of 0."""
+        self.without_loss = skipped = 0
         for row in self._reader.tokens(self._examples()):
             if row is None:
                 skipped += 1
@@ -121,8 +125,10 @@ class Stream(IterableDataset[Tokens]):
                     message = "leaves no row with loss tokens."
                     raise DataError(message, "Raise max_length.", field="max_length")
                 continue
-            for _ in range(skipped + 1):
-                yield row
+            for _ in range(skipped):
+                self.without_loss += 1
+                yield row | {WEIGHTS: np.zeros(len(row["labels"]), np.float32)}
+            yield row
             skipped = 0
 
     def _examples(self) -> Iterator[Example | None]:
@@ -138,6 +144,11 @@ class Stream(IterableDataset[Tokens]):
             if place != epoch * rows:
                 message = f"had {rows:,} rows when the run began and has fewer now."
                 raise DataError(message, "Restore the file, or start a new run.")
+
+
+def with_loss(rows: list[Tokens]) -> list[Tokens]:
+    """Returns the rows of a micro batch without those of weight 0; one of these if there are no others."""
+    return [row for row in rows if WEIGHTS not in row or row[WEIGHTS].any()] or rows[:1]
 
 
 def shuffled(items: Iterator[T], seed: int, epoch: int, size: int) -> Iterator[T]:

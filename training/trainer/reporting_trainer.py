@@ -13,7 +13,7 @@ from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
 from training.batches.sets import SETS, RankBatches, Sets
-from training.batches.streaming import Stream
+from training.batches.streaming import Stream, with_loss
 from training.checkpointing.checkpointer import Checkpointer
 from training.config.choices import Checkpointing, Interval, Method, Precision
 from training.errors import StopRequested
@@ -22,6 +22,7 @@ from training.models.activation_checkpointing import (
     offloaded_activations,
     saved_activations,
 )
+from training.ranks.distributed import reduce_over_ranks
 from training.ranks.pace import Pace
 from training.reports.live_memory import counter
 from training.reports.report import used_bytes
@@ -56,6 +57,7 @@ class ReportingTrainer(CheckpointingTrainer):
     """The data set of each item of the current micro batch; None with one data set, and in an evaluation."""
     step_in_backward: StepInBackward | None = None
     _offloading: AbstractContextManager[Any] = nullcontext()
+    _told_without_loss = False
 
     def __init__(self, *, context: TrainerContext, train_dataset: Any, eval_dataset: Any, **arguments: Any) -> None:
         context.report.tracker = context.tracker
@@ -187,9 +189,11 @@ class ReportingTrainer(CheckpointingTrainer):
         return super().get_batch_samples(self.pace.loading(batches), *arguments)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """Loads a stream without accelerate, since it yields only this rank's rows."""
+        """Loads a stream without accelerate, since it yields only this rank's rows; of those without loss none is computed
+        beside others."""
         if self._stream:
-            return self.loader(self._stream, self.data_collator, batch_size=self._train_batch_size)
+            collate = self.data_collator
+            return self.loader(self._stream, lambda rows: collate(with_loss(rows)), batch_size=self._train_batch_size)
         loader: DataLoader[Any] = super().get_train_dataloader()
         return loader
 
@@ -210,7 +214,10 @@ class ReportingTrainer(CheckpointingTrainer):
 
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *arguments: Any) -> torch.Tensor:
         """Trainer's forward and backward pass; also counts tokens, without synchronizing with the device."""
-        self.throughput.add(*self.count(inputs))
+        # A micro batch of weight 0 stands for rows that there are not, or that carry no loss.
+        trains = self.step_weights.peek() > 0 if self.step_weights else 1
+        tokens, rows = self.count(inputs)
+        self.throughput.add(tokens * trains, rows * trains / self.sequence_shares)
         self.item_sets = inputs.pop(SETS, None)
         self.context.tracker.train(self.state.global_step + 1, inputs)
         with self._offloading:
@@ -258,13 +265,14 @@ class ReportingTrainer(CheckpointingTrainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Reports losses and rates; called on every rank at the same step."""
-        if self._stream:  # Trainer counts all steps of a stream as one epoch
-            self.state.epoch = self.state.global_step * self.context.config.global_batch_size / self._stream.num_rows
+        self.state.epoch = self._epochs()
         super().log(logs, start_time)  # trl's trainers add their own metrics to `logs`
         values, extra = recorded(logs), dict[str, float | None]()
         if "loss" in values:
             self.last_loss = final_loss(values)
             extra = self.throughput.since_last() | {"epoch": self.state.epoch}
+            if self._stream:
+                extra["rows_without_loss"] = self._rows_without_loss()
             if self.set_losses:
                 extra |= {f"{LOSS_OF}{name}": loss for name, loss in self.set_losses.take().items()}
         values |= extra
@@ -273,6 +281,30 @@ class ReportingTrainer(CheckpointingTrainer):
             self.context.report.for_run(Metrics(step=self.state.global_step, values=values))
             self.context.report.memory(self.state.global_step)
         self.context.trackers.log(self.state, logs | extra)
+
+    def _epochs(self) -> float:
+        """How often the run has trained on all rows. Trainer counts all steps of a stream as one epoch, and of others the micro
+        batches, of which the last ones of an epoch may have fewer rows, or none."""
+        step, batch = self.state.global_step, self.context.config.global_batch_size
+        if self._stream:
+            return step * batch / self._stream.num_rows
+        assert self._batches
+        epochs, further = divmod(step, self._steps_per_epoch)
+        return epochs + further / self._batches.iterations * batch / self._batches.units
+
+    def _rows_without_loss(self) -> int:
+        """The places of the stream without loss tokens in this attempt, on all ranks; warns of the first ones. A collective."""
+        assert self._stream
+        places = torch.tensor(self._stream.without_loss, device=self.args.device)
+        count = int(reduce_over_ranks(places))
+        if count and not self._told_without_loss:
+            self._told_without_loss = True
+            self.context.report.warn(
+                f"{count:,} rows of this attempt's steps up to {self.state.global_step:,} have no loss tokens within max_length "
+                f"{self.context.config.max_length:,}. Such rows keep their places with weight 0; the metric rows_without_loss "
+                "counts them."
+            )
+        return count
 
     def evaluate(self, *arguments: Any, **named: Any) -> dict[str, float]:
         """Evaluates, unless training has diverged. If a stop is requested meanwhile, it aborts the evaluation, and the run saves a

@@ -5,18 +5,21 @@ import shutil
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 from tiny import make_model
 from trainer_process import Trained, start_recorded
 
-from training.batches.streaming import Reader, Share, Stream, count_rows, shuffled
-from training.batches.views import Tokens
+from training.batches.streaming import Reader, Share, Stream, count_rows, shuffled, with_loss
+from training.batches.views import WEIGHTS, Tokens
 from training.config.run_config import RunConfig
 from training.data.rows import DataFile
 from training.errors import DataError
+from training.run_folder.events import Note
 from training.tokens.run_rows import steps_of
 
 ROWS = 53
@@ -79,18 +82,26 @@ def test_a_stream_resumes_at_its_step(reader: Reader, step: int) -> None:
     assert resumed == begun[6 * step :]
 
 
-def test_a_row_without_loss_tokens_is_replaced_by_the_next(model: Path, tmp_path: Path) -> None:
+LONG = {"prompt": "0" * 50, "completion": "x"}
+
+
+def test_a_row_without_loss_tokens_has_a_place_of_weight_0_and_is_computed_only_where_it_is_alone(
+    model: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "rows.jsonl"
-    long = {"prompt": "0" * 50, "completion": "x"}
     rows = [
         {"prompt": "0001", "completion": "x"},
-        long,
+        LONG,
         {"prompt": "", "completion": ""},
         {"prompt": "0002", "completion": "y"},
     ]
     path.write_text("\n".join(json.dumps(row) for row in rows))
     stream = Stream(open_reader(model, path, max_length=20), 0, 4, 1, Share(0, 1, 2, 1))
-    assert set(numbers(iter(stream), 40)) == {1, 2}
+    places = list(islice(iter(stream), 40))
+    trained, weightless = with_loss(places), [row for row in places if not row.get(WEIGHTS, np.ones(1)).any()]
+    assert sorted(numbers(iter(trained), 40)) == 10 * [1] + 10 * [2]
+    assert len(weightless) == stream.without_loss == 20
+    assert len(with_loss(weightless)) == 1
 
 
 def test_a_stream_without_loss_tokens_is_refused(model: Path, data: Path) -> None:
@@ -130,9 +141,9 @@ SETTINGS = {
 }
 
 
-def train(run_dir: Path, model: Path, data: Path, world: int) -> Trained:
+def train(run_dir: Path, model: Path, data: Path, world: int, **changes: Any) -> Trained:
     strategy = {"num_processes": world, "strategy": "ddp" if world > 1 else "single"}
-    trained = start_recorded(run_dir, model, data, **SETTINGS, **strategy)
+    trained = start_recorded(run_dir, model, data, **SETTINGS | strategy | changes)
     assert trained.finish() == 0, trained.log()
     return trained
 
@@ -162,3 +173,23 @@ def test_a_run_streams_every_row_once_an_epoch_and_resumes_at_the_right_one(
     again = train(resumed, model, data, world)
     assert seen(resumed, world) == [[line for line in lines if int(line.split()[0]) > 7] for lines in ranks]
     assert again.losses()[total] == pytest.approx(whole.losses()[total], rel=1e-4)
+
+
+@pytest.mark.train
+def test_ranks_that_stream_rows_without_loss_have_the_losses_and_tokens_of_one_process(
+    tmp_path: Path, model: Path
+) -> None:
+    rows = [LONG if row % 3 else {"prompt": f"{row:04}: ", "completion": "ab" * (1 + row % 5)} for row in range(ROWS)]
+    data, held_out = tmp_path / "rows.jsonl", write(tmp_path / "held-out.jsonl", 5)
+    data.write_text("\n".join(json.dumps(row) for row in rows))
+    settings = {"max_length": 24, "max_steps": 8, "epochs": 1, "optimizer": "sgd", "precision": "fp32"}
+    settings |= {"validation_data": str(held_out), "micro_batch_size": 2}
+    one, two = (
+        train(tmp_path / str(world), model, data, world, **settings, gradient_accumulation_steps=4 // world)
+        for world in (1, 2)
+    )
+    assert two.losses() == pytest.approx(one.losses(), rel=1e-5)
+    for name in ("tokens", "epoch", "rows_without_loss"):
+        assert two.series(name) == one.series(name)
+    assert one.series("rows_without_loss")[8] == pytest.approx(64 * 2 / 3, abs=2)
+    assert any("rows_without_loss" in note.message for note in one.of(Note))

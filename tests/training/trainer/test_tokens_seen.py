@@ -2,10 +2,11 @@
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tiny import make_data, make_model
-from trainer_process import train_here
+from trainer_process import start, train_here
 
 
 @pytest.mark.train
@@ -23,3 +24,25 @@ def test_tokens_and_epochs_grow_and_a_resumed_run_goes_on_counting(tmp_path: Pat
     again = resumed.series("tokens")
     assert len(again) > 0
     assert again == {step: tokens[step] for step in again}
+
+
+@pytest.mark.train
+def test_ranks_without_rows_at_the_end_of_an_epoch_count_no_tokens_and_no_part_of_it(tmp_path: Path) -> None:
+    inputs = make_model(tmp_path / "model"), make_data(tmp_path / "data.jsonl")
+    settings: dict[str, Any] = {
+        "data_slice": "29",
+        "eval_steps": 0,
+        "max_steps": None,
+        "epochs": 2,
+        "micro_batch_size": 2,
+    }
+    one = train_here(tmp_path / "one", *inputs, **settings, gradient_accumulation_steps=4)
+    ranks = {"gradient_accumulation_steps": 2, "num_processes": 2, "strategy": "ddp"}
+    two = start(tmp_path / "two", *inputs, **settings, **ranks)
+    assert two.finish() == 0, two.log()
+    assert two.series("tokens") == one.series("tokens")
+    assert (
+        list(two.series("epoch").values())
+        == list(one.series("epoch").values())
+        == [8 / 21, 16 / 21, 1, 1 + 8 / 21, 1 + 16 / 21, 2]
+    )
