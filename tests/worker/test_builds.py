@@ -259,6 +259,22 @@ def test_what_a_killed_build_has_left_is_deleted_by_the_next_one(monkeypatch: py
     assert not (run_dir / ".unfinished").exists()
 
 
+def test_a_model_that_llama_cpp_cannot_compute_is_refused_in_the_program_s_own_words_with_its_own_fix() -> None:
+    run = played(method="full")
+    folder = get_settings().runs_dir / run.id / "model"
+    shutil.rmtree(folder.with_name("adapter"))
+    folder.mkdir()
+    gemma = {"model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"], "query_pre_attn_scalar": 7, "head_dim": 8}
+    (folder / "config.json").write_text(json.dumps(gemma))
+    (folder / "model.safetensors").touch()
+    with pytest.raises(NoResult) as caught:
+        results.Builder(run.row).build("gguf")
+    assert caught.value.message.startswith(
+        "the result could not be created: gguf (given: 'Gemma2ForCausalLM'): scales its"
+    )
+    assert "convert_hf_to_gguf.py" in caught.value.fix and "Warning" not in str(caught.value)
+
+
 def test_a_build_that_is_cancelled_while_it_packs_leaves_nothing() -> None:
     run = played()
     run_dir = get_settings().runs_dir / run.id

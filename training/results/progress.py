@@ -1,15 +1,15 @@
 """The progress of a program that makes a form of a result, for the process that has started it."""
 
 import json
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
 from typing import ParamSpec
 
-from training.errors import UserError
+from training.errors import Problem, UserError
 
 Arguments = ParamSpec("Arguments")
 Tell = Callable[[str, int, int], None]
@@ -28,14 +28,16 @@ def printed(phase: str, done: int, total: int) -> None:
 
 
 def exit_status(main: Callable[Arguments, None]) -> Callable[Arguments, int]:
-    """A main function that prints an error that a user can fix to standard error, and returns the exit status."""
+    """A main function that prints an error that a user can fix as a JSON object `{"problem": ...}`, apart from what libraries
+    print, and returns the exit status. Other errors of files and values have only a message."""
 
     @wraps(main)
     def reporting(*arguments: Arguments.args, **named: Arguments.kwargs) -> int:
         try:
             main(*arguments, **named)
         except (UserError, OSError, ValueError) as error:
-            print(error, file=sys.stderr)
+            problem = error.problem if isinstance(error, UserError) else Problem("", None, str(error))
+            print(json.dumps({"problem": asdict(problem)}, default=str), flush=True)
             return 1
         return 0
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from training.errors import Problem
 from training.limited import Limits, start_limited
 
 # Every program that is started by the name of its module, besides the training itself.
@@ -70,6 +71,14 @@ class Result:
 
 class ProgramError(RuntimeError):
     """A program that gave no answer; the message is the reason, without a full stop."""
+
+
+class ProgramRefused(ProgramError):  # noqa: N818
+    """A program that named what is wrong itself."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
 
 
 class ProgramKilled(ProgramError):  # noqa: N818

@@ -16,14 +16,14 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from training.config.choices import Method
-from training.errors import UserError
+from training.errors import Problem, UserError
 from training.files import locked
 from training.rules.outputs import can_merge
 from training.run_folder import paths
 from training.run_folder.derived import ADAPTER_GGUF_FILE, GgufType
 from training.units import byte_size
 from worker.machine import programs
-from worker.machine.programs import ProgramError, ProgramKilled
+from worker.machine.programs import ProgramError, ProgramKilled, ProgramRefused
 from worker.machine.sizes import size_of
 from worker.runs import fetching
 from worker.runs.archive import missing_bytes, pack
@@ -197,7 +197,9 @@ class Builder:
                 for line in lines:
                     self._report(line)
         except ProgramError as error:
-            raise NoResult("run", self.run.id, f"the result could not be created: {error}", _FIX) from error
+            fix = (error.problem.fix if isinstance(error, ProgramRefused) else "") or _FIX
+            reason = error.problem.sentence if isinstance(error, ProgramRefused) else str(error)
+            raise NoResult("run", self.run.id, f"the result could not be created: {reason}", fix) from error
 
     def _report(self, line: dict[str, Any]) -> None:
         """Tells a note of the program, or its progress."""
@@ -213,7 +215,8 @@ def printed(module: str, *arguments: str, mark: str = "") -> Generator[dict[str,
     It is killed if it is closed before the end: it may write nothing more once its caller has given up.
 
     Raises:
-        ProgramError: it failed; with its last lines on standard error.
+        ProgramRefused: it said what is wrong.
+        ProgramError: it failed otherwise; with its last lines on standard error.
     """
     command = [sys.executable, "-m", module, *arguments]
     env = environment() | {paths.SUPERVISOR_VARIABLE: str(os.getpid())} | ({paths.RUN_VARIABLE: mark} if mark else {})
@@ -223,8 +226,11 @@ def printed(module: str, *arguments: str, mark: str = "") -> Generator[dict[str,
         assert process.stdout
         try:
             for line in process.stdout:
-                if line.startswith("{"):  # others are warnings that libraries print
-                    yield json.loads(line)
+                if not line.startswith("{"):  # a warning that a library prints
+                    continue
+                if problem := (told := json.loads(line)).get("problem"):
+                    raise ProgramRefused(Problem(**problem))
+                yield told
         except GeneratorExit:
             process.kill()
             raise

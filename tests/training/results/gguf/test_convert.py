@@ -189,7 +189,7 @@ def test_a_tokenizer_that_llama_cpp_does_not_have_is_refused(
     values = json.loads((folder / "tokenizer.json").read_text())
     (folder / "tokenizer.json").write_text(json.dumps(values | change))
     assert main(folder, tmp_path / "model.gguf") == 1
-    assert message in capsys.readouterr().err
+    assert message in json.loads(capsys.readouterr().out)["problem"]["message"]
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
