@@ -57,6 +57,8 @@ NO_FSDP = {
 """Methods that fail or hang with FSDP, each with the operation that needs unsharded weights."""
 _WITH_REFERENCE = frozenset(task for task in Task if task.has_reference)
 _WITH_SAMPLES = frozenset(task for task in Task if task.samples)
+FUSED_HEAD = _WITH_REFERENCE | {Task.GRPO}
+"""Tasks whose log probabilities trl computes from the weight of the head, without what an adapter adds to it."""
 _ORPO_AND_SAMPLES = _WITH_SAMPLES | {Task.ORPO}
 NO_TASKS = {
     Method.ADALORA: (_WITH_REFERENCE, "allows one trainable adapter, and trl adds a second one for the reference"),
@@ -165,7 +167,7 @@ def some_methods_do_not_support_some_tasks(config: RunConfig, machine: Machine) 
 @rule
 def log_probabilities_exclude_an_adapter_on_the_head(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
     targets = config.target_modules
-    if config.task not in _WITH_REFERENCE | {Task.GRPO} or not config.method.adapts or is_pattern(targets):
+    if config.task not in FUSED_HEAD or not config.method.adapts or is_pattern(targets):
         return
     names = as_names(targets)
     if "lm_head" in names:

@@ -13,14 +13,15 @@ from training import rules
 from training.config.choices import EngineName, LoraInit, Method, Packing, Task
 from training.config.continued_adapter import differing, settings_as_fields, taken_over
 from training.config.fields import ConfigError
-from training.config.name_values import OptionError, as_names, missing_trackers
+from training.config.name_values import OptionError, as_names, missing_trackers, parse, written
 from training.config.peft_methods import is_pattern
 from training.config.run_config import RunConfig
 from training.errors import Problem, UserError
 from training.limited import Limits
-from training.model_info.config_json import read_config, text_config
-from training.model_info.families import why_padded
+from training.model_info.config_json import ModelError, read_config, text_config
+from training.model_info.families import read_shape, why_padded
 from training.model_info.folder import ModelFacts, adapter_base, describe_model, has_tokenizer, misspelled, module_names
+from training.rules.methods import FUSED_HEAD
 from training.units import byte_size
 from worker import disk_quota
 from worker.allowed_paths import HUB_ID, no_adapter
@@ -189,6 +190,36 @@ def _no_target(settled: Settled) -> Iterator[Problem]:
     yield Problem("target_modules", targets, "match no module of the model.", fix, {"target_modules": "auto"})
 
 
+def _tied_tokens(settled: Settled) -> Iterator[Problem]:
+    """Trained tokens of embeddings that are tied to the head are an adapter on the head, too, which some tasks do not see."""
+    config, folder = settled.config, settled.folder
+    try:
+        given = parse(config.method_options)
+    except OptionError:  # refused by a rule
+        return
+    if folder is None or config.task not in FUSED_HEAD or not _ties(folder):
+        return
+    reason = (
+        f"trains tokens of the embeddings, which this model shares with lm_head; task {config.task.value} computes log "
+        "probabilities from the weight of lm_head, so they would not train."
+    )
+    if config.method is Method.TRAINABLE_TOKENS:
+        changes = {"method": Method.LORA.value, "method_options": None}
+        yield Problem("method", config.method.value, reason, "Set method to lora.", changes)
+    elif config.method.is_lora and "trainable_token_indices" in given:
+        rest = written({name: value for name, value in given.items() if name != "trainable_token_indices"}) or None
+        fix = "Omit trainable_token_indices."
+        yield Problem("method_options", config.method_options, reason, fix, {"method_options": rest})
+
+
+def _ties(folder: Path) -> bool:
+    """True if a model's embeddings and head share their weight, as far as its config.json says."""
+    try:
+        return not read_shape(folder).head
+    except ModelError:  # no formula knows its layers
+        return bool(text_config(read_config(folder)).get("tie_word_embeddings"))
+
+
 def _model_kind(settled: Settled) -> Iterator[Problem]:
     """Encoder-decoders need the task seq2seq, and other models must not have it; any model can classify."""
     task, facts = settled.config.task, settled.facts
@@ -295,6 +326,7 @@ CHECKS: Final[tuple[Callable[[Settled], Iterable[Problem]], ...]] = (
     _surroundings,
     _misspelled,
     _no_target,
+    _tied_tokens,
     _model_kind,
     teacher_problems,
     reward_models.problems_of_run,

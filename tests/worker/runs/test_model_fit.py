@@ -217,3 +217,35 @@ def test_other_users_name_adapters_in_allowed_folders_only(home: Path, tmp_path:
     [problem] = AllowedPaths(data=(), models=(model.parent,)).problems(config)
     assert problem.field == "init_adapter" and "LATHE_MODEL_FOLDERS" in problem.fix
     assert AllowedPaths(data=(), models=(model.parent, tmp_path)).problems(config) == []
+
+
+@table(
+    ("given", "changes"),
+    [
+        (
+            {"method": "trainable_tokens", "method_options": "token_indices=[1, 2]"},
+            {"method": "lora", "method_options": None},
+        ),
+        (
+            {"method_options": "trainable_token_indices=[1, 2], bias=all"},
+            {"method_options": "bias=all"},
+        ),
+        ({"method_options": "bias=all"}, None),
+    ],
+)
+def test_tokens_of_embeddings_that_are_tied_to_the_head_are_refused_where_they_would_not_train(
+    home: Path, tmp_path: Path, model: Path, given: dict[str, Any], changes: dict[str, Any] | None
+) -> None:
+    tied = shutil.copytree(model, tmp_path / "tied")
+    (tied / "config.json").write_text(
+        json.dumps(json.loads((tied / "config.json").read_text()) | {"tie_word_embeddings": True})
+    )
+    pairs = [{"prompt": "a", "chosen": "b", "rejected": str(row)} for row in range(10)]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+    run = {"task": "dpo", "data": str(tmp_path / "pairs.jsonl"), **given}
+    assert refused(home, tmp_path, model=str(model), **run) == []
+    problems = refused(home, tmp_path, model=str(tied), **run)
+    assert [problem.changes for problem in problems] == ([] if changes is None else [changes])
+    assert all("shares with lm_head" in problem.message for problem in problems)
+    assert not changes or refused(home, tmp_path, model=str(tied), **run | changes) == []
+    assert refused(home, tmp_path, model=str(tied), **given) == []
