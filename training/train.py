@@ -179,7 +179,7 @@ def prepared(
         evaluates=data.held_out is not None,
         max_steps=data.max_steps,
     )
-    model = load_trainable(config, precision, tokenizer, data.classes, initial_dir(run_dir))
+    model = load_trainable(config, precision, tokenizer, data.classes, initial_dir(run_dir), report.note)
 
     enter("preparing")
     trainer = make_trainer(config, task_objective, run_dir, report, stop, model, arguments, tokenizer, data, precision)

@@ -1,7 +1,7 @@
 """Loads the tokenizer and the model, quantized, frozen and with the adapter of the method; and refuses weights that are not finite,
 whose answers mean nothing."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +56,16 @@ def load_trainable(
     tokenizer: PreTrainedTokenizerBase,
     classes: Sequence[str] = (),
     initial: Path | None = None,
+    tell: Callable[[str], object] = lambda _: None,
 ) -> PreTrainedModel | PeftModel:
-    """Returns the model as its method trains it; `classes` are those of a classifier, `initial` as in `add_adapter`.
+    """Returns the model as its method trains it; `classes` are those of a classifier, `initial` as in `add_adapter`. `tell`
+    receives a sentence if its embeddings are resized.
 
     Raises:
         UserError: as `load_model` and `apply_method`.
     """
     dtype = weights_dtype(config, precision)
-    model = load_model(config, dtype, len(tokenizer), classes, compute=DTYPES[precision], trains=True)
+    model = load_model(config, dtype, len(tokenizer), classes, compute=DTYPES[precision], trains=True, tell=tell)
     if not has_flash_kernels(precision):
         attend_without_groups(model, config)
     if not config.task.generates:  # the score is that of the last token that is not padding
@@ -140,11 +142,13 @@ def load_model(
     compute: torch.dtype | None = None,
     *,
     trains: bool = False,
+    tell: Callable[[str], object] = lambda _: None,
 ) -> PreTrainedModel:
     """Loads the model of the task with weights of `dtype`, from safetensors only and without remote code.
 
     Quantized weights are multiplied in `compute` (default: `dtype`). If the tokenizer has more `tokens` than the model has
-    embeddings, the embeddings are resized. A model that `trains` is read directly onto the GPU where it stays.
+    embeddings, the embeddings are resized, and `tell` receives a sentence. A model that `trains` is read directly onto the GPU
+    where it stays.
 
     Raises:
         UserError: the folder or hub id has no loadable model.
@@ -164,7 +168,11 @@ def load_model(
         )
         if device == placement.NO_VALUES:
             placement.reserve(model)
-        if tokens > model.get_input_embeddings().num_embeddings:
+        if tokens > (known := model.get_input_embeddings().num_embeddings):
+            tell(
+                f"Embeddings resized from {known:,} to the tokenizer's {tokens:,} tokens. The new rows begin near the mean of the "
+                "others; an adapter trains them only if it trains whole embeddings (modules_to_save) or these tokens."
+            )
             model.resize_token_embeddings(tokens, mean_resizing=device != placement.NO_VALUES)
         return model
 

@@ -47,6 +47,16 @@ def test_target_modules_by_default_all_linear_and_name(folder: Path, target_modu
     assert targeted_modules(model) == modules
 
 
+def test_a_tokenizer_with_more_tokens_resizes_the_embeddings_and_says_so(folder: Path) -> None:
+    told: list[str] = []
+    known = load_model(config(folder), torch.float32, tell=told.append).get_input_embeddings().num_embeddings
+    assert told == []
+    model = load_model(config(folder), torch.float32, known + 3, tell=told.append)
+    assert model.get_input_embeddings().num_embeddings == known + 3
+    [sentence] = told
+    assert f"from {known:,} to the tokenizer's {known + 3:,} tokens" in sentence
+
+
 def test_an_unknown_target_module_is_refused_with_the_existing_names(folder: Path) -> None:
     with pytest.raises(UserError) as caught:
         add_adapter(load_model(config(folder), torch.float32), config(folder, target_modules="query"))
