@@ -77,7 +77,10 @@ class AllowedPaths:
 
 def no_adapter(value: str) -> Problem:
     """The problem of an initial adapter that there is not, or that its user may not name."""
-    fix = "Give a folder with adapter_config.json, or the id of a finished run on this machine."
+    fix = (
+        "Give the id of a finished run on this machine, or a folder with adapter_config.json, which accounts may name only within "
+        "LATHE_MODEL_FOLDERS."
+    )
     return Problem("init_adapter", value, "is neither the folder of an adapter nor a run with one.", fix)
 
 
