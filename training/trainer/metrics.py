@@ -55,8 +55,8 @@ class Throughput:
         self._since: float | None = None
         self._interval = 0.0
 
-    def add(self, tokens: torch.Tensor, rows: int | torch.Tensor) -> None:
-        """Counts a micro batch: its tokens without padding (of shape (), on the device) and its rows."""
+    def add(self, tokens: torch.Tensor, rows: float | torch.Tensor) -> None:
+        """Counts a micro batch: its tokens without padding (of shape (), on any device) and its rows."""
         if self._since is None:
             self._since = time.perf_counter()
         self._counts[0] += tokens

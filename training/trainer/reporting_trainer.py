@@ -287,10 +287,10 @@ class ReportingTrainer(CheckpointingTrainer):
         batches, of which the last ones of an epoch may have fewer rows, or none."""
         step, batch = self.state.global_step, self.context.config.global_batch_size
         if self._stream:
-            return step * batch / self._stream.num_rows
+            return float(step * batch / self._stream.num_rows)
         assert self._batches
         epochs, further = divmod(step, self._steps_per_epoch)
-        return epochs + further / self._batches.iterations * batch / self._batches.units
+        return float(epochs + further / self._batches.iterations * batch / self._batches.units)
 
     def _rows_without_loss(self) -> int:
         """The places of the stream without loss tokens in this attempt, on all ranks; warns of the first ones. A collective."""
