@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from training.config.run_config import RunConfig
 from training.files import write_whole
 from training.run_folder.paths import PARITY_FOLDER, STAGES_FILE, saved_result
@@ -83,12 +85,12 @@ class Saved:
 
     @classmethod
     def read(cls, run_dir: Path) -> "Saved | None":
-        """What is saved in a run's folder; None if there is no whole result."""
+        """What is saved in a run's folder; None if there is no whole result, or the file is damaged."""
         try:
-            values = json.loads((run_dir / STAGES_FILE).read_text(encoding="utf-8"))
-            return cls(**values) if saved_result(run_dir) else None
-        except (OSError, ValueError, TypeError):
+            saved = TypeAdapter(cls).validate_json((run_dir / STAGES_FILE).read_bytes())
+        except (OSError, ValidationError):
             return None
+        return saved if saved_result(run_dir) else None
 
     def write(self, run_dir: Path) -> None:
         """Writes the file, whole or not at all. Raises OSError if the disk is full."""

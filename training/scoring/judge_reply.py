@@ -9,13 +9,19 @@ import unicodedata
 from collections.abc import Iterator
 from typing import Any
 
-_NAMES = ("score", "rating", "grade", "bewertung", "punktzahl", "gesamtnote", "puntuación", "得分", "评分", "分数")
+_NAMES = (
+    "score", "rating", "grade", "bewertung", "punktzahl", "gesamtnote", "puntuación", "calificación", "pontuação", "punteggio",
+    "оценка", "ocena", "puan", "skor", "điểm", "得分", "评分", "分数", "點數", "評分", "スコア", "点数", "評点", "점수", "평점",
+)  # fmt: skip
 _LONGEST = 20_000  # characters that are read, from the end
 _THOUGHT = re.compile(r"</?think(?:ing)?>", re.IGNORECASE)
 _MARKUP = re.compile(r"[*`]+|(?<!\w)_+|_+(?!\w)")
 _HALVES = str.maketrans({"½": ".5", "¼": ".25", "¾": ".75"})
 _DASH = "[-\u2013\u2014]"
-_VALUE = r"(?P<value>[-+]?(?:\d{1,9}(?:[.,]\d{1,2}|\.\d{3,20})?|\.\d{1,20})(?:e[-+]?\d{1,3})?)(?!\w|[.,]\d|\s*stars?\b(?!\s*out))"
+_VALUE = (
+    r"(?P<value>[-+]?(?:\d{1,9}(?:[.,]\d{1,2}|\.\d{3,20})?|\.\d{1,20})(?:e[-+]?\d{1,3})?)"
+    r"(?:分|点|점)?(?!\w|[.,]\d|\s*stars?\b(?!\s*out))"
+)
 _OF = (
     r"(?:\s*(?:stars?|points?|punkten?))?\s*(?:/|\u2044|(?P<word>out of|of|von|sur|de|из|su)\s)\s*"
     r"(?P<most>\d{1,9}(?:[.,]\d{1,9})?)(?!\d|[.,/]\d)"
@@ -25,7 +31,7 @@ _COUNTED = re.compile(
     r"\s+(?!points?\b|punkten?\b|stars?\b|because\b|since\b|as\b|and\b|but\b|for\b|weil\b|da\b)\w", re.IGNORECASE
 )
 _NAME = rf"(?<!\w)(?P<final>(?:final|overall|total)[\s-]*)?(?:{'|'.join(_NAMES)})(?!\w)[\"']?(?:\s*[(\[][^)\]\n]{{0,40}}[)\]])?"
-_END = rf"(?P<percent>\s*%)?(?:[\"']?(?:</\w+>)?{_OF})?(?!\s*=)(?!\s*(?:{_DASH}|to|bis)\s*\d)"
+_END = rf"(?P<percent>\s*%)?(?:[\"']?(?:</\w+>)?{_OF})?(?!\s*(?:=|→|->))(?!\s*(?:{_DASH}|to|bis)\s*\d)"
 # As in Score: 3, "score": 3, <score>3</score>, | Score | 3 |
 _MARKED = re.compile(
     rf"{_NAME}\s*(?:[:=|>\n]|is\b|ist\b|\s{_DASH}\s|→)+\s*[\"'\[]*\s*{_VALUE}{_END}", re.IGNORECASE | re.DOTALL
@@ -60,7 +66,7 @@ def score_in(reply: str, scale: float) -> float | None:
     final = [match for match in marked if match["final"]]
     of_scale = [match for match in _RATIO.finditer(text) if _is_of_scale(match, scale)]
     said = [*_named(_SAID, text), *_BOXED.finditer(text), *of_scale]
-    last = [match for line in text.strip().splitlines()[-1:] if (match := _ALONE.fullmatch(line.strip()))]
+    last = [match for line in text.strip().splitlines()[-1:] if (match := _ALONE.fullmatch(line.strip("[]# ")))]
     for matches in (final, marked, said, last):
         if matches:
             return _agreed([_share(match, scale) for match in matches])

@@ -24,6 +24,7 @@ _NUMBER = re.compile(
 _MINUS = str.maketrans(
     {"\u2212": "-", "\uff0d": "-", "\uff0b": "+", "\uff0e": ".", "\uff0c": ",", "\u066b": ".", "\u066c": ","}
 )
+_IN_LATEX = re.compile(r"(?<=\d)(?:\{,\}|,\\!|\\,)(?=\d{3}(?!\d))")  # separators of groups: 1{,}234, 1,\!234, 1\,234
 _LONGEST, _LARGEST_EXPONENT = 400, 300  # digits
 
 
@@ -52,7 +53,8 @@ def close(one: Number, other: Number, tolerance: float = 0.0) -> bool:
 
 
 def _plain(text: str) -> str:
-    """The text with ASCII digits, signs and separators, each in its place."""
+    """The text with ASCII digits, signs and separators."""
+    text = _IN_LATEX.sub(",", text)
     if text.isascii():
         return text
     return "".join(str(int(letter)) if letter.isdecimal() else letter for letter in text.translate(_MINUS))

@@ -1,5 +1,6 @@
 """What is known of a batch of samples while their scores are computed."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from training.scoring.rewards import Sample
 
 _MUCH_PRINTED = 1_000_000  # characters in a batch
+_LONGEST_MESSAGE = 2000
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Batch:
         """Notes an answer of the process.
 
         Raises:
-            ValueError, TypeError, LookupError: it is none.
+            ValueError, TypeError, LookupError, OverflowError: it is none.
         """
         if word in ("reward", "together"):
             if values[0] not in self.values:
@@ -77,11 +79,11 @@ class Batch:
                 self.reward, self.done = values[0], 0
         elif word == "value":
             place, value = values
-            self.values[self.reward][self._index(place)] = None if value is None else float(value)
+            self.values[self.reward][self._index(place)] = None if value is None else _finite(value)
             self.done = place + 1
         elif word == "failed":
             place, kind, message = values
-            self.fail(self.reward, self.asked if place is None else [self._index(place)], kind, message)
+            self.fail(self.reward, self.asked if place is None else [self._index(place)], kind, _shortened(message))
             self.done = len(self.asked) if place is None else place + 1
         elif word == "printed" and values[0] > _MUCH_PRINTED:
             self.fail(
@@ -97,6 +99,19 @@ class Batch:
         """What is known of the batch at its end."""
         troubles = {name: Trouble(len(self.failed[name]), *reversed(said)) for name, said in self.said.items()}
         return Scores(self.values, troubles, frozenset().union(*self.failed.values()), seconds)
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(number)
+    return number
+
+
+def _shortened(message: Any) -> str:
+    if not isinstance(message, str):
+        raise TypeError(message)
+    return message[:_LONGEST_MESSAGE]
 
 
 def together(first: Mapping[str, Trouble], second: Mapping[str, Trouble]) -> dict[str, Trouble]:

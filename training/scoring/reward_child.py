@@ -125,6 +125,6 @@ def _hand_on(lines: Sequence[bytes], take: Callable[..., None]) -> bool:
             if words == ["done"]:
                 return True
             take(*words)
-        except (ValueError, TypeError, LookupError):
+        except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
             raise Died("ended", _GARBLED) from None
     return False

@@ -24,9 +24,10 @@ from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.files import scratch
 from training.model_info.folder import ADAPTER_CONFIG
-from training.run_folder.events import Finished, encode
+from training.run_folder.events import FINISHED, Finished, encode
 from training.run_folder.paths import CONFIG_FILE, EVENTS_FILE, result_dir
 from training.run_folder.record import Lineage
+from training.run_folder.stages import STAGES, UNDONE, Saved
 from training.units import byte_size
 from worker import disk_quota
 from worker.allowed_paths import EVERYTHING, AllowedPaths, named_paths
@@ -256,6 +257,9 @@ def _write_folder(run: Run, folder: Path) -> None:
     replace(Lineage.read(folder), run=run.id).write(folder)
     ended = Finished(outcome=run.status, step=run.step, summary=run.summary or {})
     (folder / EVENTS_FILE).write_bytes(encode(ended) if run.status is Status.FINISHED else b"")
+    if undone := run.undone:  # what Resume does
+        trained = {name: value for name, value in (run.summary or {}).items() if name != UNDONE}
+        Saved(FINISHED, trained, [stage.phase for stage in STAGES if stage.phase not in undone]).write(folder)
     run.event_offset, run.node_offsets = (folder / EVENTS_FILE).stat().st_size, {}
     run.job_id = run.job = None
     archive.pack_results(folder)

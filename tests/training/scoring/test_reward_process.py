@@ -4,6 +4,7 @@ import ctypes
 import errno
 import itertools
 import json
+import math
 import os
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from subtest_table import table
 from training.jail import landlock
 from training.scoring import judge
 from training.scoring.own_functions import name_fault
+from training.scoring.reward_batch import Batch
 from training.scoring.reward_child import RewardChild
 from training.scoring.reward_process import DEATHS, RewardProcess
 from training.scoring.rewards import Reward, Sample, parse_rewards
@@ -179,6 +181,17 @@ def test_what_a_function_may_not_do_gives_its_samples_no_score_and_is_named(tmp_
     assert not (tmp_path / "written").exists()
 
 
+@table(
+    "words",
+    [("value", 0, math.nan), ("value", 0, 10**400), ("value", 9, 1), ("failed", 0, "kind", {}), ("reward", "other")],
+)
+def test_what_a_function_writes_in_place_of_an_answer_is_none(words):
+    batch = Batch(SAMPLES, {"own.py:score": [None] * 4}, range(4), reward="own.py:score")
+    with pytest.raises((ValueError, TypeError, LookupError, OverflowError)):
+        batch.take(*words)
+    assert batch.values == {"own.py:score": [None] * 4} and not batch.failed
+
+
 @pytest.mark.slow
 @table(
     ("body", "kind", "message"),
@@ -189,6 +202,7 @@ def test_what_a_function_may_not_do_gives_its_samples_no_score_and_is_named(tmp_
         ("import ctypes; ctypes.string_at(0)", "ended", "row 6, own.py:score: ended its process (SIGSEGV)"),
         ("write_everywhere(b'x\\n')", "ended", "wrote into the answers"),
         ("write_everywhere(b'[\"value\", 99, 1]\\n')", "ended", "wrote into the answers"),
+        ("write_everywhere(b'[' * 200_000 + b'\\n')", "ended", "wrote into the answers"),
     ],
 )
 def test_a_sample_that_ends_the_process_twice_has_no_score_and_its_reward_is_given_up_after_three_batches(

@@ -15,6 +15,7 @@ from sqlmodel import SQLModel, func, select
 
 from training.run_folder.events import Metrics, Note, SampleDrawn
 from training.run_folder.record import Lineage
+from training.run_folder.stages import Saved
 from training.scoring.request import EvaluationRequest, evaluation_dir
 from worker.runs import restore, run_archive
 from worker.runs.restore import BadArchive
@@ -139,6 +140,24 @@ def test_an_imported_run_is_as_it_was(finished: PlayedRun, packed: Path) -> None
     assert (folder / "adapter.zip").is_file()
     with database.read() as session:
         assert runs.get(session=session, run_id=restored.id).owner == "alice"
+
+
+def test_what_an_imported_run_has_left_after_its_training_can_be_done(home: Path, tmp_path: Path) -> None:
+    run = PlayedRun().claim().end(summary=SUMMARY | {"undone": {"describing": "It was killed."}})
+    result = get_settings().runs_dir / run.id / "model"
+    result.mkdir(parents=True)
+    (result / "config.json").write_text("{}")
+    (result / "model.safetensors").write_bytes(bytes(100))
+    path = tmp_path / "run.zip"
+    path.write_bytes(b"".join(run_archive.packed(run.id)))
+    restored = restore.restore(path)
+    assert restored.resumable
+    folder = get_settings().runs_dir / restored.id
+    saved = Saved.read(folder)
+    assert saved and [stage.phase for stage in saved.left(restored.used, folder)] == ["describing"]
+    assert saved.summary == SUMMARY
+    (folder / "stages.json").write_text('{"outcome": "finished", "summary": {}, "done": null}')
+    assert Saved.read(folder) is None
 
 
 def test_an_archive_without_samples_is_one_that_earlier_versions_wrote_and_read(home: Path, tmp_path: Path) -> None:
