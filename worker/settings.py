@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from training.addresses import loopback
 from training.errors import Problem, UserError
 from training.nearest import nearest
 from training.redaction import redact
@@ -53,7 +54,7 @@ class Settings(EngineSettings):
     data_dir: Path = Field(default_factory=default_data_dir, description="Folder for the database, runs and data sets.")
     database_url: str = Field("", description="PostgreSQL or SQLite URL. Default: a SQLite file in the data folder.")
     broker_url: str = Field("", description="Redis or Valkey URL. Default: an embedded Valkey server on a Unix socket.")
-    host: str = Field("127.0.0.1", description="Address that the web server listens on.")
+    host: str = Field(default_factory=loopback, description="Address that the web server listens on.")
     port: int = Field(7860, ge=0, le=65535, description="Port that the web server listens on.")
     allowed_origins: str = Field(
         "", description="Additional origins that browsers may send requests from, separated by commas."
@@ -156,7 +157,7 @@ class Settings(EngineSettings):
         15, gt=0, description="Minutes without a request after which a worker ends a served model."
     )
     serve_host: str = Field(
-        "127.0.0.1",
+        default_factory=loopback,
         description="Address on which the worker's served models listen, if the web server is on another machine.",
     )
     vllm_command: str = Field(

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.access.peers import is_loopback
+from training.addresses import is_loopback
 from training.config.run_config import RunConfig
 from training.errors import Problem
 from worker import allowed_paths

@@ -12,6 +12,8 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from training.addresses import is_loopback
+
 PEER_UID = "peer_uid"
 """The key of a request's state for the user id of its client, None if unknown."""
 
@@ -53,12 +55,6 @@ def plain(host: str) -> Address | None:
     except ValueError:
         return None
     return address.ipv4_mapped or address if isinstance(address, IPv6Address) else address
-
-
-def is_loopback(host: str) -> bool:
-    """True if only this machine can reach an address to listen on."""
-    address = plain(host)
-    return host.lower() == "localhost" if address is None else address.is_loopback
 
 
 def names_loopback(host: str) -> bool:

@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from app.access.peers import is_loopback
 from app.errors import CannotStart
+from training.addresses import is_loopback, loopback
 from worker.settings import TOKEN_FILE, Settings
 from worker.store.accounts import new_token
 
@@ -45,7 +45,7 @@ def check_listening(settings: Settings) -> None:
     """Checks that a server which other machines can reach has a token. Raises CannotStart if it has none."""
     if is_loopback(settings.host) or settings.token or settings.proxy_user_header or _read(_path(settings)):
         return
-    fix = "Run `lathe token` once or set LATHE_TOKEN, then start again. Or listen on 127.0.0.1."
+    fix = f"Run `lathe token` once or set LATHE_TOKEN, then start again. Or listen on {loopback()}."
     raise CannotStart("LATHE_HOST", settings.host, "can be reached by other machines, but there is no token.", fix)
 
 

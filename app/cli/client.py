@@ -186,7 +186,7 @@ def connect(*, database: bool = True) -> Client:
     Raises:
         ServerError: the address is invalid, or the token would be sent unencrypted over a network.
     """
-    from app.access.peers import is_loopback
+    from training.addresses import is_loopback
 
     address = os.environ.get(VARIABLE, "").strip().rstrip("/")
     if not address:

@@ -9,7 +9,7 @@ from app.cli.options import Command, Group, LocalCommand, calls, json_option
 
 FREEABLE = ("finished_checkpoints", "tokens", "uploads", "builds", "resumable_checkpoints", "unknown_runs")
 
-host_option = click.option("--host", help="Address to listen on.  [default: LATHE_HOST or 127.0.0.1]")
+host_option = click.option("--host", help="Address to listen on.  [default: LATHE_HOST, or this machine only]")
 port_type = click.IntRange(1, 65535)
 port_option = click.option("--port", type=port_type, help="Port to listen on.  [default: LATHE_PORT or 7860]")
 

@@ -1,5 +1,6 @@
 """One `lathe up` for a data folder, and one program for a port."""
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from ipaddress import ip_address
 
 from app.errors import CannotStart
+from training.addresses import authority, family, loopback
 from worker.settings import Settings
 
 LOCK_FILE = "lathe.lock"
@@ -55,8 +57,7 @@ def free_port(settings: Settings) -> int:
     Raises:
         CannotStart: another program uses the port, or the address is not usable.
     """
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
+    with socket.socket(family(settings.host), socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((settings.host, settings.port))
@@ -75,15 +76,11 @@ def _refused(settings: Settings, error: OSError) -> CannotStart:
             "LATHE_PORT", port, "needs permissions that you do not have.", "Choose one from 1024 up: LATHE_PORT=7860"
         )
     message = f"cannot be listened on: {error.strerror or error}."
-    return CannotStart("LATHE_HOST", settings.host, message, "Use 127.0.0.1.")
+    return CannotStart("LATHE_HOST", settings.host, message, f"Use {loopback()}.")
 
 
 def address_of(host: str, port: int) -> str:
     """The address to open in a browser on this machine."""
-    try:
-        ip = ip_address(host)
-    except ValueError:
-        return f"http://{host}:{port}"
-    if ip.is_unspecified:
-        return f"http://127.0.0.1:{port}"
-    return f"http://[{host}]:{port}" if ip.version == 6 else f"http://{host}:{port}"
+    with contextlib.suppress(ValueError):  # a name
+        host = loopback() if ip_address(host).is_unspecified else host
+    return f"http://{authority(host, port)}"

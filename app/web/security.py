@@ -14,9 +14,10 @@ from starlette.formparsers import MultiPartException
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.access.peers import hostname, is_loopback
+from app.access.peers import hostname
 from app.errors import shortened
 from app.web.addresses import PAGES
+from training.addresses import is_loopback
 from training.errors import Problem, openai_form
 from worker.settings import Settings
 

@@ -10,7 +10,12 @@ from worker.settings import PREFIX, Settings
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "deploy.md"
 _ROWS = re.compile(r"(?<=\| variable \| meaning \| default \|\n\| --- \| --- \| --- \|\n)(?:\|.*\n)+")
-_DEFAULTS = {"data_dir": "`data` in a checkout, else `~/.local/share/lathe`"}
+_LOOPBACK = "`127.0.0.1`, or `::1` without IPv4"
+_DEFAULTS = {
+    "data_dir": "`data` in a checkout, else `~/.local/share/lathe`",
+    "host": _LOOPBACK,
+    "serve_host": _LOOPBACK,
+}
 
 
 def render() -> str:

@@ -4,9 +4,9 @@ Ranks find each other through a TCPStore of torch, which listens on all addresse
 ranks of one machine listens on loopback only.
 """
 
+import os
 import socket
 import sys
-from ipaddress import ip_address
 from subprocess import CalledProcessError
 from typing import Any
 
@@ -15,29 +15,24 @@ from torch._C._distributed_c10d import TCPStore
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import static_tcp_rendezvous
 
+from training.addresses import family, is_loopback, loopback
 from training.errors import EXPECTED_EXIT
 
 
 def store(host: str, port: int, world_size: int, is_master: bool, *arguments: Any, **options: Any) -> TCPStore:
     """A TCPStore, which listens only on `host` if that is a loopback address. Raises OSError if the port is in use."""
-    if is_master and _is_loopback(host):
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    if is_master and is_loopback(host):
         # torch closes the file descriptor.
-        options["master_listen_fd"] = socket.create_server((host, port), family=family).detach()
+        options["master_listen_fd"] = socket.create_server((host, port), family=family(host)).detach()
     return TCPStore(host, port, world_size, is_master, *arguments, **options)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:  # a name
-        return False
 
 
 def main() -> None:
     """Runs `accelerate launch` with this process's arguments. After an error that a user can fix, which the rank has printed, it
     ends without a traceback of its own."""
     vars(static_tcp_rendezvous)["TCPStore"] = store
+    # torchrun's default for the ranks of one machine; accelerate gives it the address only of several.
+    os.environ.setdefault("PET_MASTER_ADDR", loopback())
     try:
         launch.main()
     except CalledProcessError as error:  # of a single rank

@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from training.addresses import family, loopback
 from training.errors import UserError
 from training.ranks.stopping import die_with_parent
 from training.redaction import redact_output
@@ -93,7 +94,7 @@ def _folders(field: str, pairs: list[tuple[str, str]]) -> dict[str, Path]:
 def _serve(api: "Api", vllm: "Server | None", note: str, options: argparse.Namespace) -> int:
     import uvicorn
 
-    listening = socket.create_server((options.host, options.port))
+    listening = socket.create_server((options.host, options.port), family=family(options.host))
     config = uvicorn.Config(api.app(), log_level="warning", ws="none", server_header=False, timeout_graceful_shutdown=2)
     server, lost = uvicorn.Server(config), list[UserError]()
     if options.idle:
@@ -131,7 +132,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--template-arguments", action="append", default=[], type=_pair, metavar="NAME=JSON")
     parser.add_argument("--dtype", default="auto", choices=("auto", "bf16", "fp16", "fp32"))
     parser.add_argument("--quantization", default="none", choices=[one.value for one in Quantization])
-    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--host", default=loopback())
     parser.add_argument("--port", type=int, default=0, help="0: a free one")
     parser.add_argument("--idle", type=float, default=0, help="seconds without a request after which to end; 0: never")
     return parser.parse_args(arguments)

@@ -6,6 +6,7 @@ import socket
 import psutil
 from sqlalchemy import make_url
 
+from training.addresses import loopback
 from worker.settings import get_settings
 
 _ANY_PORT = 9  # nothing is sent: connecting a datagram socket only chooses a route
@@ -22,14 +23,6 @@ def own_address() -> str:
             probe.connect((host or loopback(), _ANY_PORT))
             return str(probe.getsockname()[0])
     return loopback()  # no route, or a name that cannot be resolved
-
-
-def loopback() -> str:
-    """The address of this machine for itself: ::1 where it has no IPv4."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return "127.0.0.1"
-    return "::1"
 
 
 def interface_of(address: str) -> str | None:

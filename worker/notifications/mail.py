@@ -4,9 +4,9 @@ import smtplib
 import ssl
 from email.message import EmailMessage
 from email.utils import formatdate, make_msgid
-from ipaddress import ip_address
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from training.addresses import is_loopback
 from worker.notifications.addresses import NotSent
 from worker.settings import Settings, get_settings
 
@@ -72,7 +72,7 @@ def _connected(server: SplitResult) -> smtplib.SMTP:
             client.ehlo()
             encrypted = True
         if server.username:
-            if not encrypted and not _is_loopback(host):
+            if not encrypted and not is_loopback(host):
                 reason = f"{host} offers no STARTTLS, and the password is not sent unencrypted. Use smtps:// in LATHE_SMTP_URL."
                 raise NotSent(reason)
             client.login(unquote(server.username), unquote(server.password or ""))
@@ -96,13 +96,6 @@ def _message(sender: str, to: str, subject: str, text: str, html: str) -> EmailM
 
 def _server(settings: Settings) -> SplitResult:
     return urlsplit(settings.smtp_url.get_secret_value() if settings.smtp_url else "")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _line(said: bytes | str) -> str:

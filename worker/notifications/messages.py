@@ -4,10 +4,10 @@ import json
 import math
 from dataclasses import dataclass
 from html import escape
-from ipaddress import ip_address
 from typing import Any
 from urllib.parse import quote
 
+from training.addresses import authority, is_loopback
 from training.redaction import one_line, printable
 from training.run_folder.evaluated import evaluated
 from training.units import NONE
@@ -110,12 +110,8 @@ def page_address(settings: Settings) -> str:
     """The address of the pages for links: LATHE_PUBLIC_URL, or that of a server which only this machine can reach; else empty."""
     if settings.public_url:
         return settings.public_url
-    try:
-        loopback = settings.host == "localhost" or ip_address(settings.host).is_loopback
-    except ValueError:
-        loopback = False
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    return f"http://{host}:{settings.port}" if loopback and settings.port else ""
+    reachable = is_loopback(settings.host) and settings.port
+    return f"http://{authority(settings.host, settings.port)}" if reachable else ""
 
 
 def _ntfy_headers(message: Message) -> dict[str, str]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from sqlmodel import Session, select
 
+from training.addresses import authority
 from training.run_folder.paths import RUN_VARIABLE, SUPERVISOR_VARIABLE, VLLM_VARIABLE
 from training.units import signal_name
 from worker.machine import devices, free_devices, overload, processes, programs
@@ -198,8 +199,8 @@ def _watched(served: ServedModel, process: "subprocess.Popen[bytes]", output: Pa
                 process.kill()
                 process.wait()
                 return requested
-            if "state" not in values and (port := (told := _last_line(output)).get("port")):
-                values |= served_models.ready(f"{_reachable_host()}:{port}", str(told.get("note", "")))
+            if "state" not in values and isinstance(port := (told := _last_line(output)).get("port"), int):
+                values |= served_models.ready(authority(_reachable_host(), port), str(told.get("note", "")))
                 continue
             processes.wait_for_end(process, _READY_SECONDS if "state" in values else _STARTING_SECONDS)
     finally:

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 from fastapi import APIRouter, Request
@@ -15,6 +16,7 @@ from starlette.concurrency import run_in_threadpool
 
 from app.access import callers
 from app.web.security import ErrorResponse, error
+from training.addresses import is_loopback
 from training.config import json_text
 from training.errors import Problem, UserError, openai_form
 from worker.machine.process_identity import hostname
@@ -29,7 +31,6 @@ WAIT_SECONDS = 20.0
 
 _POLL_SECONDS = 0.25
 _RETRY_SECONDS = 5
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _TIMEOUT = httpx.Timeout(10, read=None)  # an answer may take as long as it takes; the client ends it by leaving
 
 
@@ -95,7 +96,7 @@ async def _pass_on(request: Request, path: str) -> Response:
     if served.state is not ServedState.READY or not served.address:
         return _not_ready(served)
     host = (served.holder or "").partition(":")[0]
-    if served.address.rpartition(":")[0] in _LOOPBACK and host != hostname():
+    if is_loopback(urlsplit(f"//{served.address}").hostname or "") and host != hostname():
         fix = f"Set LATHE_SERVE_HOST of the worker on {host} to an address that this server can reach."
         return ErrorResponse(
             503, Problem("model", str(name), f"is served on {host}, on its loopback address only.", fix)

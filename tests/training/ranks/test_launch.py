@@ -4,6 +4,8 @@ from ipaddress import ip_address
 
 import psutil
 import pytest
+import without_ipv4
+from paths import PROGRAMS
 from tiny import make_data, make_model
 from trainer_process import start, start_held
 
@@ -44,3 +46,11 @@ def test_an_error_that_a_user_can_fix_ends_the_log_without_tracebacks(tmp_path, 
     assert run.finish() == 1 and run.failure.expected
     log = (tmp_path / "run" / "output.log").read_text()
     assert f"Error: {run.failure.message}" in log and "Traceback" not in log
+
+
+@pytest.mark.train
+def test_ranks_of_a_machine_without_ipv4_meet_by_ipv6(tmp_path):
+    ranks = ["--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--main_process_port", "0"]
+    shared = ["--mixed_precision", "no", "--dynamo_backend", "no"]
+    done = without_ipv4.python("-m", "training.ranks.launch", *ranks, *shared, PROGRAMS / "sum_of_ranks.py", tmp_path)
+    assert done.stdout.splitlines() == ["::1 sum 3"] * 2, done.stderr

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import warm
+import without_ipv4
+from paths import PROGRAMS, ROOT
 from safetensors.torch import load_file, save_file
 from trained import FAMILIES, PARITY, Recipe, copy_of, data, model, of_family, trained
 from trainer_process import train_here
@@ -213,3 +215,8 @@ def test_a_classifier_with_another_head_differs_and_names_the_classes(tmp_path: 
     (form,) = verify(config, run_dir, reference, ["adapter"])
     assert not form["equal"] and form["prompt_ids_equal"]
     assert {form["first_difference"]["trained"], form["first_difference"]["here"]} == {"good", "bad"}
+
+
+def test_the_served_form_is_reached_on_a_machine_without_ipv4() -> None:
+    done = without_ipv4.python(PROGRAMS / "served_form.py", ROOT / "static/starter")
+    assert done.stdout.startswith("http://[::1]:"), done.stderr

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from peft import PeftModel
 from transformers import AutoTokenizer, GenerationConfig
 
+from training.addresses import authority, loopback
 from training.config.choices import Method, Precision, Quantization, Strategy, Task
 from training.config.run_config import RunConfig
 from training.errors import UserError
@@ -192,7 +193,7 @@ def served_form(config: RunConfig, folder: Path, arguments: dict[str, Any]) -> I
         try:
             assert process.stdout
             told = _ready(process.stdout)
-            yield ServedForm(f"http://127.0.0.1:{told['port']}", arguments)
+            yield ServedForm(f"http://{authority(loopback(), told['port'])}", arguments)
         finally:
             process.kill()
 
