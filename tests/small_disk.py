@@ -40,3 +40,15 @@ def fill(folder: Path) -> Path:
                 while stream.write(bytes(size)) == size:
                     pass
     return filler
+
+
+@contextlib.contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Lets no file in `folder` be opened for writing."""
+    if subprocess.run(["mount", "--bind", folder, folder], capture_output=True, check=False).returncode:
+        pytest.skip("mounting needs root")
+    try:
+        subprocess.run(["mount", "-o", "remount,ro,bind", folder], check=True)
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)

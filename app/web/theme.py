@@ -18,7 +18,9 @@ from app.access import callers
 from app.texts import _
 from app.web import assets, gradio_texts
 from app.web.addresses import PAGES
-from app.web.templating import TEMPLATES
+from app.web.templating import PARTS, TEMPLATES
+from training.run_folder import full_disk
+from worker.settings import get_settings
 
 _VARIABLES = tomllib.loads(Path(__file__).with_name("theme.toml").read_text(encoding="utf-8"))
 
@@ -83,6 +85,7 @@ def header(path: str) -> Markup:
         '<header class="top"><a class="brand" href="/"><img src="{logo}" alt="" width="22" height="22">Lathe</a>'
         '<button type="button" class="button menu" popovertarget="pages">{menu}</button>'
         '<nav id="pages" popover aria-label="{pages}">{links}</nav><a class="quiet" href="/start"{here}>{tour}</a>{who}</header>'
+        "{disk}"
     ).format(
         skip=_("Skip to the content"),
         logo=assets.static_url("favicon.svg"),
@@ -92,7 +95,17 @@ def header(path: str) -> Markup:
         here=here if path == "/start" else "",
         tour=_("Tour"),
         who=_who(),
+        disk=_read_only(),
     )
+
+
+def _read_only() -> Markup:
+    """That the data folder cannot be written to: pages only read, and would not notice."""
+    disk = full_disk.read_only(get_settings().data_dir)
+    if disk is None:
+        return Markup("")
+    waits = _("Runs wait, and continue once it is writable. No data is lost.")
+    return PARTS.alert(disk.message, waits, disk.fix)
 
 
 def _who() -> Markup:

@@ -9,6 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from training.errors import UserError
 from training.files import open_regular, read_regular
 from training.model_info.config_json import CONFIG_FILE, HIDDEN, ModelError, positive, read_config, text_config
 from training.nearest import nearest
@@ -162,6 +163,16 @@ def count_parameters(file: Path) -> int:
     """The number of elements in a safetensors file, from its header (8 bytes of length, then JSON). Raises OSError, ValueError,
     KeyError or struct.error if the file is truncated or damaged."""
     return sum(prod(entry["shape"]) for entry in _header(file).values())
+
+
+def check_weights(folder: Path, field: str, value: str, fix: str = "Restore it, or use a checkpoint.") -> None:
+    """Raises UserError for `value` of `field` if a safetensors file in a folder is truncated or damaged: each library has an error
+    of its own for it, which names no file."""
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            _header(file)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error):
+            raise UserError(field, value, f"cannot be loaded: {file.name} is truncated or damaged.", fix) from None
 
 
 def _header(file: Path) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from training.config.run_config import RunConfig
 from training.data.example import Example
 from training.data.rows import DataFile, read_files
 from training.errors import DataError, UserError
+from training.model_info.folder import check_weights
 from training.models.loading import DTYPES, check_files_finite, check_finite, load_model, load_tokenizer, model_class
 from training.models.reward_model import load_scorers, scores_of
 from training.ranks.distributed import compute_device, local_machine
@@ -138,6 +139,7 @@ def find_weights(run_dir: Path, config: RunConfig, source: str) -> Path | None:
         return None
     if source == RESULT:
         if found := saved_result(run_dir):
+            check_weights(found, "source", RESULT, f"Give one of: {_steps(run_dir)}.")
             return found
         raise UserError("source", RESULT, "is not in the run's folder.", f"Give one of: {_steps(run_dir)}.")
     checkpoint = checkpoints_dir(run_dir) / source

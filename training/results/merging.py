@@ -20,6 +20,7 @@ from training.config.choices import Method, Quantization
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.files import check_free_space, whole_folder
+from training.model_info.folder import check_weights
 from training.models.loading import load_model, load_tokenizer
 from training.ranks.distributed import local_machine
 from training.ranks.stopping import die_with_parent
@@ -47,6 +48,7 @@ def merge(
         OSError: the disk has too little free space.
     """
     target, adapter = target or run_dir / MERGED_FOLDER, result_dir(run_dir, adapts=True)
+    check_weights(adapter, "adapter", str(adapter))
     unquantized = config.model_copy(update={"method": Method.LORA, "quantization": Quantization.NONE})
     dtype: Any = "auto"
     tell("loading the base model", 0, 0)

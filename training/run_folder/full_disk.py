@@ -1,4 +1,4 @@
-"""Detects and describes a full disk. A reserve file is freed then, so that the run can still report the error."""
+"""Detects and describes a full or read-only disk. A reserve file is freed then, so that the run can still report the error."""
 
 import contextlib
 import errno
@@ -23,7 +23,7 @@ _LOW_INODES = 16
 
 
 class FullDisk(NamedTuple):
-    """The error for a full disk: the message with its mount point and free space, and the fix."""
+    """The error for a full or read-only disk: the message with its mount point, and the fix."""
 
     message: str
     fix: str
@@ -79,6 +79,17 @@ def lacks_inodes(folder: Path) -> bool:
     """True if the disk of `folder` can hold no more files, however small. Some file systems have no such limit."""
     found = os.statvfs(folder)
     return found.f_files > 0 and found.f_favail < _LOW_INODES
+
+
+def read_only(folder: Path) -> FullDisk | None:
+    """The message and fix if the disk of `folder` is read-only, as the kernel mounts a disk with errors again; else None."""
+    try:
+        if not os.statvfs(folder).f_flag & os.ST_RDONLY:
+            return None
+    except OSError:  # it is gone
+        return None
+    place = mount_point(folder)
+    return FullDisk(f"The disk at {place} is read-only.", f"Mount {place} writable: dmesg shows why it is not.")
 
 
 def mount_point(folder: Path) -> Path:

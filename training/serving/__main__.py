@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from training.addresses import family, loopback
 from training.errors import UserError
+from training.model_info.folder import check_weights
 from training.ranks.stopping import die_with_parent
 from training.redaction import redact_output
 
@@ -88,6 +89,7 @@ def _folders(field: str, pairs: list[tuple[str, str]]) -> dict[str, Path]:
     for name, folder in pairs:
         if not Path(folder).is_dir():
             raise UserError(field, f"{name}={folder}", "is not a folder.", "Give the folder that contains the weights.")
+        check_weights(Path(folder), field, f"{name}={folder}")
     return {name: Path(folder) for name, folder in pairs}
 
 

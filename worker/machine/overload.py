@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+from training.run_folder import full_disk
 from worker.machine import devices
 from worker.machine.process_identity import hostname
 from worker.settings import SettingsError, get_settings
@@ -86,12 +87,13 @@ def load_per_core() -> float:
 
 def here() -> str:
     """The reason why this machine starts no runs now, or ""."""
-    return _read(_note(hostname()))
+    read_only = full_disk.read_only(get_settings().data_dir)  # which has no place for a note
+    return read_only.message.removesuffix(".") if read_only else _read(_note(hostname()))
 
 
 def everywhere() -> dict[str, str]:
     """The machines with this data folder that start no runs now, each with the reason."""
-    notes = {path.name: _read(path) for path in sorted(_folder().glob("*"))}
+    notes = {path.name: _read(path) for path in sorted(_folder().glob("*"))} | {hostname(): here()}
     return {name: reason for name, reason in notes.items() if reason}
 
 

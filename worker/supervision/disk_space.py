@@ -19,6 +19,7 @@ class RunDisk:
     def __init__(self, run_dir: Path, settings: Settings) -> None:
         self._run_dir, self._settings = run_dir, settings
         self.full: FullDisk | None = None  # once it was found to be full
+        self.read_only: FullDisk | None = None  # once it was found to be so
 
     def begin(self) -> None:
         """Checks that there is space to train, and allocates the reserve. Raises OSError if the disk is full."""
@@ -53,7 +54,8 @@ class RunDisk:
         return shutil.disk_usage(self._run_dir).free >= full_disk.MIN_FREE_BYTES
 
     def look_back(self) -> None:
-        """After training: checks whether the disk is full, and deletes unfinished files if so."""
+        """After training: checks whether the disk is read-only, or full, and deletes unfinished files if it is full."""
+        self.read_only = full_disk.read_only(self._run_dir)
         if self.full or shutil.disk_usage(self._run_dir).free < _FULL_BYTES:
             self.found_full()
             self._discard_unfinished()

@@ -44,7 +44,8 @@ class Ending:
     """The end of a training process, as its supervisor knows it.
 
     `asked`: the request to stop or requeue the run. `killed`: what the supervisor killed. `out_of_memory`: the kernel killed
-    processes because host memory was full. `full_disk`: the disk that is full. `step_down`: the settings of
+    processes because host memory was full. `full_disk`: the disk that is full. `read_only`: the disk that was read-only when
+    they ended. `step_down`: the settings of
     `next_rung_after` (training/forecast/step_down.py), if a rank was out of memory.
     """
 
@@ -53,6 +54,7 @@ class Ending:
     killed: Killed | None = None
     out_of_memory: bool = False
     full_disk: FullDisk | None = None
+    read_only: FullDisk | None = None
     step_down: Changes | None = None
 
 
@@ -105,8 +107,8 @@ def judge(seen: AttemptProgress, ending: Ending) -> Verdict:
         return _expected(seen, expected)
     if ending.asked:
         return _as_asked(seen, ending)
-    if ending.full_disk:
-        return _failed(seen, ending.full_disk.message, ending.full_disk.fix)
+    if disk := ending.full_disk or ending.read_only:
+        return _crash(seen, *disk, retry=disk is ending.read_only)
     if seen.finished:
         return _crash(seen, "The training process was stopped by a SIGTERM that Lathe did not send.", retry=True)
     verdict = _crashed(seen, ending)
@@ -224,12 +226,15 @@ def _signal(seen: AttemptProgress, ending: Ending) -> int | None:
     return None if ours else number
 
 
-def unsupervised(error: Exception, seen: AttemptProgress, full: FullDisk | None) -> Verdict:
-    """The verdict on a run after an error of the supervisor itself. `full`: the disk that is full."""
+def unsupervised(error: Exception, seen: AttemptProgress, full: FullDisk | None, read_only: FullDisk | None) -> Verdict:
+    """The verdict on a run after an error of the supervisor itself. `full`: the disk that is full; `read_only`: one that cannot be
+    written to, which may change until the next attempt."""
     if isinstance(error, UserError):
         return _failed(seen, str(error), "")
     if full:
         return _failed(seen, f"{full.message} {getattr(error, 'strerror', None) or error}.", full.fix)
+    if read_only:
+        return _crash(seen, *read_only, retry=True)
     message = f"The run could not be supervised: {type(error).__name__}: {error}"
     verdict = _failed(seen, message, "")
     trace = "".join(traceback.format_exception(error))

@@ -118,9 +118,8 @@ class Supervisor:
             processes.kill_descendants()
             if full_disk.is_full(error, self._run_dir):
                 self._disk.found_full()
-            return outcome.unsupervised(
-                error, self._reports.seen if self._reports else AttemptProgress(), self._disk.full
-            )
+            seen = self._reports.seen if self._reports else AttemptProgress()
+            return outcome.unsupervised(error, seen, self._disk.full, full_disk.read_only(self._run_dir))
 
     def _run_attempt(self) -> Verdict:
         """Runs the attempt and returns its verdict."""
@@ -184,11 +183,12 @@ class Supervisor:
             killed=trainer.killed,
             out_of_memory=killed_before is not None and (processes.memory_kills() or 0) > killed_before,
             full_disk=self._disk.full,
+            read_only=self._disk.read_only,
             step_down=self._next_rung(reports.seen, config, run.devices),
         )
         verdict = replace(outcome.judge(reports.seen, ending), exit_code=code)
-        if self._disk.full:
-            return verdict  # the log would only show the full disk again
+        if self._disk.full or self._disk.read_only:
+            return verdict  # the log would only show that again
         return run_diagnosis.explained(verdict, reports.seen, run.config, run.stepped_down, output, printed_before)
 
     def _stopped_outside(self, seen: AttemptProgress) -> Request | None:

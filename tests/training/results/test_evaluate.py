@@ -46,6 +46,9 @@ def test_what_is_missing_or_damaged_is_named_with_what_exists(run_dir):
     assert refusal(run_dir, "checkpoint-5") == f"cannot be used: it does not exist. {known}"
     (checkpoint_dir(run_dir, 20) / "adapter_model.safetensors").write_bytes(b"y")
     assert "is damaged (its hash differs)" in refusal(run_dir, "checkpoint-20")
+    (run_dir / "adapter").mkdir()
+    (run_dir / "adapter" / "adapter_model.safetensors").write_bytes(b"cut")
+    assert refusal(run_dir, "result").startswith("cannot be loaded: adapter_model.safetensors is truncated or damaged.")
 
 
 def test_weights_that_cannot_be_loaded_alone_are_refused(run_dir):

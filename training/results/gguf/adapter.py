@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, PretrainedConfig
 
 from training.config.run_config import RunConfig
+from training.model_info.folder import check_weights
 from training.ranks.stopping import die_with_parent
 from training.results.gguf.architectures import Architecture, architecture_of, refusal
 from training.results.gguf.convert import Names, gguf_file
@@ -32,6 +33,7 @@ def convert_adapter(folder: Path, base: PretrainedConfig, target: Path) -> None:
     """Writes the adapter in `folder` to `target` atomically; `base` is the configuration of its base model. Raises UserError if
     llama.cpp cannot apply an adapter of this kind, and OSError if the disk is full."""
     architecture, text = architecture_of(base), base.get_text_config()
+    check_weights(folder, "adapter", str(folder))
     settings: Any = PeftConfig.from_pretrained(str(folder))
     _check(settings)
     with gguf_file(target, architecture) as writer:
