@@ -12,7 +12,7 @@ from functools import cached_property
 from training.redaction import ESCAPES
 from worker.diagnosis.log_file import Excerpt
 from worker.diagnosis.parsing import prefixes
-from worker.diagnosis.parsing.lines import NOTICE_LEVELS, Line, Role, Source, roles
+from worker.diagnosis.parsing.lines import NOTICE_LEVELS, Line, Role, Source, is_warning, last_printed, roles
 from worker.diagnosis.parsing.needles import Haystack
 from worker.diagnosis.parsing.tracebacks import Traceback, tracebacks, wrapped_messages
 
@@ -125,8 +125,21 @@ class LogText:
         return by_source
 
     def _is_notice(self, trace: Traceback) -> bool:
-        """True if a logger printed it as a warning: the program went on."""
-        return self.lines[trace.first].level in NOTICE_LEVELS
+        """True if a logger printed it as a notice: the program went on.
+
+        If each of its lines has a level, another program may have logged the output of the one that failed. The level then says
+        nothing; only after a warning did the program go on if it printed more.
+        """
+        line = self.lines[trace.first]
+        if line.level not in NOTICE_LEVELS:
+            return False
+        if not self.lines[trace.last].level:
+            return True
+        return is_warning(line.level) and self._last_printed.get(line.source, -1) > trace.end
+
+    @cached_property
+    def _last_printed(self) -> dict[Source, int]:
+        return last_printed(self.lines)
 
     def _of_launcher(self, trace: Traceback) -> bool:
         """True if the launcher raised it, which only means that a rank failed."""

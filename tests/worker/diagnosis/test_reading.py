@@ -243,3 +243,32 @@ def test_a_message_that_begins_with_a_very_long_list_is_read_to_its_end():
     names = {f"model.layers.{number}.self_attn.{part}_proj" for number in range(80) for part in "qkvo"}
     diagnosis = diagnose(ended(f"ValueError: Target modules {names} not found in the base model."))
     assert diagnosis.cause == "target_modules_missing"
+
+
+WRAPPED = "2025-10-31 03:11:02,475 - trainer - INFO - "
+OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+
+
+@table(
+    ("log", "cause"),
+    [
+        ("".join(f"{WRAPPED}[rank7]: {line}\n" for line in ended(OUT_OF_MEMORY).strip().split("\n")), "cuda_out_of_memory"),
+        (
+            f"{WRAPPED}started\n"
+            + "".join(f"{WRAPPED}{line}\n" for line in ended(OUT_OF_MEMORY).strip().split("\n"))
+            + "2025-10-31 03:11:03,475 - trainer - ERROR - the worker exited\n",
+            "cuda_out_of_memory",
+        ),
+        (f"loading\n{WRAPPED}{OUT_OF_MEMORY}\nleaving\n", "cuda_out_of_memory"),
+        ("[2025-06-01 12:00:00] [INFO] stderr: ModuleNotFoundError: No module named 'trl'\n", "package_missing"),
+        (f"{WRAPPED}{OUT_OF_MEMORY}\n" + f"{WRAPPED}the next batch\n" * 5, NO_FAILURE),
+        (f"WARNING:train:{OUT_OF_MEMORY}\nWARNING:train:skipped\n", NO_FAILURE),
+    ],
+)
+def test_the_level_of_a_program_that_logs_anothers_output_hides_no_failure(log, cause):
+    assert diagnose(log).cause == cause
+
+
+def test_an_empty_line_is_not_joined_with_the_next():
+    diagnosis = diagnose("started\n\nmoon.MoonError: the moon is full\n")
+    assert [line.number for line in diagnosis.evidence] == [3]

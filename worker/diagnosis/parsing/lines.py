@@ -1,6 +1,7 @@
 """The lines of a log, and the role of each: error, notice, source code, or other text."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -40,6 +41,7 @@ class Role(IntEnum):
     CODE = 3
 
 
+_PRINTED = (Role.TEXT, Role.NOTICE)
 NOTICE_LEVELS = frozenset({"DEBUG", "INFO", "WARN", "WARNING"})
 _CODE = re.compile(
     r"\s*frame #\d+:|\s+(?:raise|return|assert|warnings\.warn|logger\.\w+|warn)\b|\s*\d+ +[│|] |│|\s*❱"
@@ -62,6 +64,10 @@ _ERROR = re.compile(
     r"|.*\bXid\b|.*core dumped"
 )
 
+_RAISED = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception)(?:\(\w+\))?(?:: |$)|\[?E\d+ ")
+"""An exception, or an error of a C++ logger: the level of a program that logs another's output says nothing about it."""
+_LAST_LINES = 3  # that the same rank may print after an exception of level INFO; after one of level WARNING none
+
 _CONDITION = re.compile(r"\b(?:if|when|whenever|in case|unless|should|to avoid|to prevent|to fix)\b", re.I)
 _SENTENCE = re.compile(r"[.;!?]\s")
 
@@ -73,7 +79,7 @@ def is_conditional(before: str) -> bool:
 
 def roles(lines: Sequence[Line], found: Iterable[tuple[Traceback, bool]]) -> list[Role]:
     """The role of each line; `found` are the tracebacks, each with True if only the launcher raised it."""
-    given = [_role(line) for line in lines]
+    given = _without_survived(lines, [_role(line) for line in lines])
     for one, of_launcher in found:
         for index in range(one.first, one.end + 1):
             if lines[index].source == lines[one.first].source:
@@ -82,9 +88,32 @@ def roles(lines: Sequence[Line], found: Iterable[tuple[Traceback, bool]]) -> lis
     return given
 
 
+def last_printed(lines: Sequence[Line]) -> dict[Source, int]:
+    """For each source the index of its last line with text that is neither an error nor code."""
+    return {line.source: index for index, line in enumerate(lines) if line.text.strip() and _role(line) in _PRINTED}
+
+
+def _without_survived(lines: Sequence[Line], given: list[Role]) -> list[Role]:
+    """The roles, with exceptions as notices that a logger printed as such and after which the same rank went on."""
+    later: Counter[Source] = Counter()
+    kept = list(given)
+    for index in range(len(lines) - 1, -1, -1):
+        line = lines[index]
+        if given[index] is Role.ERROR and line.level in NOTICE_LEVELS:
+            most = 0 if is_warning(line.level) else _LAST_LINES
+            kept[index] = Role.NOTICE if later[line.source] > most else Role.ERROR
+        later[line.source] += kept[index] in _PRINTED and bool(line.text.strip())
+    return kept
+
+
+def is_warning(level: str) -> bool:
+    """True for the levels at which a program logs an exception that it survives."""
+    return level.startswith("WARN")
+
+
 def _role(line: Line) -> Role:
     if _CODE.match(line.text):
         return Role.CODE
-    if line.level in NOTICE_LEVELS or _NOTICE.search(line.text):
+    if (line.level in NOTICE_LEVELS and not _RAISED.match(line.text)) or _NOTICE.search(line.text):
         return Role.NOTICE
     return Role.ERROR if line.level or _ERROR.match(line.text) else Role.TEXT

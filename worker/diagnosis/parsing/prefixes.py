@@ -32,7 +32,7 @@ _DISTINCT = (
     ),  # Kubernetes, docker logs -t
     _prefix(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [^\s:\[]+(?:\[\d+\])?: "),  # journald, syslog
     _prefix(r"\[pod/[^\]]+\] "),  # kubectl logs --prefix
-    _prefix(r"\[(?:STDOUT|STDERR)\] ?", re.I),  # programs that show another's output
+    _prefix(r"(?:\[(?:STDOUT|STDERR)\]|(?:stdout|stderr):) ?", re.I),  # programs that show another's output
 )
 """Prefixes that count only if nearly every line has them, be it one line."""
 _EVERY_LINE = (
@@ -72,7 +72,8 @@ _LOGGER = tuple(
 """What a logger puts before a message, or before each of its lines; with the message's level."""
 _LEVELED = re.compile(r"DEBUG|INFO|WARN|ERROR|CRITICAL|FATAL")
 _LONGEST = 200  # characters of a prefix
-_OF_TRACEBACK = re.compile(r"\s*(?:Traceback \(most recent|File \"[^\"]+\", line \d+)")
+_OF_TRACEBACK = re.compile(rf"(?:{_RANK.pattern})?\s*(?:Traceback \(most recent|File \"[^\"]+\", line \d+)")
+_OF_EXCEPTION = re.compile(rf"{_OF_TRACEBACK.pattern}|(?:{_RANK.pattern})?(?:\w+\.)*\w*(?:Error|Exception)(?:: |$)")
 
 
 @dataclass(frozen=True)
@@ -169,8 +170,8 @@ def _without_loggers(read: list[Read]) -> list[Read]:
             continue
         levels = Counter(match["level"] for match in found if match)
         every = _mostly(prefix, [line.text for line in read], 1)
-        same = every and _is_collectors(levels, raised=bool(_of_tracebacks(read, found)))
-        for index in range(len(read)) if every else _of_tracebacks(read, found):
+        same = every and _is_collectors(levels, raised=bool(_in_runs(read, found, _OF_TRACEBACK)))
+        for index in range(len(read)) if every else _in_runs(read, found, _OF_EXCEPTION):
             if match := found[index]:
                 level = read[index].level if same else match["level"]
                 read[index] = replace(read[index], text=read[index].text[match.end() :], level=level)
@@ -183,8 +184,8 @@ def _is_collectors(levels: Counter[str], *, raised: bool) -> bool:
     return len(levels) == 1 and levels.total() >= _SEVERAL and (raised or not NOTICE_LEVELS & levels.keys())
 
 
-def _of_tracebacks(read: list[Read], found: Sequence[re.Match[str] | None]) -> list[int]:
-    """The lines in runs of the same prefix that contain a traceback."""
+def _in_runs(read: list[Read], found: Sequence[re.Match[str] | None], part: re.Pattern[str]) -> list[int]:
+    """The lines in runs of the same prefix of which one matches behind it."""
     runs: list[list[int]] = []
     for index, match in enumerate(found):
         if match is None:
@@ -196,7 +197,7 @@ def _of_tracebacks(read: list[Read], found: Sequence[re.Match[str] | None]) -> l
     return [
         index
         for run in runs
-        if any((match := found[one]) and _OF_TRACEBACK.match(read[one].text[match.end() :]) for one in run)
+        if any((match := found[one]) and part.match(read[one].text[match.end() :]) for one in run)
         for index in run
     ]
 
@@ -228,7 +229,7 @@ def joined(texts: Sequence[str]) -> list[tuple[int, str]]:
             found[-1] = (found[-1][0], found[-1][1] + text)
         else:
             found.append((index, text))
-        broken = len(text) == width and not _ENDS.match(text)
+        broken = len(text) == width > 0 and not _ENDS.match(text)
     return found
 
 
