@@ -32,7 +32,8 @@ ended with a later exception that Lathe does not know.
 
 **Prefixes and broken lines**: Lathe first removes colors and what Ray, vLLM, Kubernetes, Docker, Google's log viewer, journald,
 SageMaker and the usual loggers put before each line, and joins lines that a terminal broke at its width, inside words too. A
-logger's level stays: a line of level INFO or WARNING is no error.
+logger's level stays: a line of level INFO or WARNING is no error, except for a traceback or an exception that a program logs for
+the one that failed, after which little else follows.
 
 **Several ranks**: Lathe assigns lines to ranks by the prefixes of torch, torchrun, Lightning, mpirun and srun. If a launcher runs
 in each task of srun, the tasks are nodes. The launcher's own traceback is never the cause; it only shows which rank and node failed
@@ -50,6 +51,9 @@ the run failed and has no traceback. Python's tracebacks are read, and those of 
 
 **No known cause**: the answer is `unknown`, with the error that ended the rank that failed first, the frame that raised it, and the
 known cause whose messages are most like it (`inferred.nearest`). A log in which no line shows a failure has the cause `no_failure`.
+
+**Advice** reads its own log: some messages have a fix of their own, with their numbers, in place of the one listed below, such as
+those of vLLM's KV cache, a batch with labels but no loss, and a kernel's shared memory.
 
 **Memory**: for a GPU that is out of memory, `inferred` contains the requested size (`bytes_requested`), the phase, and the memory
 in use. With the model's `config.json` (`--model`), the line of code and the size identify the tensor: an attention matrix (batch,

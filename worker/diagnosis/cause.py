@@ -30,6 +30,8 @@ class Sign:
 
     `inside` must match a frame of the traceback that ends in the pattern, and all of `when` must hold. `notice` is true if a
     program prints it as a warning although it ends. `lasting` is true for values that are a failure if they last to the log's end.
+    `fix` and `changes` take the place of those of the cause, and of its analysis, if the sign is the best: sentences in which
+    `{name}` is a group, and which are left out if it did not match.
     """
 
     pattern: re.Pattern[str]
@@ -39,6 +41,8 @@ class Sign:
     when: tuple[When, ...] = ()
     notice: bool = False
     lasting: bool = False
+    fix: tuple[str, ...] = ()
+    changes: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,8 @@ def _known(log: Log, matches: list[Match], known: Known) -> Diagnosis:
     best = matches[0]
     cause = best.cause
     own = [match for match in matches if match.cause is cause]
-    detail = cause.analyze(log, best.index, known) if cause.analyze else Detail()
+    advising = next((match for match in own if match.sign.fix), best)
+    detail = _detail(log, advising, known)
     words = {name: word for match in reversed(own) for name, word in match.words.items()}
     more = detail.explanation or _filled(cause.explanation, words)
     changes = cause.changes if detail.changes is None else detail.changes
@@ -118,10 +119,19 @@ def _known(log: Log, matches: list[Match], known: Known) -> Diagnosis:
         explanation=f"{cause.title} {more}".strip(),
         evidence=_evidence(log, own, detail.evidence),
         first_failed_rank=rank,
-        fix=(*detail.fix, *cause.fix),
+        fix=(*detail.fix, *(() if advising.sign.fix else cause.fix)),
         changes={name: value for name, value in changes.items() if known.config.get(name) != value},
         inferred=detail.inferred,
     )
+
+
+def _detail(log: Log, match: Match, known: Known) -> Detail:
+    """What the sign itself advises, or else what the cause's analysis finds."""
+    cause, sign = match.cause, match.sign
+    if sign.fix:
+        filled = (_filled(sentence, match.words) if "{" in sentence else sentence for sentence in sign.fix)
+        return Detail(fix=tuple(sentence for sentence in filled if sentence), changes=sign.changes)
+    return cause.analyze(log, match.index, known) if cause.analyze else Detail()
 
 
 def _filled(template: str, words: dict[str, str]) -> str:

@@ -62,6 +62,21 @@ _FITS = (
 )
 
 
+_IN_EVALUATION = (
+    "Keep only what the metrics need: prediction_loss_only=True, or preprocess_logits_for_metrics that returns the argmax.",
+    "Lower per_device_eval_batch_size, and set eval_accumulation_steps=1, which moves predictions to host memory after each batch.",
+)
+_OF_GATHERED = (
+    "Here the logits of all ranks are padded to one length and gathered on each GPU: a batch takes processes x rows x length x vocabulary.",
+)
+_GATHERED = re.compile(r"pad_across_processes|gather_for_metrics|nested_gather|\bgather\(|nested_concat")
+_GENERATING = "Lower max_new_tokens and num_beams: the KV cache grows with rows x beams x length."
+_IN_SAVING = (
+    "Save the state sharded (FSDP: fsdp_state_dict_type SHARDED_STATE_DICT) or gather it on the CPU (offload_to_cpu): a full state dict takes the whole model's memory on one GPU.",
+    "With ZeRO-3, stage3_gather_16bit_weights_on_model_save gathers the weights: set it to false and convert the checkpoint with zero_to_fp32.py.",
+)
+
+
 def analyze_memory(log: Log, index: int, known: Known) -> Detail:
     """Analyzes the failed allocation from the message, the traceback, the model and the settings."""
     message = log.following(index, 3)
@@ -74,11 +89,12 @@ def analyze_memory(log: Log, index: int, known: Known) -> Detail:
         if numbers.requested and phase not in ("optimizer", "loading")
         else []
     )
-    changes = _changes(known.config, batch, phase)
+    own = known.config or phase not in ("evaluation", "saving")  # settings of the training change nothing there
+    changes = _changes(known.config, batch, phase) if own else {}
     sentences = [_request(numbers, phase), _usage(numbers), _reasoning(numbers, guesses, batch)]
     return Detail(
         explanation=" ".join(part for part in sentences if part),
-        fix=_fixes(numbers, phase, guesses, known.config, changes),
+        fix=_fixes(numbers, phase, guesses, known.config, changes, code),
         changes=changes,
         inferred=_inferred(numbers, phase, guesses),
     )
@@ -171,7 +187,12 @@ def _inferred(numbers: Numbers, phase: str | None, guesses: list[Guess]) -> dict
 
 
 def _fixes(
-    numbers: Numbers, phase: str | None, guesses: list[Guess], config: dict[str, Any], changes: dict[str, Any]
+    numbers: Numbers,
+    phase: str | None,
+    guesses: list[Guess],
+    config: dict[str, Any],
+    changes: dict[str, Any],
+    code: str,
 ) -> tuple[str, ...]:
     fixes = [
         f"Process {pid} uses {byte_size(taken)} of the same GPU: end it, or choose another GPU with CUDA_VISIBLE_DEVICES."
@@ -194,6 +215,11 @@ def _fixes(
         )
         fixes.append("Or train an adapter (method lora): its optimizer state is small.")
         return tuple(fixes)
+    if phase == "saving":
+        return (*fixes, *_IN_SAVING)
+    if phase == "evaluation" and not config:  # a run of Lathe evaluates with micro_batch_size and keeps no logits
+        gathered = _OF_GATHERED if _GATHERED.search(code) else ()
+        return (*fixes, *gathered, *((_GENERATING,) if ".generate(" in code else ()), *_IN_EVALUATION)
     least = config.get("micro_batch_size") == 1, config.get("gradient_checkpointing") in ("full", "offloaded")
     left = [one for one, done in zip(_FITS, least, strict=True) if not done]
     return (*fixes, *left, "If that is not enough, shard more (zero2, zero3); offload last, since it is the slowest.")

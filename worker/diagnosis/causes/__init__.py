@@ -58,12 +58,14 @@ def _cause(name: str, *, signs: list[dict[str, Any]], fix: list[str], analyze: s
     return Cause(name, signs=tuple(_sign(**one) for one in signs), fix=tuple(fix), analyze=analysis, **fields)
 
 
-def _sign(*, pattern: str, kind: str = "error", inside: str = "", when: str = "", **fields: Any) -> Sign:
+def _sign(
+    *, pattern: str, kind: str = "error", inside: str = "", when: str = "", fix: tuple[str, ...] = (), **fields: Any
+) -> Sign:
     holds = [_CONDITIONS[when]] if when else []
     for name in fields.keys() & conditions.OF_PATTERN.keys():
         holds.append(partial(conditions.OF_PATTERN[name], pattern=re.compile(fields.pop(name))))
     frame = re.compile(inside) if inside else None
-    return Sign(re.compile(pattern, re.M), kind=Kind[kind.upper()], inside=frame, when=tuple(holds), **fields)
+    return Sign(re.compile(pattern, re.M), kind=Kind[kind.upper()], inside=frame, when=tuple(holds), fix=tuple(fix), **fields)
 
 
 _SUBJECTS = {

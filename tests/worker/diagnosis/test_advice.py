@@ -1,0 +1,81 @@
+"""Advice agrees with its own log: the phase, the numbers in the message, and what the batch contained."""
+
+from subtest_table import table
+
+from worker.diagnosis.diagnosis import diagnose
+
+NO_LOSS = "ValueError: The model did not return a loss from the inputs, only the following keys: logits. "
+RECEIVED = "For reference, the inputs it received are input_ids,attention_mask"
+OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 12.94 GiB."
+
+
+def traceback(function, code, error):
+    """A traceback of one frame."""
+    return f'Traceback (most recent call last):\n  File "/v/transformers/trainer.py", line 9, in {function}\n    {code}\n{error}\n'
+
+
+@table(
+    ("log", "cause", "advice", "not_advised"),
+    [
+        (
+            "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`",
+            "cuda_out_of_memory", "Raise gpu_memory_utilization", "micro_batch_size",
+        ),
+        (
+            "ValueError: The model's max seq len (131072) is larger than the maximum number of tokens that can be stored in KV "
+            "cache (52832).",
+            "cuda_out_of_memory", "to at most 52832", "micro_batch_size",
+        ),
+        (
+            "ValueError: Free memory on device (11.2/79.15 GiB) on startup is less than desired GPU memory utilization (0.9, 71.24 GiB).",
+            "cuda_out_of_memory", "Only 11.2 of 79.15 GiB are free", "micro_batch_size",
+        ),
+        (NO_LOSS + RECEIVED + ",labels.", "loss_missing", "The batch has labels", "The batch has no labels"),
+        (NO_LOSS + RECEIVED + ".", "loss_missing", "The batch has no labels", "The batch has labels"),
+        (
+            traceback("evaluation_loop", "logits = self.accelerator.pad_across_processes(logits)", OUT_OF_MEMORY),
+            "cuda_out_of_memory", "per_device_eval_batch_size", "gradient_accumulation_steps",
+        ),
+        (traceback("prediction_step", "self.model.generate(**inputs)", OUT_OF_MEMORY), "cuda_out_of_memory", "max_new_tokens", "zero3"),
+        (traceback("save_checkpoint", "model.state_dict()", OUT_OF_MEMORY), "cuda_out_of_memory", "SHARDED_STATE_DICT", "micro_batch_size"),
+        (
+            "ptxas /tmp/x, line 3; error   : Feature '.bf16' requires .target sm_80 or higher\n"
+            "RuntimeError: Internal Triton PTX codegen error: ",
+            "triton_compile_failed", "older than sm_80", "Install the triton",
+        ),
+        (
+            "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 147456, Hardware limit: 101376.",
+            "triton_compile_failed", "needs 147456 bytes", "Install the triton",
+        ),
+        (
+            "n1:1:1 [0] misc/ibvwrap.cc:187 NCCL WARN Call to ibv_modify_qp failed with error Network is unreachable",
+            "nccl_failed", "NCCL_IB_GID_INDEX", "HF_HOME",
+        ),
+        (
+            "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:799] connect [127.0.1.1]:12345: Network is unreachable",
+            "rendezvous_failed", "GLOO_SOCKET_IFNAME", "HF_HOME",
+        ),
+        (
+            "[W socket.cpp:601] [c10d] The IPv6 network addresses of (node1, 29500) cannot be retrieved (gai error: -2 - Name or "
+            "service not known).",
+            "rendezvous_failed", "resolves to an external address", "HF_HOME",
+        ),
+    ],
+)  # fmt: skip
+def test_advice_agrees_with_the_log(log, cause, advice, not_advised):
+    diagnosis = diagnose(log)
+    advised = " ".join(diagnosis.fix)
+    assert diagnosis.cause == cause
+    assert advice in advised
+    assert not_advised not in advised
+    assert "micro_batch_size" not in diagnosis.changes
+
+
+def test_a_run_of_lathe_is_advised_by_its_own_settings_in_evaluation():
+    log = traceback("evaluation_loop", "logits = self.model(**inputs)", OUT_OF_MEMORY)
+    assert diagnose(log, config={"micro_batch_size": 8}).changes["micro_batch_size"] == 4
+
+
+def test_a_hub_that_cannot_be_resolved_is_still_the_hubs():
+    log = "socket.gaierror: [Errno -3] Temporary failure in name resolution"
+    assert diagnose(log).cause == "network_unreachable"
