@@ -67,13 +67,13 @@ _IN_EVALUATION = (
     "Lower per_device_eval_batch_size, and set eval_accumulation_steps=1, which moves predictions to host memory after each batch.",
 )
 _OF_GATHERED = (
-    "Here the logits of all ranks are padded to one length and gathered on each GPU: a batch takes processes x rows x length x vocabulary.",
+    "Logits of all ranks are padded and gathered on each GPU here: a batch takes processes x rows x length x vocabulary.",
 )
 _GATHERED = re.compile(r"pad_across_processes|gather_for_metrics|nested_gather|\bgather\(|nested_concat")
 _GENERATING = "Lower max_new_tokens and num_beams: the KV cache grows with rows x beams x length."
 _IN_SAVING = (
-    "Save the state sharded (FSDP: fsdp_state_dict_type SHARDED_STATE_DICT) or gather it on the CPU (offload_to_cpu): a full state dict takes the whole model's memory on one GPU.",
-    "With ZeRO-3, stage3_gather_16bit_weights_on_model_save gathers the weights: set it to false and convert the checkpoint with zero_to_fp32.py.",
+    "Save the state sharded (fsdp_state_dict_type SHARDED_STATE_DICT), or gather it on the CPU: whole, it fills one GPU.",
+    "With ZeRO-3, set stage3_gather_16bit_weights_on_model_save to false, and convert the checkpoint with zero_to_fp32.py.",
 )
 
 

@@ -27,7 +27,8 @@ def traceback(function, code, error):
             "cuda_out_of_memory", "to at most 52832", "micro_batch_size",
         ),
         (
-            "ValueError: Free memory on device (11.2/79.15 GiB) on startup is less than desired GPU memory utilization (0.9, 71.24 GiB).",
+            "ValueError: Free memory on device (11.2/79.15 GiB) on startup is less than desired GPU memory utilization (0.9, "
+            "71.24 GiB).",
             "cuda_out_of_memory", "Only 11.2 of 79.15 GiB are free", "micro_batch_size",
         ),
         (NO_LOSS + RECEIVED + ",labels.", "loss_missing", "The batch has labels", "The batch has no labels"),
@@ -36,8 +37,14 @@ def traceback(function, code, error):
             traceback("evaluation_loop", "logits = self.accelerator.pad_across_processes(logits)", OUT_OF_MEMORY),
             "cuda_out_of_memory", "per_device_eval_batch_size", "gradient_accumulation_steps",
         ),
-        (traceback("prediction_step", "self.model.generate(**inputs)", OUT_OF_MEMORY), "cuda_out_of_memory", "max_new_tokens", "zero3"),
-        (traceback("save_checkpoint", "model.state_dict()", OUT_OF_MEMORY), "cuda_out_of_memory", "SHARDED_STATE_DICT", "micro_batch_size"),
+        (
+            traceback("prediction_step", "self.model.generate(**inputs)", OUT_OF_MEMORY),
+            "cuda_out_of_memory", "max_new_tokens", "zero3",
+        ),
+        (
+            traceback("save_checkpoint", "model.state_dict()", OUT_OF_MEMORY),
+            "cuda_out_of_memory", "SHARDED_STATE_DICT", "micro_batch_size",
+        ),
         (
             "ptxas /tmp/x, line 3; error   : Feature '.bf16' requires .target sm_80 or higher\n"
             "RuntimeError: Internal Triton PTX codegen error: ",
@@ -52,7 +59,8 @@ def traceback(function, code, error):
             "nccl_failed", "NCCL_IB_GID_INDEX", "HF_HOME",
         ),
         (
-            "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:799] connect [127.0.1.1]:12345: Network is unreachable",
+            "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:799] connect [127.0.1.1]:12345: Network is "
+            "unreachable",
             "rendezvous_failed", "GLOO_SOCKET_IFNAME", "HF_HOME",
         ),
         (

@@ -252,7 +252,10 @@ OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2
 @table(
     ("log", "cause"),
     [
-        ("".join(f"{WRAPPED}[rank7]: {line}\n" for line in ended(OUT_OF_MEMORY).strip().split("\n")), "cuda_out_of_memory"),
+        (
+            "".join(f"{WRAPPED}[rank7]: {line}\n" for line in ended(OUT_OF_MEMORY).strip().split("\n")),
+            "cuda_out_of_memory",
+        ),
         (
             f"{WRAPPED}started\n"
             + "".join(f"{WRAPPED}{line}\n" for line in ended(OUT_OF_MEMORY).strip().split("\n"))

@@ -65,7 +65,9 @@ def _sign(
     for name in fields.keys() & conditions.OF_PATTERN.keys():
         holds.append(partial(conditions.OF_PATTERN[name], pattern=re.compile(fields.pop(name))))
     frame = re.compile(inside) if inside else None
-    return Sign(re.compile(pattern, re.M), kind=Kind[kind.upper()], inside=frame, when=tuple(holds), fix=tuple(fix), **fields)
+    return Sign(
+        re.compile(pattern, re.M), kind=Kind[kind.upper()], inside=frame, when=tuple(holds), fix=tuple(fix), **fields
+    )
 
 
 _SUBJECTS = {
