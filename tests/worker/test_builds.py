@@ -1,9 +1,11 @@
 """Forms of a result that are made on request: refused, queued, lost, stopped, built, and kept in the object store."""
 
+import contextlib
 import json
 import os
 import shutil
 import signal
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -228,6 +230,34 @@ def test_a_build_whose_program_is_killed_is_queued_again_unless_memory_was_full(
     told = ended.reason if ended.error is None else ended.error["message"]
     assert ("out of memory" in told) == bool(by_system)
     assert "killed" in told
+
+
+@pytest.mark.parametrize(("limit", "status"), [(2, "queued"), (1, "failed")])
+def test_a_build_that_finds_the_database_locked_is_queued_again(
+    monkeypatch: pytest.MonkeyPatch, limit: int, status: str
+) -> None:
+    monkeypatch.setenv("LATHE_MAX_ATTEMPTS", str(limit))
+    get_settings.cache_clear()
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_MS", 10)
+    database.dispose()
+    item = builds.submit(played().id, "merged")
+    with database.write() as session:
+        holder = str(process_identity.me())
+        assert BUILD.take(session, Build.id == item.id, holder=holder, lease_seconds=60)  # type: ignore[arg-type]
+    file = database.engine().url.database
+
+    def work(_item: Build, _run: Run, _state: State, _mark: str) -> dict[str, Any]:
+        with contextlib.closing(sqlite3.connect(str(file), isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            with database.write() as session:
+                session.connection()
+        return {}
+
+    assert Supervisor(BUILD, (item.id, 1), work).run() == 0
+    ended = get(item)
+    assert ended.status.value == status
+    assert (ended.reason == "The database was unreachable.") == (status == "queued")
+    assert ended.error is None or "database is locked" in ended.error["message"]
 
 
 def test_a_program_of_a_cancelled_build_writes_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

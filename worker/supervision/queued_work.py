@@ -23,6 +23,7 @@ from worker.machine.programs import ProgramKilled
 from worker.runs import fetching
 from worker.settings import get_settings
 from worker.store import database, runs
+from worker.store.database import UNREACHABLE
 from worker.store.tables import Run, Status
 from worker.store.tables.queued import QueuedWork
 from worker.store.work import Key, LeaseLost, QueuedKind
@@ -135,23 +136,32 @@ class Supervisor(Generic[Row]):
                 self._after_kill(row, error, for_memory=processes.memory_kills() != kills)
             else:
                 self._fail(vars(error.problem))
+        except UNREACHABLE as error:
+            self._again(row, "The database was unreachable.", self._unexpected(row, error))
         except Exception as error:
-            log.exception("%s failed", self._kind.title(self._key))
-            message, fix = f"{type(error).__name__}: {error}", "The worker's log has the traceback."
-            value = _name(self._kind, row)
-            self._fail({"field": self._kind.noun, "value": value, "message": message, "fix": fix})
+            self._fail(self._unexpected(row, error))
         finally:
             processes.kill_descendants()  # vLLM's, if the program that started it was killed
+
+    def _unexpected(self, row: Row, error: Exception) -> dict[str, Any]:
+        log.exception("%s failed", self._kind.title(self._key))
+        message, fix = f"{type(error).__name__}: {error}", "The worker's log has the traceback."
+        return {"field": self._kind.noun, "value": _name(self._kind, row), "message": message, "fix": fix}
 
     def _after_kill(self, row: Row, error: UserError, *, for_memory: bool) -> None:
         """Queues the work again, as a run whose process is killed from outside, unless the kernel did it to free memory."""
         if for_memory:
             message = "The machine is out of memory (host RAM), and the system killed the program."
             self._fail(vars(error.problem) | {"message": message, "fix": "End other programs, then try again."})
-        elif row.attempt < get_settings().max_attempts:
-            self._ended = {"status": Status.QUEUED, "reason": "Its program was killed by SIGKILL."}
         else:
-            self._fail(vars(error.problem))
+            self._again(row, "Its program was killed by SIGKILL.", vars(error.problem))
+
+    def _again(self, row: Row, reason: str, problem: dict[str, Any]) -> None:
+        """Queues the work again, while attempts are left."""
+        if row.attempt < get_settings().max_attempts:
+            self._ended = {"status": Status.QUEUED, "reason": reason}
+        else:
+            self._fail(problem)
 
     def _fail(self, problem: dict[str, Any]) -> None:
         self._ended = {"status": Status.FAILED, "error": problem | {"value": str(problem.get("value") or "")}}
