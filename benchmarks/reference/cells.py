@@ -24,6 +24,7 @@ COMMON: dict[str, Any] = {
 LEARNING_RATES = {"full": 0.1, "lora": 0.5, "adalora": 1.0}
 TARGETS = {
     "llama": "q_proj, v_proj",
+    "tied": "q_proj, v_proj",
     "thinker": "q_proj, v_proj",
     "mixtral": "q_proj, v_proj",
     "gemma2": "q_proj, v_proj",

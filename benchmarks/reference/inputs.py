@@ -2,6 +2,7 @@
 
 import json
 import random
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from shutil import copytree
@@ -33,8 +34,15 @@ def make_inputs(home: Path) -> None:
         for number, (part, count) in enumerate(ROWS.items()):
             generator = random.Random(f"{name} {part}")
             rows = [make(100 * (number + 1) + row, generator) for row in range(count)]
-            text = "".join(json.dumps(row) + "\n" for row in rows)
+            text = "".join(json.dumps(row) + "\n" for row in _with_gaps(rows, _WITHOUT_LOSS.get(name)))
             (home / f"{name}-{part}.jsonl").write_text(text, encoding="utf-8")
+
+
+def _with_gaps(rows: list[Row], gap: Row | None) -> list[Row]:
+    """Returns rows with `gap` after each third one and twice at the end, so that whole micro batches of a stream have no loss."""
+    if gap is None:
+        return rows
+    return [row for number, own in enumerate(rows) for row in ([own, gap] if number % 3 == 0 else [own])] + [gap, gap]
 
 
 def _text(generator: random.Random, least: int, most: int) -> str:
@@ -45,6 +53,10 @@ def _text(generator: random.Random, least: int, most: int) -> str:
 
 def _answers(number: int, generator: random.Random) -> Row:
     return {"prompt": f"{number} {_text(generator, 1, 4)}: ", "completion": _text(generator, 1, 24)}
+
+
+def _weighted(number: int, generator: random.Random) -> Row:
+    return {**_answers(number, generator), "weight": generator.choice((0.5, 1.0, 3.0))}
 
 
 def _chats(number: int, generator: random.Random) -> Row:
@@ -78,11 +90,20 @@ def _labelled(number: int, generator: random.Random) -> Row:
 
 _DATA: dict[str, Callable[[int, random.Random], Row]] = {
     "answers": _answers,
+    "gaps": _answers,
+    "weighted": _weighted,
     "chats": _chats,
     "texts": _texts,
     "classes": _classes,
     "pairs": _pairs,
     "labelled": _labelled,
+}
+
+
+# Rows of the data sets "gaps" and "weighted" of which no token carries loss: of one the prompt alone is longer than max_length.
+_WITHOUT_LOSS: dict[str, Row] = {
+    "gaps": {"prompt": 60 * "far ", "completion": "away"},
+    "weighted": {"prompt": "no weight: ", "completion": "at all", "weight": 0.0},
 }
 
 
@@ -104,6 +125,7 @@ def _make_models(home: Path) -> None:
     }  # fmt: skip
     created = {
         "llama": (library.LlamaForCausalLM, library.LlamaConfig(**sizes, **ids), causal),
+        "tied": (library.LlamaForCausalLM, library.LlamaConfig(**sizes, **ids, tie_word_embeddings=True), causal),
         "mixtral": (
             library.MixtralForCausalLM,
             library.MixtralConfig(**sizes, **ids, **experts, num_key_value_heads=4, output_router_logits=True),
@@ -129,8 +151,28 @@ def _make_models(home: Path) -> None:
         torch.manual_seed(0)
         kind(config).save_pretrained(home / name)
         tokenizer.save_pretrained(home / name)
+    for name in ("llama", "tied"):
+        _make_adapter(home / name, home / f"{name}-adapter")
     copytree(home / "llama", home / "thinker")
     (home / "thinker" / "chat_template.jinja").write_text(_THINKING, encoding="utf-8")
+
+
+def _make_adapter(model: Path, folder: Path) -> None:
+    """Saves an adapter that changes the model, for runs that continue it. Its settings are those of a run of cells.py."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(1)
+    settings = LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj", "v_proj"], r=4, lora_alpha=8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of a name that PEFT still uses
+        adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(model), settings)
+    with torch.no_grad():
+        for name, weight in adapted.named_parameters():
+            if ".lora_B." in name:
+                weight.normal_(std=0.1)
+    adapted.save_pretrained(folder)
 
 
 def _tokenizers() -> tuple[Any, Any]:

@@ -3,7 +3,7 @@
 A step's loss is the mean over the tokens with loss (for a classifier, over the rows) of the global batch. It computes rows one
 by one, without padding, so nothing depends on micro batches, ranks or layout. Auxiliary losses are added once per step: a router's
 load-balancing loss as the mean over the micro batches, AdaLoRA's orthogonality term as it is. The evaluation loss is the same
-mean over the held-out rows, without auxiliary losses.
+mean over the held-out rows, without auxiliary losses. NEFTune's noise is the pattern that ranks.py puts in its place.
 """
 
 import math
@@ -20,6 +20,15 @@ from benchmarks.reference.rows import IGNORED, Row
 
 Step = list[list[list[int]]]
 """The rows of an optimizer step, by their place in the data: micro step, rank, row."""
+
+
+PAD_MULTIPLE = 8
+"""Padded batches have a multiple of so many tokens."""
+
+
+def pattern(length: int, size: int) -> torch.Tensor:
+    """Returns numbers in [-1, 1] of shape (length, size) in place of random ones."""
+    return torch.arange(length * size).reshape(length, size).sin()
 
 
 @dataclass
@@ -108,15 +117,18 @@ def _share_of_rate(number: int, steps: int, settings: dict[str, Any]) -> float:
 
 
 def load(kind: str, folder: Path, initial: Path, adapter: Any = None, **head: Any) -> Any:
-    """Loads a model in fp32 with an `adapter` (a PEFT configuration); weights missing in the folder come from `initial`."""
+    """Loads a model in fp32 with an `adapter` (a PEFT configuration, or the folder of one to continue); weights missing in the
+    folder come from `initial`."""
     import transformers
-    from peft import get_peft_model
+    from peft import PeftModel, get_peft_model
 
     model, report = getattr(transformers, kind).from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True, **head
     )
     model.config.pad_token_id = 0
     drawn = tuple(report["missing_keys"])
+    if isinstance(adapter, Path):  # to continue
+        return PeftModel.from_pretrained(model, adapter, is_trainable=True)
     adapted = get_peft_model(model, adapter) if adapter else model
     begin_with(adapted, initial, drawn)
     return adapted
@@ -149,12 +161,15 @@ class TokenLearner:
     model: Any
     rows: list[Row]
     held_out: list[Row]
+    noise: float = field(default=0.0, kw_only=True)
+    """NEFTune's alpha."""
 
     def parts(self, step: Step) -> Iterator[torch.Tensor]:
-        rows = [self.rows[row] for micro in step for rank in micro for row in rank]
-        count = sum(self._count(row) for row in rows)
-        for row in rows:
-            yield self._summed(row) / count
+        batches = [[self.rows[row] for row in rank] for micro in step for rank in micro]
+        count = sum(self._count(row) for rows in batches for row in rows)
+        for rows in batches:
+            for row in rows:
+                yield self._summed(row, padded=max(len(other.ids) for other in rows)) / count
 
     def after_step(self, number: int) -> None:
         pass
@@ -166,34 +181,45 @@ class TokenLearner:
     def take(self, model: Any) -> None:
         self.model = model
 
-    def _summed(self, row: Row) -> torch.Tensor:
-        """Returns the sum of the cross-entropy over a row's tokens."""
-        logits = self.model(input_ids=torch.tensor([row.ids])).logits[0, :-1]
-        return functional.cross_entropy(logits, torch.tensor(row.labels[1:]), ignore_index=IGNORED, reduction="sum")
+    def _summed(self, row: Row, padded: int = 0) -> torch.Tensor:
+        """Returns the weighted sum of the cross-entropy over a row's tokens; in training, in a batch of `padded` tokens."""
+        logits = self.model(**self._inputs(row, padded)).logits[0, :-1]
+        labels = torch.tensor(row.labels[1:])
+        return row.weight * functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
 
-    def _count(self, row: Row) -> int:
-        return sum(label != IGNORED for label in row.labels[1:])
+    def _inputs(self, row: Row, padded: int) -> dict[str, torch.Tensor]:
+        """Returns the row's tokens, or with NEFTune their embeddings with noise, whose size depends on the length of the batch."""
+        tokens = torch.tensor([row.ids])
+        if not (padded and self.noise):
+            return {"input_ids": tokens}
+        embedded = self.model.get_input_embeddings()(tokens)
+        length = -(-padded // PAD_MULTIPLE) * PAD_MULTIPLE
+        size = self.noise / math.sqrt(length * embedded.shape[-1])
+        return {"inputs_embeds": embedded + size * pattern(length, embedded.shape[-1])[: len(row.ids)]}
+
+    def _count(self, row: Row) -> float:
+        return row.weight * sum(label != IGNORED for label in row.labels[1:])
 
 
 class TargetLearner(TokenLearner):
     """Encoder-decoders: each token of a target is predicted from the source and the target before it."""
 
-    def _summed(self, row: Row) -> torch.Tensor:
+    def _summed(self, row: Row, padded: int = 0) -> torch.Tensor:  # noqa: ARG002 - without noise
         before = [self.model.config.decoder_start_token_id, *row.labels[:-1]]
         logits = self.model(input_ids=torch.tensor([row.ids]), decoder_input_ids=torch.tensor([before])).logits[0]
         return functional.cross_entropy(logits, torch.tensor(row.labels), reduction="sum")
 
-    def _count(self, row: Row) -> int:
+    def _count(self, row: Row) -> float:
         return len(row.labels)
 
 
 class ClassLearner(TokenLearner):
     """Classifiers: the mean over rows."""
 
-    def _summed(self, row: Row) -> torch.Tensor:
+    def _summed(self, row: Row, padded: int = 0) -> torch.Tensor:  # noqa: ARG002 - without noise
         return functional.cross_entropy(self.model(input_ids=torch.tensor([row.ids])).logits, torch.tensor(row.labels))
 
-    def _count(self, row: Row) -> int:  # noqa: ARG002 - a row is one, however long
+    def _count(self, row: Row) -> float:  # noqa: ARG002 - a row is one, however long
         return 1
 
 

@@ -9,9 +9,13 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarks.matrix import ranks
+from benchmarks.reference.plain_loop import pattern
 from training.ranks.stopping import die_with_parent
 
+_RANDOM = torch.Tensor.uniform_
 INITIAL = "initial.safetensors"
 
 
@@ -50,8 +54,16 @@ def record() -> None:
         _end_in(step, kill_file(folder, rank))
         return train(self, model, inputs, *arguments, **named)
 
+    torch.Tensor.uniform_ = _uniform  # type: ignore[method-assign, assignment]
     ReportingTrainer.__init__ = beginning  # type: ignore[method-assign]
     ReportingTrainer.training_step = training  # type: ignore[method-assign]
+
+
+def _uniform(tensor: torch.Tensor, low: float = 0.0, high: float = 1.0, **named: Any) -> torch.Tensor:
+    """torch's random numbers; for NEFTune's noise, which alone has three dimensions, a pattern that the reference knows."""
+    if tensor.dim() != 3:
+        return _RANDOM(tensor, low, high, **named)
+    return tensor.copy_(high * pattern(*tensor.shape[1:]))
 
 
 def _end_in(step: int, file: Path) -> None:
@@ -65,8 +77,10 @@ def _rows(inputs: dict[str, Any], *, whole: bool) -> list[list[int]]:
     """Returns the tokens of each row of a batch without padding; of pairs, those with the chosen answers come first, of samples
     those of the prompts.
 
-    Unless `whole`, the batch has only a part of each row.
+    Unless `whole`, the batch has only a part of each row. A batch of weight 0 stands for rows that do not train.
     """
+    if "loss_weights" in inputs and not inputs["loss_weights"].any():
+        return []
     if "prompt_ids" in inputs:
         return _unpadded(inputs["prompt_ids"], inputs["prompt_mask"])
     tokens = inputs["chosen_input_ids"] if "chosen_input_ids" in inputs else inputs["input_ids"]

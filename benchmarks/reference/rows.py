@@ -13,11 +13,12 @@ IGNORED = -100
 class Row:
     """`ids` are the input tokens. `labels` are one per input token, the tokens of a seq2seq target, or one class.
 
-    IGNORED marks tokens without loss.
+    IGNORED marks tokens without loss. The loss of each token has the factor `weight`.
     """
 
     ids: list[int]
     labels: list[int]
+    weight: float = 1.0
 
 
 def read(file: Path) -> list[dict[str, Any]]:
@@ -46,8 +47,9 @@ def rows_of(task: str, file: Path, tokenizer: Any, limit: int) -> list[Row]:
                 _chat(row_data, tokenizer) if "messages" in row_data else _answer(row_data, tokenizer)
                 for row_data in read_rows
             ]
-            cut = [Row(row.ids[:limit], row.labels[:limit]) for row in rows]
-            return [row for row in cut if any(label != IGNORED for label in row.labels[1:])]
+            weights = [row_data.get("weight", 1.0) for row_data in read_rows]
+            cut = [Row(row.ids[:limit], row.labels[:limit], weight) for row, weight in zip(rows, weights, strict=True)]
+            return [row for row in cut if row.weight and any(label != IGNORED for label in row.labels[1:])]
 
 
 def classes_of(rows: Sequence[dict[str, Any]]) -> list[str]:

@@ -92,7 +92,8 @@ def _learner(cell: Cell, folder: Path) -> tuple[Learner, list[list[int]]]:
         return SampleLearner(begun, rows, others, config, tokenizer), [prompt_of(row) for row in rows]
     special = cell.method if cell.method == "adalora" else cell.subject.split()[0]
     make = LEARNERS.get(special, LEARNERS[task])
-    return make(load(kind, model, initial, adapter, **_head(cell)), rows, others), [row.ids for row in rows]
+    begun = load(kind, model, initial, adapter, **_head(cell))
+    return make(begun, rows, others, noise=config.get("neftune_noise_alpha") or 0.0), [row.ids for row in rows]
 
 
 def _kind(task: str) -> tuple[str, str]:
@@ -127,8 +128,17 @@ def _adapter(cell: Cell, task: str) -> Any:
         "target_modules": targets if targets == "all-linear" else targets.split(", "),
     }
     match cell.config["method"]:
+        case "lora" if "init_adapter" in cell.config:
+            return Path(cell.config["init_adapter"])
         case "lora":
-            own = {name: cell.config[name] for name in ("use_dora", "use_rslora") if name in cell.config}
+            own: dict[str, Any] = {
+                name: cell.config[name] for name in ("use_dora", "use_rslora") if name in cell.config
+            }
+            if modules := cell.config.get("modules_to_save"):
+                own["modules_to_save"] = modules.split(", ")
+            if option := cell.config.get("method_options"):
+                name, _, value = option.partition("=")
+                own[name] = json.loads(value)
             return LoraConfig(**shared, **own, r=cell.config["lora_r"], lora_alpha=cell.config["lora_alpha"])
         case "adalora":
             options = dict(option.split("=") for option in cell.config["method_options"].split(", "))

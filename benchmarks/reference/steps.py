@@ -33,8 +33,18 @@ def read_steps(folder: Path, cell: Cell, tokens: Sequence[list[int]]) -> list[St
     steps = [[list(micro) for micro in zip(*(part[step] for part in parts), strict=True)] for step in sorted(parts[0])]
     if cell.config["task"] in ("grpo", "distill"):
         return _sample_steps(steps, len(tokens), cell.config)
-    _empty_filled(steps, len(tokens))
+    (_check_stream if cell.config.get("streaming") else _empty_filled)(steps, len(tokens))
     return steps
+
+
+def _check_stream(steps: list[Step], rows: int) -> None:
+    """Checks a stream, whose epochs follow each other within a step. Raises MismatchError as `_empty_filled`."""
+    seen: set[int] = set()
+    for row in (row for step in steps for micro in step for batch in micro for row in batch):
+        seen = set() if len(seen) == rows else seen
+        if row in seen:
+            raise MismatchError(f"trained on a row again when {len(seen)} of {rows} rows had trained")
+        seen.add(row)
 
 
 def _sample_steps(steps: list[Step], rows: int, config: dict[str, Any]) -> list[Step]:

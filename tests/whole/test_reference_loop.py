@@ -18,7 +18,7 @@ from patience import run
 from benchmarks.reference.cells import GLOBAL_BATCH, cells
 from benchmarks.reference.command import LIMITS, Finding, compare, summary
 from benchmarks.reference.inputs import make_inputs
-from benchmarks.reference.random_cells import random_cells
+from benchmarks.reference.random_cells import NAMED_MODULES, random_cells
 from benchmarks.reference.rows import IGNORED, rows_of
 from benchmarks.reference.samples import Sample, SampleLearner
 from training.config.choices import Strategy, Task
@@ -151,6 +151,35 @@ def test_random_cells_are_those_of_their_seed_and_no_rule_refuses_them(tmp_path:
     assert [cell.name for cell in drawn] == [cell.name for cell in random_cells(30, tmp_path, 7)]
     assert len({cell.name for cell in drawn}) == 30
     assert {cell.killed_at > 0 for cell in drawn} == {True, False}
+
+
+def test_random_cells_combine_what_embeddings_and_head_train_with_strategies_streams_weights_and_noise() -> None:
+    drawn = random_cells(300, Path("inputs"), 7)
+    named = {(Path(cell.config["model"]).name, cell.method) for cell in drawn}
+    assert named >= {("tied", method) for method in NAMED_MODULES}
+    assert {cell.strategy for cell in drawn if cell.method in NAMED_MODULES} >= {"single", "ddp", "zero3", "fsdp"}
+    streamed = [cell for cell in drawn if cell.config["streaming"]]
+    assert {cell.ranks for cell in streamed} == {1, 2}
+    assert {Path(cell.config["data"]).name.partition("-")[0] for cell in streamed} >= {"gaps", "weighted"}
+    assert any(cell.config["neftune_noise_alpha"] for cell in drawn)
+
+
+def test_a_stream_begins_an_epoch_within_a_step_and_trains_on_each_row_once_before(tmp_path: Path) -> None:
+    from benchmarks.reference.steps import MismatchError, read_steps
+
+    cell = next(cell for cell in CELLS if cell.name.startswith("sft padded, 8x1x1"))
+    streamed = replace(cell, config=cell.config | {"streaming": True})
+    batches = tmp_path / "batches-0.jsonl"
+
+    def trained(*steps: list[list[int]]) -> None:
+        lines = [{"process": 1, "step": step, "rows": rows} for step, rows in enumerate(steps, start=1)]
+        batches.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    trained([[5], [6]], [[7], [5]])
+    assert read_steps(tmp_path, streamed, [[5], [6], [7]]) == [[[[0, 1]]], [[[2, 0]]]]
+    trained([[5], [6]], [[5], [7]])
+    with pytest.raises(MismatchError, match="2 of 3 rows"):
+        read_steps(tmp_path, streamed, [[5], [6], [7]])
 
 
 def test_cells_that_agreed_in_the_log_are_not_run_again(tmp_path: Path) -> None:
