@@ -13,13 +13,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import IO
 
+from sqlmodel import select
+
 from training.files import scratch
 from training.run_folder import checkpoints
 from training.run_folder.paths import checkpoints_dir
 from worker.backups import contents, database_copy
 from worker.machine.sizes import entries, size_of
 from worker.settings import get_settings
-from worker.store import schema
+from worker.store import database, schema
+from worker.store.tables import Run, Status
 
 Progress = Callable[[int, int, str], object]
 """Takes the bytes that are written, the bytes that there are, and what is being written."""
@@ -41,9 +44,13 @@ def make(target: IO[bytes], *, secrets: bool, progress: Progress) -> None:
         writer.text(contents.FACTS, _facts(total).model_dump_json())
         database_copy.to_file(beside / contents.DATABASE, lambda table: progress(0, total, f"table {table}"))
         writer.tree(beside / contents.DATABASE, contents.DATABASE)
+        with (
+            database.read_everything() as session
+        ):  # after the copy: the files of runs that ended meanwhile are complete
+            running = set(session.exec(select(Run.id).where(Run.status == Status.RUNNING)))
         for path in filter(_is_kept, [path for folder in folders for path in entries(folder)]):
             if path.parent == settings.runs_dir and path.is_dir():
-                writer.run(path)
+                writer.run(path, running=path.name in running)
             else:
                 writer.tree(path, f"{path.parent.name}/{path.name}")
         if secrets and (settings.data_dir / contents.TOKEN).is_file():
@@ -67,17 +74,21 @@ class _Writer:
     def __init__(self, tar: tarfile.TarFile, beside: Path, tell: Callable[[str], object]) -> None:
         self._tar, self._beside, self._tell = tar, beside, tell
 
-    def run(self, run_dir: Path) -> None:
-        """Adds a run's folder: complete checkpoints, then its other folders, and its files last."""
+    def run(self, run_dir: Path, *, running: bool) -> None:
+        """Adds a run's folder: complete checkpoints, then its other folders, and its files last; of a running one whole lines."""
         name, kept = f"runs/{run_dir.name}", checkpoints_dir(run_dir)
         for checkpoint in self._frozen_checkpoints(run_dir):
             self.tree(checkpoint, f"{name}/{kept.name}/{checkpoint.name}")
         paths = [path for path in entries(run_dir) if _is_kept(path) and path != kept]
         for path in sorted(paths, key=Path.is_file):
-            self.tree(self._frozen(path) if path.is_dir() else path, f"{name}/{path.name}")
+            if path.is_dir():
+                self.tree(self._frozen(path), f"{name}/{path.name}")
+            else:
+                self.tree(path, f"{name}/{path.name}", growing=running and path.suffix in _GROWING)
 
-    def tree(self, path: Path, name: str) -> None:
-        """Adds a file, or a folder with all that is in it, as `name`. What disappears meanwhile is left out."""
+    def tree(self, path: Path, name: str, *, growing: bool = False) -> None:
+        """Adds a file, or a folder with all that is in it, as `name`. What disappears meanwhile is left out, and the last
+        line of a growing file if it is incomplete."""
         self._tell(name)
         if path.is_symlink():
             return
@@ -86,7 +97,7 @@ class _Writer:
             for inner in entries(path):
                 self.tree(inner, f"{name}/{inner.name}")
         elif path.is_file():
-            self._file(path, name)
+            self._file(path, name, growing=growing)
 
     def text(self, name: str, content: str) -> None:
         """Adds a small file."""
@@ -94,7 +105,7 @@ class _Writer:
         file.write_text(content, encoding="utf-8")
         self.tree(file, name)
 
-    def _file(self, path: Path, name: str) -> None:
+    def _file(self, path: Path, name: str, *, growing: bool) -> None:
         try:
             stream = path.open("rb")
         except FileNotFoundError:
@@ -103,7 +114,7 @@ class _Writer:
             found = os.fstat(stream.fileno())
             info = tarfile.TarInfo(name)  # of a regular file, however many links it has
             info.mode, info.mtime = found.st_mode & 0o777, found.st_mtime
-            info.size = _whole_lines(path, found.st_size) if path.suffix in _GROWING else found.st_size
+            info.size = _whole_lines(path, found.st_size) if growing else found.st_size
             self._tar.addfile(info, stream)
 
     def _frozen_checkpoints(self, run_dir: Path) -> Iterator[Path]:

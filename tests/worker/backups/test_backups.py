@@ -12,6 +12,7 @@ from click.testing import Result
 from commands import lathe
 from environment import use
 from paths import ROOT
+from played_run import PlayedRun
 from prepared import Prepared, prepared_installation  # noqa: F401 - a fixture
 from programs.stand_in import GO_FILE
 from sqlmodel import SQLModel, select
@@ -137,6 +138,27 @@ def test_a_checkpoint_that_the_run_deletes_meanwhile_is_in_the_backup(
     assert restoring.restore(file, "stream", progress=lambda *_: None) == 0
     restored = checkpoints.sealed(elsewhere / "runs" / run_id)
     assert [(path.name, checkpoints.fault(path)) for path in restored] == [("checkpoint-4", ""), ("checkpoint-2", "")]
+
+
+def test_a_file_whose_last_line_has_no_end_is_whole_unless_its_run_writes_it(home: Path, tmp_path: Path) -> None:
+    rows_file = tmp_path / "räws 1.jsonl"
+    rows_file.write_text('{"prompt": "a", "completion": "b"}\n{"prompt": "c", "completion": "d"}')
+    done(lathe("dataset", "add", rows_file))
+    ended = PlayedRun().claim().end()
+    running = PlayedRun().claim()
+    for run in (ended, running):
+        folder = get_settings().runs_dir / run.id
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "output.log").write_text("whole\nbegun")
+    file = io.BytesIO()
+    making.make(file, secrets=False, progress=lambda *_: None)
+    file.seek(0)
+    with tarfile.open(fileobj=file) as tar:
+        sizes = {member.name: member.size for member in tar}
+    (dataset,) = (get_settings().data_dir / "datasets").glob("*.jsonl")
+    assert sizes[f"datasets/{dataset.name}"] == dataset.stat().st_size
+    assert sizes[f"runs/{ended.id}/output.log"] == len("whole\nbegun")
+    assert sizes[f"runs/{running.id}/output.log"] == len("whole\n")
 
 
 @pytest.mark.parametrize("back", ["sqlite", "postgresql"])
