@@ -47,10 +47,12 @@ only says what could not be done ("We couldn't connect", "Failed to import") giv
 was handling does not count if that code then failed by a mistake of its own (TypeError, SyntaxError). Other output before it
 counts only if the exception reports what happened elsewhere, such as a lost worker or a CUDA error. Source code in a traceback is
 never the cause, nor is a text that says what to do if an error occurs. A warning is a symptom: it counts only if the log shows that
-the run failed and has no traceback. Python's tracebacks are read, and those of notebooks (IPython) and of rich.
+the run failed and has no traceback. Python's tracebacks are read, those of notebooks (IPython), of rich and of pytest, and
+exceptions in the form of their repr.
 
 **No known cause**: the answer is `unknown`, with the error that ended the rank that failed first, the frame that raised it, and the
-known cause whose messages are most like it (`inferred.nearest`). A log in which no line shows a failure has the cause `no_failure`.
+known cause whose messages are most like it (`inferred.nearest`). If a message of that type of exception has nearly the same words,
+its cause is the answer, with confidence 0.5. A log in which no line shows a failure has the cause `no_failure`.
 
 **Advice** reads its own log: some messages have a fix of their own, with their numbers, in place of the one listed below, such as
 those of vLLM's KV cache, a batch with labels but no loss, and a kernel's shared memory.

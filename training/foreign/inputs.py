@@ -1,6 +1,7 @@
 """What a text gives to which program: the keys of a YAML or JSON file, or the arguments of the training command of a script."""
 
 import re
+import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -127,6 +128,8 @@ def given(text: str, folder: Path | None, name: str) -> Given:
         if program is TRL and name:
             values = {FILE: name} | values
         return Given(program, flat(values, program.table) if program.nested else values, nearby=nearby)
+    if values is None:
+        check_is_read("", _toml(text), name)
     try:
         command = _command(text, nearby)
     except ShellTextError as error:
@@ -163,6 +166,16 @@ def _mapping(text: str) -> tuple[Values | None, str]:
     except yaml_text.YamlTextError as error:
         return None, str(error)
     return (values, "") if isinstance(values, dict) else (None, "")
+
+
+def _toml(text: str) -> Values:
+    """The keys of a TOML text, which no program has that Lathe reads; empty for another text."""
+    if len(text) > yaml_text.LONGEST_TEXT:
+        return {}
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError):
+        return {}
 
 
 def _command(text: str, nearby: Nearby) -> Given | None:

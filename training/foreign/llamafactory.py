@@ -76,6 +76,20 @@ def _neat_packing(value: Any, values: Values) -> Answer:
     return _packing(value, values) if is_on(value) else Answer({}, "Lathe never lets packed rows attend to each other.")
 
 
+_SUMMED = summed(max_source_length=512, max_target_length=512)
+
+
+def _source_length(value: Any, values: Values) -> Answer:
+    """max_source_length of versions before 0.7: the whole length of a text that is continued, else that of the prompt."""
+    return Answer({"max_length": value}) if values.get("stage") == "pt" else _SUMMED(value, values)
+
+
+def _target_length(value: Any, values: Values) -> Answer:
+    if values.get("stage") == "pt":
+        return Answer({}, "is not read with stage: pt, whose texts have no answer.")
+    return _SUMMED(value, values)
+
+
 def _pissa(value: Any, values: Values) -> Answer:
     rounds = values.get("pissa_iter", 16)
     kind = "pissa" if rounds == -1 else "pissa_niter_4" if rounds == 4 else "pissa_niter_16"
@@ -105,7 +119,8 @@ TABLE: Table = {
     "finetuning_type": _method,
     "lora_alpha": _alpha,
     "pissa_init": _pissa,
-    **dict.fromkeys(("max_source_length", "max_target_length"), summed(max_source_length=512, max_target_length=512)),
+    "max_source_length": _source_length,
+    "max_target_length": _target_length,
     "packing": _packing,
     "neat_packing": _neat_packing,
     "bf16": bf16(Answer({"precision": "auto"}, "is off: the format of the model's weights decides.")),

@@ -37,6 +37,10 @@ _COMMON = frozenset(
 )
 _LEAST_WORDS = 2
 _LEAST_SHARE = 0.4  # of the error's rare words
+_ANSWERING_WORDS, _ANSWERING_SHARE = 4, 0.65
+"""Words of a sign's alternative, and the share of them and of the error's words that both have, which make its cause the answer."""
+_KIND = re.compile(r"\w+(?:Error|Exception)\b")
+_TYPE = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception))(?:\(\w+\))?: ")
 
 
 @dataclass(frozen=True)
@@ -182,6 +186,8 @@ def _no_failure(log: Log) -> Diagnosis:
 def _unknown(log: Log, line: Line, error: Traceback | None, lead: str) -> Diagnosis:
     frame = error.frames[-1] if error and error.frames else None
     where = f" (in {', '.join(filter(None, (frame.function, frame.file.rsplit('/', 1)[-1])))})" if frame else ""
+    if alike := _alike(line.text):
+        return _like(log, line, alike, f"{lead}: {line.text.strip()}{where}")
     like = _nearest(line.text)
     near = f" The nearest known cause is {like.name}: {like.title}" if like else ""
     return Diagnosis(
@@ -194,6 +200,50 @@ def _unknown(log: Log, line: Line, error: Traceback | None, lead: str) -> Diagno
         fix=(_READ,) if error else (_ASK,),
         inferred={"nearest": like.name} if like else {},
     )
+
+
+def _like(log: Log, line: Line, cause: Cause, error: str) -> Diagnosis:
+    """The cause that an error resembles, whose message no sign has in these words."""
+    return Diagnosis(
+        cause.name,
+        cause.title,
+        0.5,
+        f"No known message matches; this cause has the most similar ones: {cause.title} {error}",
+        evidence=(line,),
+        first_failed_rank=log.timeline.root_rank if line.rank is None else line.rank,
+        fix=(*cause.fix, _READ),
+        inferred={"nearest": cause.name},
+    )
+
+
+def _alike(error: str) -> Cause | None:
+    """The cause with a message of the same type of exception and nearly the same words; None if there is none, or several."""
+    found = _TYPE.match(error)
+    if found is None:
+        return None
+    words = _split(error[found.end() :])
+    causes = {
+        cause.name: cause
+        for cause, kinds, message in _messages()
+        if (not kinds or found[1] in kinds) and len(words & message) >= _ANSWERING_SHARE * max(len(words), len(message))
+    }
+    return next(iter(causes.values())) if len(causes) == 1 else None
+
+
+@cache
+def _messages() -> tuple[tuple[Cause, frozenset[str], frozenset[str]], ...]:
+    """Each alternative of the signs without conditions: its cause, the types of exceptions that it names, and its words."""
+    found = []
+    for cause in CAUSES:
+        for sign in cause.signs:
+            if sign.inside or sign.when or sign.kind is not Kind.ERROR:
+                continue
+            for part in sign.pattern.pattern.split("|"):
+                kinds = frozenset(_KIND.findall(part))
+                words = _split(_KIND.sub(" ", _SYNTAX.sub(" ", part)))
+                if len(words) >= _ANSWERING_WORDS:
+                    found.append((cause, kinds, frozenset(words)))
+    return tuple(found)
 
 
 def _nearest(error: str) -> Cause | None:

@@ -26,6 +26,8 @@ _FENCES = ("```", "~~~")
 _WRAPPERS = ("ChildFailedError", "CalledProcessError", "SignalException")
 _WORLD = re.compile(r"(?:world[_ ]size|nproc[_-]per[_-]node|num_processes)[\s=:'\"]+(\d{1,5})\b", re.I)
 _LISTED = re.compile(r"^\s*rank\s*: (\d{1,5}) \(local_rank", re.M)
+_REPR = re.compile(r"""\b(\w{1,60}(?:Error|Exception))\((["'])""")
+_FAILED = re.compile(r"(?i)\b(?:fail(?:ed|ure)?|crash(?:ed)?|died|fatal|abort(?:ed|ing)?|raised|exception|error)\b")
 _VALUE = re.compile(r"\b(\w*[Ll]oss|grad[_ ]norm)['\"]?\s*[:= ]\s*['\"]?(?:tensor\()?((?i:nan|inf)|-?[\d.]+)")
 
 
@@ -102,8 +104,19 @@ class LogText:
             for first, lines in wrapped_messages(texts, indices):
                 if self.roles[first] is Role.ERROR:
                     messages += [(first, " ".join(lines)), (first, "".join(lines))]
+        messages += self._of_reprs()
         searched = [*messages[:_WRAPPED], *messages[_WRAPPED:][-_WRAPPED:]]
         return "\n".join(text for _, text in searched), [first for first, _ in searched]
+
+    def _of_reprs(self) -> list[tuple[int, str]]:
+        """Exceptions that a line which reports a failure shows as Python's repr, in the form of a traceback's last line."""
+        found: list[tuple[int, str]] = []
+        for index, text in enumerate(self.searched):
+            raised = _REPR.search(text) if self.roles[index] in (Role.ERROR, Role.TEXT) else None
+            if raised and _FAILED.search(text[: raised.start()]):
+                message = text[raised.end() : max(text.rfind(raised[2]), raised.end())]
+                found.append((index, f"{raised[1]}: " + message.replace("\\n", " ").replace("\\t", " ")))
+        return found
 
     @cached_property
     def haystack(self) -> Haystack:

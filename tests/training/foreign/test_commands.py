@@ -260,6 +260,15 @@ def test_words_that_are_not_known_change_no_value_before_them():
         ("torchrun pretrain_gpt.py --num-layers 4 --tensor-model-parallel-size 2", "Megatron-LM"),
         ("checkpoint_dir: c\nout_dir: o\ntrain:\n  global_batch_size: 8\n", "LitGPT"),
         ("trainer:\n  devices: 8\n  num_nodes: 1\nexp_manager: {}\n", "NeMo"),
+        (
+            'max_steps = 20\n\n[model]\nname = "Qwen/Qwen3-0.6B"\n\n[orchestrator]\nbatch_size = 64\n\n[inference]\n',
+            "prime-rl",
+        ),
+        ("torchrun --nproc_per_node=2 -m prime_rl.trainer.sft.train @ sft.toml", "prime-rl"),
+        ('[policy]\nmodel_name = "m"\ntrain_global_batch_size = 8\n\n[grpo]\nnum_prompts_per_step = 8\n', "NeMo-RL"),
+        ("policy:\n  model_name: m\ncluster:\n  gpus_per_node: 8\n", "NeMo-RL"),
+        ('[actor]\nmodel_name = "m"\nmax_length_per_device = 8192\n\n[trainer]\nproject = "p"\n', "RL2"),
+        ("torchrun --nproc_per_node=2 -m RL2.trainer.grpo actor.model_name=m", "RL2"),
     ],
 )
 def test_a_program_that_is_not_read_is_named(text, name):
@@ -402,3 +411,17 @@ def test_unknown_options_of_a_launcher_do_not_hide_the_script():
         f'N=" --nnodes 2 "; [ "$X" ] && N+=" --node_rank $R "\ntorchrun $N $MORE dpo_train.py {FLAGS}', None
     )
     assert (result.config().task, result.config().num_machines) == ("dpo", 2)
+
+
+@table(
+    ("stage", "lengths", "length"),
+    [
+        ("pt", "max_source_length: 2048", 2048),
+        ("pt", "max_source_length: 2048\nmax_target_length: 100", 2048),
+        ("sft", "max_source_length: 2048", 2560),
+        ("sft", "max_source_length: 2048\nmax_target_length: 100", 2148),
+    ],
+)
+def test_the_source_length_of_llamafactory_is_the_whole_one_of_a_text_that_is_continued(stage, lengths, length):
+    text = f"stage: {stage}\nmodel_name_or_path: m\ndataset: d\n{lengths}\nfinetuning_type: full\n"
+    assert import_text(text, None).config().max_length == length

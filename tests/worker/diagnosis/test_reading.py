@@ -9,7 +9,9 @@ from subtest_table import table
 from benchmarks.diagnosis.judged_logs import of_tests
 from benchmarks.diagnosis.variants import VARIANTS, varied
 from worker.diagnosis.diagnosis import NO_FAILURE, UNKNOWN, diagnose
+from worker.diagnosis.log_file import Excerpt
 from worker.diagnosis.parsing.needles import Haystack, needles
+from worker.diagnosis.timeline import Log
 
 
 def ended(error, *, before="", code="go()"):
@@ -275,3 +277,34 @@ def test_the_level_of_a_program_that_logs_anothers_output_hides_no_failure(log, 
 def test_an_empty_line_is_not_joined_with_the_next():
     diagnosis = diagnose("started\n\nmoon.MoonError: the moon is full\n")
     assert [line.number for line in diagnosis.evidence] == [3]
+
+
+@table(
+    ("log", "cause"),
+    [
+        ("E       FileNotFoundError: [Errno 2] No such file or directory: '/a.jsonl'\n\ntests/a.py:4: FileNotFoundError\n",
+         "file_missing"),
+        (">       lora(8)\nE       ValueError: `r` should be a positive integer value\n", "settings_invalid"),
+        ("worker 3 failed: ValueError('num_heads (12) must be divisible by tensor parallel size (8)')\n", "not_divisible"),
+        ('Task failed with RuntimeError("NCCL error in: x.cpp:12, unhandled system error")\n', "nccl_failed"),
+        ("retrying after ValueError('num_heads (12) must be divisible by tensor parallel size (8)')\n", UNKNOWN),
+        ("RuntimeError: element 1 of tensors does not require grad and does not have a grad_fn\n", "nothing_requires_grad"),
+    ],
+)  # fmt: skip
+def test_exceptions_of_pytest_repr_and_other_words_are_read(log, cause):
+    assert diagnose(log).cause == cause
+
+
+def test_a_message_with_other_words_of_a_known_one_is_an_answer_at_one_half():
+    diagnosis = diagnose("RuntimeError: element 1 of tensors does not require grad and does not have a grad_fn")
+    assert (diagnosis.cause, diagnosis.confidence) == ("nothing_requires_grad", 0.5)
+
+
+def test_the_traceback_of_ray_in_a_notebook_is_read_with_its_frames():
+    log = """RayTaskError(PermissionError)             Traceback (most recent call last)
+Cell In [26], line 2
+----> 2 ray.get(train_fn.remote())
+RayTaskError(PermissionError): ray::train_fn() (pid=306, ip=10.0.0.1)
+moon.MoonError: the moon is full
+"""
+    assert len(Log([Excerpt(1, log)]).tracebacks[0].frames) == 1

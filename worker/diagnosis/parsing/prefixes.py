@@ -14,6 +14,7 @@ _RANK = re.compile(
 _NAMED = re.compile(r"\[(?:PG [^\]]*)?(?:[Rr]ank|RANK)[: ]?(\d{1,5})\]")
 _ALWAYS = re.compile(
     r"\(\w[\w.:-]*(?: [\w=]+){0,2} pid=\d+(?:, ip=[\w.:]+)?\) ?(?:\[repeated \d+x[^\]]*\] ?)?"  # Ray, vLLM
+    r"|E {3,}(?=(?:\w+\.)*\w*(?:Error|Exception)(?:: |$))"  # pytest, before an exception
     r"|(?:[A-Z]+ )?\d{4}-\d\d-\d\dT[\d:.]+Z \[resource\.[^\]]+\] "  # Google's log viewer: its level is not the line's
 )
 _SRUN = re.compile(r"\s{0,4}(\d{1,4}):(?: |$)")

@@ -21,7 +21,9 @@ _AFTER_MESSAGE = re.compile(
     r"|(?:wandb|ERROR|INFO|WARNING)\b[: ]|\$ |\S+@\S+[:$#]"
 )
 # IPython indents no frames, numbers the lines of code and puts empty lines between.
-_NOTEBOOK_HEADER = re.compile(r"(?:[\w.]+\.)?(?P<type>[A-Za-z_]\w*) {2,}Traceback \(most recent call last\)")
+_NOTEBOOK_HEADER = re.compile(
+    r"(?:[\w.]+\.)?(?P<type>[A-Za-z_]\w*(?:\(\w+\))?) {2,}Traceback \(most recent call last\)"
+)
 _NOTEBOOK_FRAME = re.compile(
     r"(?:File (?P<path>.+?)(?::\d+)?(?:, in (?P<function>.+))?"
     r"|(?P<cell>(?:Cell |Input )?In ?\[\d+\]|<ipython-input-[^>]*>|\S.*\.ipynb Cell \d+'?)(?:,? line \d+)?(?:,? in (?P<named>.+))?"
@@ -159,7 +161,7 @@ def _notebook_traceback(
     header = _NOTEBOOK_HEADER.match(texts[indices[start]])
     if header is None:
         return None
-    exception = re.compile(rf"(?:[\w.]+\.)?{header['type']}(?::|$)")
+    exception = re.compile(rf"(?:[\w.]+\.)?{re.escape(header['type'])}(?::|$)")
     frames: list[Frame] = []
     for position in range(start + 1, min(start + _MOST_NOTEBOOK_LINES, len(indices))):
         text = texts[indices[position]]
