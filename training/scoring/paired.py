@@ -27,6 +27,7 @@ SMALL_DIFFERENCE = 0.02
 
 _SEED = 20_240
 _FLIPS = 4_000
+_MOST_VALUES = 500  # different differences from which the rows that would show one are computed
 _MOST_DRAWS = 40_000_000  # of signs: a second; beyond, the normal approximation is the same
 
 
@@ -103,13 +104,12 @@ def sign_flip(differences: Scores) -> float:
 
 def rows_needed(differences: Scores, difference: float = SMALL_DIFFERENCE, *, shares: bool = True) -> int | None:
     """The rows that would show a mean `difference`; None if no row differs. `shares`: of scores from 0 to 1."""
-    values, counts = np.unique(differences, return_counts=True)
-    weights = counts / counts.sum()
-    if not values.any():
+    if not differences.any():
         return None
     if not shares:
         variance = float(differences.var(ddof=1)) if len(differences) > 1 else 0.0
         return math.ceil((quantile(1 - ALPHA / 2) + quantile(POWER)) ** 2 * variance / difference**2) or None
+    values, weights = _distribution(differences)
     low, high = 0, 1
     while not _shows(values, weights, difference, high):
         low, high = high, 2 * high
@@ -117,6 +117,15 @@ def rows_needed(differences: Scores, difference: float = SMALL_DIFFERENCE, *, sh
         rows = (low + high) // 2
         low, high = (low, rows) if _shows(values, weights, difference, rows) else (rows, high)
     return high
+
+
+def _distribution(differences: Scores) -> tuple[Scores, Scores]:
+    """The different values, each with its share. Of more than `_MOST_VALUES` neighbors are one, their mean."""
+    values, counts = np.unique(differences, return_counts=True)
+    if len(values) > _MOST_VALUES:
+        groups = np.array_split(np.sort(differences), _MOST_VALUES)
+        values, counts = np.array([group.mean() for group in groups]), np.array([len(group) for group in groups])
+    return values, counts / counts.sum()
 
 
 def _shows(values: Scores, weights: Scores, difference: float, rows: int) -> bool:
