@@ -14,6 +14,7 @@ from sqlmodel import col, select
 
 from training.run_folder.events import Finished, Metrics, PhaseStarted, RankStarted, Resumed, decode
 from training.run_folder.paths import events_file
+from training.run_folder.stages import STAGES
 from worker.settings import ROOT
 from worker.store import database
 from worker.store.tables import Run, Status
@@ -28,8 +29,10 @@ _SHARE = 0.7  # of a phase's median time: later, most have left it
 
 
 def declared(package: Path = ROOT / "training") -> frozenset[str]:
-    """The phases that a program in `package` enters: the arguments of `enter` and `during` of its reports."""
-    return frozenset(phase for file in package.rglob("*.py") for phase in _entered(file.read_text(encoding="utf-8")))
+    """The phases that a program in `package` enters: the arguments of `enter` and `during` of its reports, and the stages after
+    the training, which it enters one after another."""
+    entered = (phase for file in package.rglob("*.py") for phase in _entered(file.read_text(encoding="utf-8")))
+    return frozenset(entered) | ({stage.phase for stage in STAGES} if package == ROOT / "training" else set())
 
 
 def _entered(text: str) -> Iterator[str]:

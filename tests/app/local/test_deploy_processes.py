@@ -14,10 +14,6 @@ import pytest
 import redis
 from deploy_files import SERVICES, environment, stages
 from patience import ended, eventually
-from redis.backoff import NoBackoff
-from redis.retry import Retry
-
-from worker.queue.local_broker import find_server
 
 pytestmark = pytest.mark.slow
 
@@ -148,23 +144,3 @@ def test_after_migrate_web_and_worker_become_healthy_and_stop_on_sigterm(contain
     worker.terminate()
     assert ended(web) in (0, -signal.SIGTERM), containers.printed("web")
     assert ended(worker) == 0, containers.printed("worker")
-
-
-def test_the_queue_server_accepts_its_containers_flags_and_requires_the_password(tmp_path):
-    password = secrets.token_hex(8)
-    flags = [password if part.startswith("${VALKEY_PASSWORD") else part for part in SERVICES["valkey"]["command"][1:]]
-    socket_path = tmp_path / "valkey.sock"
-    here = ["--port", "0", "--unixsocket", str(socket_path), "--dir", str(tmp_path), "--logfile", str(tmp_path / "log")]
-    server = subprocess.Popen([str(find_server()), *flags, *here])
-    once = Retry(NoBackoff(), 0)
-    try:
-        eventually(socket_path.exists)
-        with redis.Redis(unix_socket_path=str(socket_path), password=password, retry=once) as client:
-            assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
-            assert client.config_get("appendonly") == {"appendonly": "yes"}
-        stranger = redis.Redis(unix_socket_path=str(socket_path), retry=once)
-        with stranger, pytest.raises(redis.AuthenticationError):
-            stranger.ping()
-    finally:
-        server.terminate()
-        server.wait()

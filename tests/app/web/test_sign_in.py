@@ -97,7 +97,7 @@ def test_the_cookie_is_secure_at_a_public_https_address_unless_the_proxy_says_ot
 def test_an_address_with_the_token_signs_in_and_redirects_without_it(web, token):
     answer = web.get(f"/runs-of?token={token}&search=a%20b", headers=PAGE)
     assert (answer.status_code, answer.headers["location"]) == (303, "/runs-of?search=a+b")
-    assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["cache-control"] == "private, no-store"
     assert signed_in(web)
 
 
