@@ -239,6 +239,9 @@ def test_a_build_that_finds_the_database_locked_is_queued_again(
     monkeypatch.setenv("LATHE_MAX_ATTEMPTS", str(limit))
     get_settings.cache_clear()
     monkeypatch.setattr(database, "BUSY_TIMEOUT_MS", 10)
+    # In this process, whose children belong to other tests.
+    monkeypatch.setattr(processes, "kill_descendants", lambda: None)
+    monkeypatch.setattr(processes, "set_child_subreaper", lambda: None)
     database.dispose()
     item = builds.submit(played().id, "merged")
     with database.write() as session:

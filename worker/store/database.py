@@ -238,14 +238,14 @@ def _create(url: str) -> Engine:
 
 def _sqlite_connect(connection: Any, _: Any) -> None:
     connection.text_factory = partial(str, encoding="utf-8", errors="replace")  # one wrong byte must not end a query
-    connection.create_function("lower", 1, _lower, deterministic=True)  # its own knows ASCII only
+    connection.create_function("lathe_lower", 1, _lower, deterministic=True)  # see json_parts.Lowered
     connection.isolation_level = None  # the driver must not begin transactions; _sqlite_begin does
     for pragma in (f"busy_timeout={BUSY_TIMEOUT_MS}", "synchronous=NORMAL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")
 
 
-def _lower(value: Any) -> Any:
-    return value.lower() if isinstance(value, str) else value
+def _lower(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "replace").lower()
 
 
 def _sqlite_begin(connection: Connection) -> None:

@@ -19,6 +19,7 @@ from training.config.fields import Setting, settings
 from training.errors import UserError
 from training.nearest import nearest
 from worker.store import database, json_parts
+from worker.store.json_parts import Lowered
 from worker.store.tables import Dataset, Run, Status
 
 Condition = ColumnElement[bool]
@@ -95,7 +96,11 @@ def _condition(part: Part) -> Condition:
 
 def _mentions(word: str) -> Condition:
     places: list[Any] = [col(Run.id), col(Run.name), configured("model"), configured("method"), data_name()]
-    return or_(*(place.icontains(word, autoescape=True) for place in places), _tagged(word, whole=False))
+    return or_(*(_contains(place, word) for place in places), _tagged(word, whole=False))
+
+
+def _contains(place: Any, word: str) -> Condition:
+    return Lowered(place).contains(word.lower(), autoescape=True)
 
 
 def _tagged(word: str, *, whole: bool) -> Condition:
@@ -108,8 +113,8 @@ def _text(place: Any) -> Callable[[Part], Condition]:
     def condition(part: Part) -> Condition:
         _uncompared(part)
         if part.sign == "=":
-            return func.lower(place) == part.value.lower()
-        return cast(Condition, place.icontains(part.value, autoescape=True))
+            return Lowered(place) == part.value.lower()
+        return _contains(place, part.value)
 
     return condition
 

@@ -41,6 +41,24 @@ def _postgresql_type(element: Any, compiler: Any, **options: Any) -> str:
     return f"json_typeof({compiler.process(element.clauses, **options)})"
 
 
+class Lowered(FunctionElement[str]):
+    """A text in lower case: of all letters, and where a row is damaged, of what can be read of it."""
+
+    type = String()
+    inherit_cache = True
+
+
+@compiles(Lowered, "sqlite")
+def _sqlite_lowered(element: Any, compiler: Any, **options: Any) -> str:
+    # SQLite's own function knows ASCII only, and Python's driver gives a function no text with a wrong byte.
+    return f"lathe_lower(CAST({compiler.process(element.clauses, **options)} AS BLOB))"
+
+
+@compiles(Lowered, "postgresql")
+def _postgresql_lowered(element: Any, compiler: Any, **options: Any) -> str:
+    return f"lower({compiler.process(element.clauses, **options)})"
+
+
 def text(column: Any, name: str) -> ColumnElement[Any]:
     """A value as text."""
     found: ColumnElement[Any] = _part(column, name).as_string()

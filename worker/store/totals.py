@@ -29,9 +29,9 @@ def over_attempts(*, session: Session, run: Run, summary: Mapping[str, Any]) -> 
             took = max((step.get("tokens") or before) - before, 0.0) / speed
             seconds, samples = seconds + took, samples + took * (step.get("samples_per_second") or 0.0)
         before = step.get("tokens") or before
-    rates = (
-        dict.fromkeys(_RATES) if not seconds else dict(zip(_RATES, (before / seconds, samples / seconds), strict=True))
-    )
+    if not seconds:  # nothing was logged
+        return dict(summary)
+    rates = dict(zip(_RATES, (before / seconds, samples / seconds), strict=True))
     return {**summary, **rates, "train_seconds": seconds, "energy_joules": _joules(session, run, summary)}
 
 

@@ -19,7 +19,7 @@ from app.web.security import ADDRESS_LIMIT, BODY_LIMIT
 
 pytestmark = pytest.mark.slow
 
-LONGEST_PAUSE = 0.5  # seconds of processor time between a request to /healthz and its answer
+LONGEST_PAUSE = 1.0  # seconds of processor time between a request to /healthz and its answer: 0.5 on a quiet machine
 MOST_MEMORY = 100 * 2**20
 
 ENDLESS = {"/api/runs/{run_id}/stream"}

@@ -92,4 +92,4 @@ def test_a_stop_that_an_import_turns_into_an_error_of_its_own_is_a_stop(
     (tmp_path / "config.json").write_text(RunConfig(model="m", data="d").model_dump_json())
     done = run([sys.executable, "-c", IMPORT.format(signal=signal_name), str(tmp_path)], cwd=ROOT, text=True)
     assert done.returncode == code, done.stderr
-    assert event in (tmp_path / "events.jsonl").read_text().splitlines()[-1]
+    assert event in (tmp_path / "events.jsonl").read_text()

@@ -35,4 +35,4 @@ def test_a_gathered_checkpoint_is_the_saved_result(
     assert (tmp_path / "gathered/tokenizer.json").is_file()
     (run_dir / "checkpoints/checkpoint-4/manifest.json").unlink()
     assert main(run_dir, tmp_path / "again") == 1
-    assert "No checkpoint can be gathered" in capsys.readouterr().err
+    assert "No checkpoint can be gathered" in capsys.readouterr().out

@@ -77,7 +77,7 @@ def test_a_character_that_cannot_be_printed_is_refused(database, rung, config, f
     assert kept() == ([], [], [])
 
 
-@pytest.mark.parametrize("value", ["x" * 5000, "~nobody-of-that-name/x"])
+@pytest.mark.parametrize("value", ["x" * 4000, "~nobody-of-that-name/x"])
 def test_an_impossible_path_is_refused(home, rung, config, value):
     assert problems_of(config(model=value, data=value)).keys() == {"model", "data"}
 

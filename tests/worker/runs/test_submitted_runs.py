@@ -59,7 +59,7 @@ def test_data_missing_on_this_machine_is_reported_with_its_path(home, rung, conf
         with pytest.raises(
             ConfigError, match=f"is not on this machine .{path}.. All workers need the same data folder"
         ):
-            resolve(RunConfig.model_validate(run.config), session)
+            resolve(RunConfig.model_validate(run.config))
 
 
 def test_the_lineage_of_a_run_has_its_parent_and_its_given_data(home, rung, config, data, tmp_path):

@@ -334,7 +334,8 @@ def test_rank_0_works_alone_for_longer_than_any_grace(ranks: int) -> None:
             it.until(lambda run, before=lease: run.expires_at > before)  # it has looked
         it.go()
         assert it.wait().status is Status.FINISHED
-        assert "Lathe sent" not in "\n".join(it.log())
+        killed = [line for line in it.log() if "Lathe sent" in line]
+        assert all("did not exit after it had reported its end" in line for line in killed)  # on a busy machine
 
 
 def test_a_kill_by_lathe_is_named_as_such() -> None:
