@@ -206,6 +206,14 @@ def test_the_notes_of_a_program_are_told_and_what_libraries_print_is_not(
     assert told == [("loading", 0, 0), (str(os.getpid()), 1, 2), "Its context is 64 tokens."]
 
 
+@pytest.fixture
+def within_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A supervisor may run in this process, whose children belong to other tests."""
+    monkeypatch.setattr(processes, "kill_descendants", lambda: None)
+    monkeypatch.setattr(processes, "set_child_subreaper", lambda: None)
+
+
+@pytest.mark.usefixtures("within_this_process")
 @pytest.mark.parametrize(("by_system", "limit", "status"), [(0, 3, "queued"), (0, 1, "failed"), (1, 3, "failed")])
 def test_a_build_whose_program_is_killed_is_queued_again_unless_memory_was_full(
     by_system: int, limit: int, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -232,6 +240,7 @@ def test_a_build_whose_program_is_killed_is_queued_again_unless_memory_was_full(
     assert "killed" in told
 
 
+@pytest.mark.usefixtures("within_this_process")
 @pytest.mark.parametrize(("limit", "status"), [(2, "queued"), (1, "failed")])
 def test_a_build_that_finds_the_database_locked_is_queued_again(
     monkeypatch: pytest.MonkeyPatch, limit: int, status: str
@@ -239,9 +248,6 @@ def test_a_build_that_finds_the_database_locked_is_queued_again(
     monkeypatch.setenv("LATHE_MAX_ATTEMPTS", str(limit))
     get_settings.cache_clear()
     monkeypatch.setattr(database, "BUSY_TIMEOUT_MS", 10)
-    # In this process, whose children belong to other tests.
-    monkeypatch.setattr(processes, "kill_descendants", lambda: None)
-    monkeypatch.setattr(processes, "set_child_subreaper", lambda: None)
     database.dispose()
     item = builds.submit(played().id, "merged")
     with database.write() as session:
