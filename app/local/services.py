@@ -10,8 +10,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import psutil
-
 from worker.machine import processes
 from worker.settings import ROOT
 
@@ -37,7 +35,6 @@ class Service:
         self._start = start
         self._process: subprocess.Popen[bytes] | None = None
         self._starts: deque[float] = deque(maxlen=RESTARTS + 1)
-        self._used = 0.0
 
     def start(self) -> None:
         """Starts the process."""
@@ -52,16 +49,10 @@ class Service:
         """The exit code, None while the process runs."""
         return self._process.poll() if self._process else None
 
-    def works(self) -> bool:
-        """True if the process has used a processor since the last call, or waits for a disk: slow, but not stuck."""
-        try:
-            process = psutil.Process(self.pid)
-            used = sum(process.cpu_times()[:2])
-            waits = process.status() == psutil.STATUS_DISK_SLEEP
-        except psutil.NoSuchProcess:
-            return False
-        before, self._used = self._used, used
-        return waits or used > before
+    def activity(self) -> processes.Activity:
+        """Whether its process, which was started, does anything from now on."""
+        assert self._process
+        return processes.Activity(self._process.pid)
 
     def keep_running(self) -> bool:
         """Restarts the process if it has ended. Returns True if it had. Raises ServiceFailed if it ended too often."""

@@ -101,12 +101,10 @@ class Everything:
         datasets.clear_tokens()
         for service in self._services:
             service.start()
-        began = active = time.monotonic()
+        began, activity = time.monotonic(), self._web.activity()
         while not self._stopping.is_set() and not self._answers():
-            now = time.monotonic()
-            active = now if self._web.works() else active
-            if now - active > QUIET_SECONDS:
-                message = f"The web server does not answer after {now - began:.0f} s, and does nothing."
+            if activity.quiet_seconds() > QUIET_SECONDS:
+                message = f"The web server does not answer after {time.monotonic() - began:.0f} s, and does nothing."
                 raise ServiceFailed(self._web.explain(message))
             for service in self._services:
                 code = service.ended()

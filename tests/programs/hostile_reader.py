@@ -1,6 +1,7 @@
 """Replaces `training.data.inspection` for a harmful file; the file says what goes wrong."""
 
 import ctypes
+import signal
 import sys
 import time
 from pathlib import Path
@@ -13,6 +14,13 @@ def main() -> None:
             pass
     if what == "sleep":
         time.sleep(60)
+    if what == "slow":  # more time than three times a limit of 2 s, and less than that of a processor
+        for _ in range(20):
+            time.sleep(0.35)
+            sum(range(1_000_000))
+        sys.stdout.write("1")
+    if what == "killed":
+        signal.raise_signal(signal.SIGKILL)
     if what == "memory":
         bytearray(8 * 2**30)
     if what == "crash":

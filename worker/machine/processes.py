@@ -16,6 +16,7 @@ from worker.machine.process_identity import LINUX
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_WAITING = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)  # for a processor, or a disk
 # Loaded here: loading libraries between fork and exec is unsafe.
 _LIBC = ctypes.CDLL(None, use_errno=True) if LINUX else None
 
@@ -110,6 +111,22 @@ def _start_process(
             start_new_session=True,
             preexec_fn=prepare,  # noqa: PLW1509
         )
+
+
+class Activity:
+    """Whether a process does anything. A slow process, as all are on a busy machine, is not a stuck one."""
+
+    def __init__(self, pid: int) -> None:
+        self._process = psutil.Process(pid)
+        self._used, self._active = 0.0, time.monotonic()
+
+    def quiet_seconds(self) -> float:
+        """The seconds in which no call has found that it used a processor, or waited for one or for a disk; call it regularly."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            used, waits = sum(self._process.cpu_times()[:2]), self._process.status() in _WAITING
+            if waits or used > self._used:
+                self._used, self._active = used, time.monotonic()
+        return time.monotonic() - self._active
 
 
 def is_gone(process: psutil.Process) -> bool:

@@ -1,5 +1,6 @@
 """Programs that run in a process of their own, with limits on memory, CPU time and the files they write."""
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from typing import Any
 
 from training.errors import Problem
 from training.limited import Limits, start_limited
+from worker.machine.processes import Activity
 
 # Every program that is started by the name of its module, besides the training itself.
 INSPECTION = "training.data.inspection"
@@ -41,22 +43,26 @@ HUB = ("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE")
 HUB_WITH_TOKEN = (*HUB, "HF_TOKEN")
 
 
+_LOOK_SECONDS = 0.5
+
+
 @dataclass(frozen=True)
 class Result:
-    """How a program ended: its exit code (negative: the signal that ended it) and what it printed.
-
-    `timed_out`: it was ended though it had not used its CPU time, because it slept or the machine is busy.
-    """
+    """How a program ended: its exit code (negative: the signal that ended it) and what it printed."""
 
     code: int
     output: bytes = b""
     errors: bytes = b""
-    timed_out: bool = False
 
     @property
     def too_slow(self) -> bool:
         """True if a time limit ended the program."""
         return self.code == -signal.SIGXCPU
+
+    @property
+    def was_killed(self) -> bool:
+        """True if SIGKILL ended it: from outside, or because the machine had no memory left."""
+        return self.code == -signal.SIGKILL
 
     @property
     def last_line(self) -> str:
@@ -66,7 +72,7 @@ class Result:
     @property
     def out_of_memory(self) -> bool:
         """True if the program was killed, or its last line names a failed allocation."""
-        return self.code == -signal.SIGKILL or any(sign in self.last_line for sign in ("MemoryError", "bad_alloc"))
+        return self.was_killed or any(sign in self.last_line for sign in ("MemoryError", "bad_alloc"))
 
 
 class ProgramError(RuntimeError):
@@ -91,16 +97,30 @@ class ProgramKilled(ProgramError):  # noqa: N818
 def run_limited(
     module: str, arguments: Sequence[str], limits: Limits, *, text: str = "", variables: Sequence[str] = ()
 ) -> Result:
-    """Runs a program to its end, or until it exceeds a limit or takes three times its CPU time.
+    """Runs a program to its end, or until it exceeds a limit or has done nothing for as long as its CPU time.
 
     `text` is its standard input; `variables` names what it sees of the environment besides the basics.
     """
     try:
         with running_limited(module, arguments, limits, variables=variables, stdin=subprocess.PIPE) as process:
-            output, errors = process.communicate(text.encode(), timeout=3 * limits.seconds)
-    except subprocess.TimeoutExpired:
-        return Result(-signal.SIGXCPU, timed_out=True)
+            output, errors = _communicate(process, text, limits.seconds)
+    except _Quiet:
+        return Result(-signal.SIGXCPU)
     return Result(process.returncode, output, errors)
+
+
+class _Quiet(Exception):  # noqa: N818
+    """A program does nothing."""
+
+
+def _communicate(process: subprocess.Popen[bytes], text: str, seconds: float) -> tuple[bytes, bytes]:
+    """What the program prints until it ends. Raises _Quiet if it has done nothing for `seconds`."""
+    activity, unsent = Activity(process.pid), [text.encode()]
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.communicate(unsent.pop() if unsent else None, timeout=_LOOK_SECONDS)
+        if activity.quiet_seconds() > seconds:
+            raise _Quiet
 
 
 def run_for_json(

@@ -119,8 +119,8 @@ def _report(config: RunConfig, data: Dataset | Path, columns: str | None = None)
         earlier = _reports.get(key)
     if earlier is not None:
         return earlier
-    new = _run(config, datasets.path_of(data) if isinstance(data, Dataset) else data, columns)
-    if new is _BUSY:
+    new, remembered = _run(config, datasets.path_of(data) if isinstance(data, Dataset) else data, columns)
+    if not remembered:
         return new
     with _lock:
         _reports[key] = new
@@ -175,7 +175,8 @@ def _with_links(model: Path) -> Iterator[Path]:
     yield from {link.resolve().parent for link in model.iterdir() if link.is_symlink()} if model.is_dir() else ()
 
 
-def _run(config: RunConfig, file: Path, columns: str | None) -> Report:
+def _run(config: RunConfig, file: Path, columns: str | None) -> tuple[Report, bool]:
+    """The report, and whether it would be the same again: not if the program failed for a reason of its own."""
     settings = config.model_dump(mode="json", include=set(_SETTINGS))
     model = str(Path(config.model).expanduser().absolute())
     asked = {"config": settings | {"model": model, "data": "data"}, "file": str(file.absolute()), "columns": columns}
@@ -183,32 +184,26 @@ def _run(config: RunConfig, file: Path, columns: str | None) -> Report:
         reads = (file, *_with_links(Path(model)))
         limits = Limits(MEMORY_BYTES + file.stat().st_size, SECONDS, reads=reads)
     except OSError as error:
-        return _failed(f"The data file cannot be read: {error.strerror}.", "Import it again.")
+        return _failed(f"The data file cannot be read: {error.strerror}.", "Import it again."), False
     result = programs.run_limited(programs.TEMPLATE_CHECK, [], limits, text=json.dumps(asked), variables=programs.HUB)
     try:
         values: dict[str, Any] = json.loads(result.output.splitlines()[-1])
-        return Report.from_json(values)
+        return Report.from_json(values), True
     except (ValueError, IndexError, KeyError, TypeError):
         return _crashed(result)
 
 
-def _crashed(result: Result) -> Report:
-    if result.timed_out:
-        return _BUSY
-    if result.too_slow or result.code == -9:
+def _crashed(result: Result) -> tuple[Report, bool]:
+    if result.too_slow:
         message = f"Rendering the first rows takes more than {SECONDS} s of CPU time."
-        return _failed(message, "Check the chat template for an endless loop.", Fault.CANNOT_RENDER)
+        return _failed(message, "Check the chat template for an endless loop.", Fault.CANNOT_RENDER), True
+    if result.was_killed:
+        return _failed("The program that renders the rows was killed.", "Check them again."), False
     if result.out_of_memory:
         message = "Rendering the first rows needs too much memory."
-        return _failed(message, "Check the chat template for a loop that repeats text.", Fault.CANNOT_RENDER)
-    return _failed(f"The rows could not be checked ({result.last_line}).", "See docs/templates.md.")
+        return _failed(message, "Check the chat template for a loop that repeats text.", Fault.CANNOT_RENDER), True
+    return _failed(f"The rows could not be checked ({result.last_line}).", "See docs/templates.md."), False
 
 
 def _failed(message: str, fix: str, fault: Fault = Fault.NOT_CHECKED) -> Report:
     return Report((Finding(fault, ERROR, message, fix),))
-
-
-_BUSY = _failed(
-    f"The rows were not rendered in {3 * SECONDS} s, because the machine is busy.", "Check them again later."
-)
-"""Says nothing about the rows and is not remembered, so that the next check renders them."""

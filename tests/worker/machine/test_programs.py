@@ -51,6 +51,11 @@ def test_a_program_without_output_reports_the_reason(order: Any, what: str, reas
     assert str(caught.value) == reason
 
 
+@pytest.mark.slow
+def test_a_slow_program_is_waited_for_as_long_as_it_does_something(order: Any) -> None:
+    assert run_for_json(READER, order("slow"), Limits(LIMITS.memory_bytes, 2)) == 1
+
+
 def test_a_program_writes_files_only_up_to_its_limit(order: Any) -> None:
     assert run_limited(READER, order("write"), LIMITS).last_line == "OSError: [Errno 27] File too large"
     assert run_limited(READER, order("write"), Limits(2 * 2**30, 300, file_bytes=2**10)).code == 0

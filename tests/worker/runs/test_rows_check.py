@@ -1,5 +1,6 @@
 """Rows are rendered and checked before a run is queued, in a process that a template cannot harm."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,12 +8,14 @@ import pytest
 import trained
 from chat_models import chat, write_rows
 from environment import use
-from patience import eventually
+from paths import PROGRAMS
 
 from training.config.fields import ConfigError
 from training.config.run_config import RunConfig
-from training.template_check.findings import Finding
+from training.limited import Limits
 from worker.allowed_paths import EVERYTHING
+from worker.machine import programs
+from worker.machine.programs import Result
 from worker.runs import rows_check, submit
 
 NO_END = (
@@ -55,14 +58,9 @@ def test_a_fault_prevents_the_start_unless_the_check_only_warns(config: Any, tmp
 def test_a_template_that_does_not_end_is_ended(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows_check, "SECONDS", 3)
 
-    def finding() -> Finding | None:
-        (checked,) = rows_check.check_rows(config(chat_template=ENDLESS), EVERYTHING)
-        (error,) = checked.report.errors
-        return (
-            error if error.fault == "cannot_render" else None
-        )  # the machine was too busy for three seconds of CPU time
-
-    assert "endless loop" in eventually(finding).fix
+    (checked,) = rows_check.check_rows(config(chat_template=ENDLESS), EVERYTHING)
+    (error,) = checked.report.errors
+    assert error.fault == "cannot_render" and "endless loop" in error.fix
 
 
 @pytest.mark.parametrize(
@@ -88,14 +86,24 @@ def test_a_known_report_needs_no_second_process(config: Any, monkeypatch: pytest
         rows_check.check_rows(config(loss_on="last"), EVERYTHING)
 
 
-def test_a_busy_machine_prevents_no_start_and_its_report_is_not_remembered(
-    config: Any, monkeypatch: pytest.MonkeyPatch
+def test_a_killed_check_prevents_no_start_and_is_not_remembered(
+    config: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with monkeypatch.context() as busy:
-        busy.setattr(rows_check, "SECONDS", 0)
+    """As of a machine without memory: it says nothing about the rows."""
+    run_limited = programs.run_limited
+
+    def killed(module: str, arguments: list[str], limits: Limits, **options: Any) -> Result:
+        if module != programs.TEMPLATE_CHECK:
+            return run_limited(module, arguments, limits, **options)
+        (order := tmp_path / "order.txt").write_text("killed")
+        reads = (*(limits.reads or ()), order, PROGRAMS.parent)
+        return run_limited("tests.programs.hostile_reader", [str(order)], replace(limits, reads=reads), **options)
+
+    with monkeypatch.context() as short:
+        short.setattr(programs, "run_limited", killed)
         (checked,) = rows_check.check_rows(config(), EVERYTHING)
         (finding,) = checked.report.errors
-        assert (finding.fault, "busy" in finding.message) == ("not_checked", True)
+        assert (finding.fault, "was killed" in finding.message) == ("not_checked", True)
         assert submit.submit(config()).config["data"]
     (checked,) = rows_check.check_rows(config(), EVERYTHING)
     assert not checked.report.errors
