@@ -19,7 +19,7 @@ from app.web.security import ADDRESS_LIMIT, BODY_LIMIT
 
 pytestmark = pytest.mark.slow
 
-LONGEST_PAUSE = 1.0  # seconds of processor time between a request to /healthz and its answer: 0.5 on a quiet machine
+LONGEST_PAUSE = 0.5  # seconds of processor time between a request to /healthz and its answer
 MOST_MEMORY = 100 * 2**20
 
 ENDLESS = {"/api/runs/{run_id}/stream"}
@@ -250,6 +250,9 @@ def attacks():
 
 
 def test_the_requests_that_stopped_the_server_do_not(prepared, offline):
+    client().post(
+        "/api/checks", json={"model": "static/starter", "data": "none", "deepspeed_config": {"a": 1}}
+    )  # imports
     requests = [
         (
             f"{number} {path}",
