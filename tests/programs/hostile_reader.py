@@ -19,6 +19,9 @@ def main() -> None:
             time.sleep(0.35)
             sum(range(1_000_000))
         sys.stdout.write("1")
+    if what == "late":  # its input is longer than a pipe holds
+        time.sleep(1.2)
+        sys.stdout.write(str(len(sys.stdin.read())))
     if what == "killed":
         signal.raise_signal(signal.SIGKILL)
     if what == "memory":

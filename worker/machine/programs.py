@@ -1,12 +1,12 @@
 """Programs that run in a process of their own, with limits on memory, CPU time and the files they write."""
 
-import contextlib
 import json
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Event, Thread
 from typing import Any
 
 from training.errors import Problem
@@ -101,26 +101,36 @@ def run_limited(
 
     `text` is its standard input; `variables` names what it sees of the environment besides the basics.
     """
+    with (
+        running_limited(module, arguments, limits, variables=variables, stdin=subprocess.PIPE) as process,
+        _ended_when_quiet(process, limits.seconds) as was_quiet,
+    ):
+        output, errors = process.communicate(text.encode())
+    return Result(-signal.SIGXCPU if was_quiet.is_set() else process.returncode, output, errors)
+
+
+@contextmanager
+def _ended_when_quiet(process: subprocess.Popen[bytes], seconds: float) -> Iterator[Event]:
+    """Kills the process, and sets the event, if it does nothing for `seconds` within the `with` block.
+
+    A thread looks: `communicate` with a timeout does not send the rest of the input when it is called again.
+    """
+    activity, left, was_quiet = Activity(process.pid), Event(), Event()
+
+    def look() -> None:
+        while not left.wait(_LOOK_SECONDS):
+            if activity.quiet_seconds() > seconds:
+                was_quiet.set()
+                process.kill()
+                return
+
+    thread = Thread(target=look, daemon=True)
+    thread.start()
     try:
-        with running_limited(module, arguments, limits, variables=variables, stdin=subprocess.PIPE) as process:
-            output, errors = _communicate(process, text, limits.seconds)
-    except _Quiet:
-        return Result(-signal.SIGXCPU)
-    return Result(process.returncode, output, errors)
-
-
-class _Quiet(Exception):  # noqa: N818
-    """A program does nothing."""
-
-
-def _communicate(process: subprocess.Popen[bytes], text: str, seconds: float) -> tuple[bytes, bytes]:
-    """What the program prints until it ends. Raises _Quiet if it has done nothing for `seconds`."""
-    activity, unsent = Activity(process.pid), [text.encode()]
-    while True:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.communicate(unsent.pop() if unsent else None, timeout=_LOOK_SECONDS)
-        if activity.quiet_seconds() > seconds:
-            raise _Quiet
+        yield was_quiet
+    finally:
+        left.set()
+        thread.join()
 
 
 def run_for_json(

@@ -56,6 +56,10 @@ def test_a_slow_program_is_waited_for_as_long_as_it_does_something(order: Any) -
     assert run_for_json(READER, order("slow"), Limits(LIMITS.memory_bytes, 2)) == 1
 
 
+def test_a_program_that_reads_late_gets_its_whole_input(order: Any) -> None:
+    assert run_for_json(READER, order("late"), LIMITS, text="x" * 2**20) == 2**20
+
+
 def test_a_program_writes_files_only_up_to_its_limit(order: Any) -> None:
     assert run_limited(READER, order("write"), LIMITS).last_line == "OSError: [Errno 27] File too large"
     assert run_limited(READER, order("write"), Limits(2 * 2**30, 300, file_bytes=2**10)).code == 0
