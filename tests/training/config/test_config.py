@@ -66,6 +66,14 @@ def test_trackers_are_a_list_or_text_and_an_unknown_one_is_refused_with_the_know
     assert problem.message == "has 'weights', which is not one of tensorboard, wandb, mlflow, trackio."
 
 
+def test_of_many_unknown_settings_the_first_are_named_and_the_others_counted():
+    with pytest.raises(ConfigError) as caught:
+        parse(GOOD | {f"k{number}": number for number in range(60_000)} | {"lora_r": "x"})
+    *problems, last = caught.value.problems
+    assert len(problems) == 50
+    assert str(last) == "configuration: 59,951 more settings are wrong. Correct the others first."
+
+
 def test_an_empty_text_box_means_not_set() -> None:
     config = parse(GOOD | {"max_steps": " ", "validation_data": ""})
     assert config.max_steps is None and config.validation_data is None
