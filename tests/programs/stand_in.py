@@ -134,6 +134,8 @@ class Rank:
 
     def step(self, step: int) -> None:
         self.hold(step)
+        if self.number and step == self.behaviour.get("crash_at"):
+            self.meet(step)
         self.misbehave("crash_at", step)
         for line in self.behaviour.get("prints", []):
             print(line * self.behaviour.get("times", 1), end="", flush=True)
@@ -141,6 +143,11 @@ class Rank:
         self.say(events.Metrics(step=step, values={"loss": 1 / step}))
         if step == self.behaviour.get("save_at"):
             self.save(step)
+
+    def meet(self, step: int) -> None:
+        """Waits until rank 0 is at this step, as the ranks of a training do."""
+        while step > 1 and f'"step":{step - 1},"values"' not in (self.run_dir / "events.jsonl").read_text():
+            time.sleep(0.01)
 
     def misbehave(self, what: str, where: object) -> None:
         """Crashes once in a run, unless told to do so `always`."""
