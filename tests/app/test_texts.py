@@ -15,9 +15,13 @@ from prepared import Prepared, prepared_installation  # noqa: F401
 from web import client
 
 from app import texts
+from app.format.states import STATES
 from app.web.templating import TEMPLATES
+from benchmarks.chaos import phases
 from tools import catalogue
 from training.config.peft_methods import methods
+from training.run_folder.stages import MISSING, PACKING, STAGES
+from worker.store.tables import Status
 
 LANGUAGES = [code for code in texts.LANGUAGES if code]
 TEMPLATE_FOLDER = Path(catalogue.ROOT) / "app" / "pages" / "templates"
@@ -271,3 +275,8 @@ def test_a_wording_with_two_meanings_has_a_translation_for_each() -> None:
     finally:
         texts.use("")
     assert texts.pgettext("verb", "Share") == "Share"
+
+
+def test_every_phase_of_a_run_and_what_is_missing_of_its_result_are_in_the_catalogue() -> None:
+    named = {*phases.declared(), *(stage.phase for stage in (*STAGES, PACKING)), *MISSING.values(), *Status}
+    assert named - set(STATES) == set()

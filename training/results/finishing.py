@@ -76,7 +76,7 @@ class Finishing:
             self.saved.write(self.run_dir)
         undone = self.saved.undone(self.config, self.run_dir)
         summary = self.saved.summary | ({UNDONE: undone} if undone else {})
-        self.saved.kills.clear()  # whoever tries again tries all
+        self.saved.kills.clear()  # a later attempt tries every stage that is left
         self.saved.write(self.run_dir)
         self.report.for_run(Finished(outcome=self.saved.outcome, step=summary["steps"], summary=summary))
 
@@ -84,19 +84,13 @@ class Finishing:
         return self.saved.left(self.config, self.run_dir)
 
     def _do(self, stage: Stage) -> None:
-        work: dict[str, Callable[[], Values]] = {
-            "answering": self._answer,
-            "merging": self._merge,
-            "verifying": self._verify,
-            "describing": self._describe,
-            "pushing": self._push,
-        }
+        work = WORK[stage.phase]
         if (kills := self.saved.kills.get(stage.phase, 0)) >= MOST_KILLS:
             self._failed(stage, f"{kills} attempts were killed in it.")
             return
         self.report.enter(stage.phase)
         try:
-            self.saved.summary |= work[stage.phase]()
+            self.saved.summary |= work(self)
         except Exception as error:
             self._failed(stage, _why(error))
         else:
@@ -162,6 +156,16 @@ class Finishing:
         url = upload(self._result, repo or "", private=private, secret=environment_token())
         self.report.note(f"Pushed to {url}.")
         return {}
+
+
+WORK: dict[str, Callable[[Finishing], Values]] = {
+    "answering": Finishing._answer,
+    "merging": Finishing._merge,
+    "verifying": Finishing._verify,
+    "describing": Finishing._describe,
+    "pushing": Finishing._push,
+}
+"""The work of each of `STAGES` by its phase, which returns what it adds to the run's summary."""
 
 
 def _why(error: Exception) -> str:

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM
 from tests.stand_in_hub import receive
 from training.results import finishing, merging
 from training.run_folder.events import Metrics, Note, PhaseStarted
-from training.run_folder.stages import Saved
+from training.run_folder.stages import STAGES, Saved
 
 SHORT = {"max_steps": 2, "eval_steps": 0, "learning_rate": 0.05}
 
@@ -130,6 +130,10 @@ def test_a_refused_push_is_noted_and_the_run_is_finished(
     assert "refused by the hub (401)" in note
     assert "hf_bad" not in note
     assert run.summary["steps"] == 2 and run.summary["undone"].keys() == {"pushing"}
+
+
+def test_every_stage_has_its_work() -> None:
+    assert finishing.WORK.keys() == {stage.phase for stage in STAGES}
 
 
 def test_what_was_not_done_is_done_later_without_training(
