@@ -1,4 +1,4 @@
-"""Renders prompts in a confined process with limits: a chat template is a program of whoever made the model."""
+"""Renders prompts in a confined process with limits: a chat template is a program that comes with the model."""
 
 import multiprocessing
 import os
