@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from enum import Enum
+from http import HTTPStatus
 from typing import Any
 
 
@@ -90,11 +91,21 @@ def answer_json(answer: Callable[[str], Any]) -> None:
 def openai_form(status: int, problem: Problem) -> dict[str, Any]:
     """An error as OpenAI's clients read it (message, type, param, code), with the value and the fix beside it."""
     kind = "invalid_request_error" if status < 500 else "server_error"
+    code = _CODES.get((status, problem.field)) or _CODES.get((status, "")) or HTTPStatus(status).name.lower()
     value = problem.value
     shown = None if value is None else (value if isinstance(value, str) else written(value))[:200]
     text = str(Problem(problem.field, shown, problem.message, problem.fix))
     facts = {"field": problem.field, "value": shown, "fix": problem.fix}
-    return {"error": {"message": text, "type": kind, "param": problem.field or None, "code": status, **facts}}
+    return {"error": {"message": text, "type": kind, "param": problem.field or None, "code": code, **facts}}
+
+
+_CODES = {
+    (401, ""): "invalid_api_key",
+    (404, "model"): "model_not_found",
+    (429, ""): "rate_limit_exceeded",
+    (500, ""): "server_error",
+}
+"""What OpenAI calls an error, by status and field; others have the name of their status."""
 
 
 class DataError(UserError):

@@ -33,11 +33,11 @@ def supported(values: Mapping[str, Any], fields: Collection[str]) -> dict[str, A
 
 
 def _changes_nothing(name: str, value: Any, values: Mapping[str, Any]) -> bool:
-    if name in WITHOUT_EFFECT:
+    if value is None or name in WITHOUT_EFFECT:
         return True
     if name == "tool_choice" and value == "none":
         return not values.get("tools")
-    return name in _NEUTRAL and (value is None or value in _NEUTRAL[name])
+    return name in _NEUTRAL and value in _NEUTRAL[name]
 
 
 def _refusal(name: str, value: Any) -> RequestError:
@@ -49,6 +49,7 @@ def _refusal(name: str, value: Any) -> RequestError:
 
 _Stop = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 _MAX_STOPS = 16
+MOST_PROMPTS = 128
 
 
 class StreamOptions(BaseModel):
@@ -148,14 +149,19 @@ class ChatRequest(Request):
 class CompletionRequest(Request):
     """POST /v1/completions."""
 
-    prompt: str | list[int]
+    prompt: list[str | list[int]]
     logprobs: int | None = Field(None, ge=0, le=20)
 
-    @field_validator("prompt", mode="before")
+    @field_validator("prompt", mode="plain")
     @classmethod
-    def _one_prompt(cls, value: Any) -> Any:
-        is_list_of_one = isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list)
-        return value[0] if is_list_of_one else value
+    def _prompts(cls, value: Any) -> list[str | list[int]]:
+        """One prompt or several, each a text or its tokens."""
+        prompts = [value] if _is_prompt(value) else value
+        if not isinstance(prompts, list) or not all(map(_is_prompt, prompts)):
+            raise ValueError("must be a text, a list of tokens, or a list of texts or of such lists")
+        if not 1 <= len(prompts) <= MOST_PROMPTS:
+            raise ValueError(f"one request has 1 to {MOST_PROMPTS} prompts")
+        return prompts
 
     @property
     def wanted_logprobs(self) -> int | None:
@@ -177,8 +183,15 @@ class TokenizeRequest(Form):
         return [_with_text(message) for message in value] if value else value
 
 
+def _is_prompt(value: Any) -> bool:
+    is_tokens = isinstance(value, list) and bool(value) and all(type(token) is int for token in value)
+    return isinstance(value, str) or is_tokens
+
+
 def _with_text(message: dict[str, Any]) -> dict[str, Any]:
-    """The message with its content as text; OpenAI's clients may send it in parts."""
+    """The message with its content as text, which OpenAI's clients may send in parts, and without its other keys that are null:
+    a template could take them for given."""
+    message = {key: value for key, value in message.items() if value is not None}
     if not isinstance(message.get("role"), str):
         raise ValueError("every message needs a role")
     content = message.get("content")

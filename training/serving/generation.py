@@ -31,12 +31,16 @@ GREEDY_BELOW = 1e-4  # with a lower temperature, logits leave the range of fp32
 
 @dataclass(frozen=True)
 class Token:
-    """A generated token: the text that it completes, and, if wanted, its log probability and the most likely alternatives."""
+    """A generated token: the text that it completes, and, if wanted, its log probability and the most likely alternatives.
+
+    `offset` is the number of characters of the answer before it; a part of a character has that of the character.
+    """
 
     id: int
     text: str
     logprob: float | None = None
     alternatives: tuple[tuple[int, float], ...] = ()
+    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,8 @@ class Job:
     request: Request
     max_tokens: int
     emit: Callable[[Emitted], None]
+    index: int = 0
+    """The place of its prompt among those of the request."""
     cancelled: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -174,14 +180,24 @@ class Recorder:
         self._ends = set(job.ends)
         self._text, self._until = Detokenizer(job.served.tokenizer), UntilStop(job.request.stop)
         self._ended = False
-        self._tokens = 0
+        self._tokens = self._characters = 0
 
     def add(self, token: int, logprob: float | None, alternatives: tuple[tuple[int, float], ...]) -> None:
         self._ended, self._tokens = token in self._ends, self._tokens + 1
         text = "" if self._ended else self._text.add(token)
+        offset = self._offset(token, text)
+        self._characters += len(text)
         if self._tokens > self.job.request.min_tokens:
             text = self._until.add(text)
-        self.job.emit(Token(token, text, logprob, alternatives))
+        self.job.emit(Token(token, text, logprob, alternatives, offset))
+
+    def _offset(self, token: int, text: str) -> int:
+        """Where the token begins in the answer. `text` may begin with what bytes before it left incomplete."""
+        if self.job.request.wanted_logprobs is None:
+            return 0
+        piece = self.job.served.token_bytes.of(token).decode(errors="ignore")
+        before = len(text) - len(piece) if piece and text.endswith(piece) else 0
+        return self._characters + before
 
     @property
     def is_over(self) -> bool:

@@ -12,15 +12,17 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
+from training.client_left import ClientLeft, unless_gone
 from training.errors import openai_form
 from training.serving import prompts
 from training.serving.forms import ChatRequest, CompletionRequest, RequestError, TokenizeRequest
-from training.serving.generation import Emitted, End, Generator, Job, Token
+from training.serving.generation import Emitted, Generator, Job, Token
 from training.serving.loaded import Served
 from training.serving.responses import Answer
 from training.serving.templates import TemplateProcess
 
-_CHECK_SECONDS = 0.5  # how often a request without `stream` looks whether its client has gone
+Arrived = tuple[int, Emitted]
+"""What a job emitted, with the index of its prompt."""
 
 
 class Api:
@@ -80,13 +82,13 @@ class Api:
         """Answers messages."""
         served = self._find(form.model)
         prompt = await self._rendered(served, form.messages, form)
-        return await self._answer(form, served, prompt, request)
+        return await self._answer(form, served, [prompt], request)
 
     async def complete(self, form: CompletionRequest, request: Request) -> Response:
-        """Continues a text."""
+        """Continues each of its texts."""
         served = self._find(form.model)
-        prompt = await asyncio.to_thread(prompts.of_text, served, form.prompt)
-        return await self._answer(form, served, prompt, request)
+        found = await asyncio.to_thread(lambda: [prompts.of_text(served, prompt) for prompt in form.prompt])
+        return await self._answer(form, served, found, request)
 
     async def tokenize(self, form: TokenizeRequest) -> dict[str, Any]:
         """The tokens of a prompt, as this model gets them."""
@@ -118,58 +120,66 @@ class Api:
         self,
         form: ChatRequest | CompletionRequest,
         served: Served,
-        prompt: list[int],
+        found: list[list[int]],
         request: Request,
     ) -> Response:
-        longest = prompts.check_length(served, prompt, form)
-        loop, emitted = asyncio.get_running_loop(), asyncio.Queue[Emitted]()
+        """A choice for each of the prompts."""
+        longest = [prompts.check_length(served, prompt, form) for prompt in found]
+        loop, emitted = asyncio.get_running_loop(), asyncio.Queue[Arrived]()
 
-        def emit(item: Emitted) -> None:
-            loop.call_soon_threadsafe(emitted.put_nowait, item)
+        def emit_of(index: int) -> Callable[[Emitted], None]:
+            return lambda item: loop.call_soon_threadsafe(emitted.put_nowait, (index, item))
 
-        job = Job(served, prompt, form, longest, emit)
-        answer = Answer(job)
+        answer = Answer(
+            [
+                Job(served, prompt, form, most, emit_of(index), index)
+                for index, (prompt, most) in enumerate(zip(found, longest, strict=True))
+            ]
+        )
         self._used = time.monotonic()
-        self._generator.add(job)
+        for job in answer.jobs:
+            self._generator.add(job)
         if form.stream:
             return StreamingResponse(_stream(emitted, answer), media_type="text/event-stream")
         return await _whole(emitted, answer, request)
 
 
-async def _stream(emitted: "asyncio.Queue[Emitted]", answer: Answer) -> AsyncIterator[str]:
-    """Server-sent events. The job is cancelled when the client has gone, which closes the generator."""
+async def _stream(emitted: "asyncio.Queue[Arrived]", answer: Answer) -> AsyncIterator[str]:
+    """Server-sent events. The jobs are cancelled when the client has gone, which closes the generator."""
     try:
         yield _event(answer.first())
-        while True:
-            item = await emitted.get()
-            if isinstance(item, Token):
-                answer.tokens.append(item)
-                yield _event(answer.chunk(item))
-                continue
-            for chunk in [_error_body(item)] if isinstance(item, RequestError) else answer.last(item):
-                yield _event(chunk)
-            yield "data: [DONE]\n\n"
-            return
-    finally:
-        answer.job.cancelled.set()
-
-
-async def _whole(emitted: "asyncio.Queue[Emitted]", answer: Answer, request: Request) -> Response:
-    try:
-        while True:
-            try:
-                item = await asyncio.wait_for(emitted.get(), _CHECK_SECONDS)
-            except TimeoutError:
-                if await request.is_disconnected():
-                    return Response(status_code=499)  # nobody reads it
-                continue
+        while not answer.is_whole:
+            index, item = await emitted.get()
             if isinstance(item, RequestError):
-                return _error(item)
-            if isinstance(item, End):
-                return JSONResponse(answer.whole(item))
-            answer.tokens.append(item)
+                yield _event(_error_body(item))
+                break
+            answer.add(index, item)
+            job = answer.jobs[index]
+            for chunk in [answer.chunk(job, item)] if isinstance(item, Token) else answer.last(job, item):
+                yield _event(chunk)
+        yield "data: [DONE]\n\n"
     finally:
-        answer.job.cancelled.set()
+        answer.cancel()
+
+
+async def _whole(emitted: "asyncio.Queue[Arrived]", answer: Answer, request: Request) -> Response:
+    try:
+        await unless_gone(request, _gathered(emitted, answer))
+    except ClientLeft:
+        return Response(status_code=499)  # nobody reads it
+    except RequestError as error:
+        return _error(error)
+    finally:
+        answer.cancel()
+    return JSONResponse(answer.whole())
+
+
+async def _gathered(emitted: "asyncio.Queue[Arrived]", answer: Answer) -> None:
+    while not answer.is_whole:
+        index, item = await emitted.get()
+        if isinstance(item, RequestError):
+            raise item
+        answer.add(index, item)
 
 
 def _event(chunk: dict[str, Any]) -> str:

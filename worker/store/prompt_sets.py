@@ -16,7 +16,8 @@ from worker.store.tables import Evaluation, PromptSet, Run
 MOST_PROMPTS, MOST_SETS, MOST_MODELS = 200, 100, 40
 MOST_CHARACTERS = 20_000
 MOST_NAME = 120
-
+KEYS, MODES = ("system", "user", "mode"), ("chat", "text")
+"""What a prompt may have, and how it is sent."""
 
 NAME = "prompt set "
 """The data of such an evaluation is named so, with the set's name."""
@@ -123,15 +124,27 @@ def delete(*, session: Session, set_id: str) -> None:
 
 
 def _check(name: str, prompts: list[dict[str, str]]) -> None:
-    if not name or len(name) > MOST_NAME:
-        raise BadPromptSet("name", name[:50], f"must have 1 to {MOST_NAME} characters.", "Give the set another name.")
+    if not name or len(name) > MOST_NAME or "\0" in name:
+        message = f"must have 1 to {MOST_NAME} characters, none of them NUL."
+        raise BadPromptSet("name", name[:50], message, "Give the set another name.")
     if not 1 <= len(prompts) <= MOST_PROMPTS:
         fix = "Add a prompt, or split the set."
         raise BadPromptSet("prompts", len(prompts), f"a set keeps 1 to {MOST_PROMPTS} prompts.", fix)
     for number, prompt in enumerate(prompts, 1):
-        if not prompt.get("user") or sum(map(len, prompt.values())) > MOST_CHARACTERS:
-            message = f"prompt {number} must have 1 to {MOST_CHARACTERS:,} characters."
-            raise BadPromptSet("prompts", number, message, "Change it, or leave it out.")
+        _check_prompt(f"prompts.{number}", prompt)
+
+
+def _check_prompt(place: str, prompt: dict[str, str]) -> None:
+    if unknown := next((key for key in prompt if key not in KEYS), None):
+        raise BadPromptSet(f"{place}.{unknown}", prompt[unknown][:50], "is unknown.", f"Use {', '.join(KEYS)}.")
+    if (mode := prompt.get("mode", MODES[0])) not in MODES:
+        raise BadPromptSet(f"{place}.mode", mode[:50], "is unknown.", f"Use {' or '.join(MODES)}.")
+    for key, value in prompt.items():
+        if "\0" in value:
+            raise BadPromptSet(f"{place}.{key}", value[:50], "contains a NUL character.", "Remove it.")
+    if not prompt.get("user") or sum(map(len, prompt.values())) > MOST_CHARACTERS:
+        message = f"must have 1 to {MOST_CHARACTERS:,} characters."
+        raise BadPromptSet(place, None, message, "Change it, or leave it out.")
 
 
 def _sees(session: Session, user: str, run_id: str) -> bool:

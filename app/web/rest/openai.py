@@ -17,6 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from app.access import callers
 from app.web.security import ErrorResponse, error
 from training.addresses import is_loopback
+from training.client_left import ClientLeft, unless_gone
 from training.config import json_text
 from training.errors import Problem, UserError, openai_form
 from worker.machine.process_identity import hostname
@@ -90,7 +91,14 @@ async def _pass_on(request: Request, path: str) -> Response:
         problem = Problem("model", None, "is missing.", "Send a JSON object with model; GET /v1/models lists them.")
         return ErrorResponse(400, problem)
     try:
-        served = await _ready(str(name))
+        return await unless_gone(request, _answered(str(name), path, body))
+    except ClientLeft:
+        return Response(status_code=499)  # nobody reads it
+
+
+async def _answered(name: str, path: str, body: bytes) -> Response:
+    try:
+        served = await _ready(name)
     except UserError as unknown:
         return ErrorResponse(404, unknown.problem)
     if served.state is not ServedState.READY or not served.address:
@@ -98,9 +106,7 @@ async def _pass_on(request: Request, path: str) -> Response:
     host = (served.holder or "").partition(":")[0]
     if is_loopback(urlsplit(f"//{served.address}").hostname or "") and host != hostname():
         fix = f"Set LATHE_SERVE_HOST of the worker on {host} to an address that this server can reach."
-        return ErrorResponse(
-            503, Problem("model", str(name), f"is served on {host}, on its loopback address only.", fix)
-        )
+        return ErrorResponse(503, Problem("model", name, f"is served on {host}, on its loopback address only.", fix))
     return await _forward(served, path, body)
 
 
@@ -136,6 +142,9 @@ async def _forward(served: ServedModel, path: str, body: bytes) -> Response:
     except httpx.HTTPError:
         await client.aclose()
         return _not_ready(await run_in_threadpool(_after_failure, served.id))
+    except asyncio.CancelledError:  # the client has left: closing the connection cancels the generation
+        await client.aclose()
+        raise
     media = answer.headers.get("content-type", "application/json")
     passed_on = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(_parts(client, answer), answer.status_code, passed_on, media_type=media)

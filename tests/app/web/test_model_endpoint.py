@@ -69,7 +69,8 @@ def test_a_request_starts_the_model_and_is_answered_with_503_until_it_is_ready(a
 def test_an_unknown_model_is_refused_in_openai_s_form(api, body, status, words):
     answer = api.post("/v1/chat/completions", json=body)
     error = answer.json()["error"]
-    assert (answer.status_code, error["param"], error["code"]) == (status, "model", status)
+    code = {400: "bad_request", 404: "model_not_found"}[status]
+    assert (answer.status_code, error["param"], error["code"]) == (status, "model", code)
     assert words in error["message"]
 
 
@@ -88,9 +89,10 @@ def test_every_refusal_of_the_endpoint_has_openai_s_form(api):
         api.post("/v1/chat/completions", json=ASKED, headers={"Origin": "http://elsewhere.example"}),
     ]
     assert [answer.status_code for answer in refusals] == [401, 404, 404, 405, 400, 413, 403]
+    assert refusals[0].json()["error"]["code"] == "invalid_api_key"
     for answer in refusals:
         error = answer.json()["error"]
-        assert (error["code"], error["type"]) == (answer.status_code, "invalid_request_error")
+        assert (type(error["code"]), error["type"]) == (str, "invalid_request_error")
         assert error["message"].startswith(error["param"])
 
 
@@ -171,7 +173,7 @@ def test_a_hostile_body_is_refused_in_openai_s_form(api, path, subtests):
         with subtests.test(name):
             answer = api.post(path, content=body)
             error = answer.json()["error"]
-            assert (answer.status_code, error["code"], bool(error["fix"])) == (400, 400, True), error
+            assert (answer.status_code, error["code"], bool(error["fix"])) == (400, "bad_request", True), error
 
 
 def test_a_model_s_name_reaches_no_file(api, subtests):
@@ -188,6 +190,23 @@ def test_a_model_s_name_reaches_no_file(api, subtests):
                 assert len(served.content) < 5000
     with database.read() as session:
         assert served_models.live(session=session) == []
+
+
+@pytest.mark.parametrize(
+    ("prompt", "field"),
+    [
+        ({"user": "one", "expected": "1"}, "prompts.1.expected"),
+        ({"user": "one", "mode": "speech"}, "prompts.1.mode"),
+        ({"user": "one", "mode": ""}, "prompts.1.mode"),
+        ({"user": "o\0ne"}, "prompts.1.user"),
+        ({"user": "one", "system": "\0"}, "prompts.1.system"),
+    ],
+)
+def test_a_prompt_set_refuses_unknown_keys_and_modes_and_nul(api, prompt, field):
+    refused = api.post("/api/prompt-sets", json={"name": "kept", "prompts": [prompt]})
+    assert (refused.status_code, refused.json()["error"]["field"]) == (422, field)
+    assert api.post("/api/prompt-sets", json={"name": "ke\0pt", "prompts": [{"user": "one"}]}).status_code == 422
+    assert api.get("/api/prompt-sets").json()["prompt_sets"] == []
 
 
 def test_prompt_sets_have_limits_for_each_user(api):

@@ -120,7 +120,7 @@ def test_an_answer_ends_before_a_stop_string(client):
         ({"chat_template_kwargs": {"tokenize": True}}, 400, "chat_template_kwargs", "set by the server"),
         ({"frequency_penalty": 0.5}, 400, "frequency_penalty", "send 0"),
         ({"guided_json": {}}, 400, "guided_json", "Leave it out"),
-        ({"reasoning_effort": None}, 400, "reasoning_effort", "chat_template_kwargs"),
+        ({"reasoning_effort": "low"}, 400, "reasoning_effort", "chat_template_kwargs"),
         ({"tool_choice": "required"}, 400, "tool_choice", "the model decides"),
         ({"tools": [{"type": "function"}]}, 400, "tools", "not rendered by the chat template"),
         ({"functions": [{"name": "f"}]}, 400, "functions", "Send tools"),
@@ -135,7 +135,8 @@ def test_an_answer_ends_before_a_stop_string(client):
 def test_a_request_that_cannot_be_answered_names_field_value_and_fix(client, fields, status, field, words):
     answer = ask(client, **fields)
     error = answer.json()["error"]
-    assert (answer.status_code, error["param"], error["code"]) == (status, field, status)
+    code = {400: "bad_request", 404: "model_not_found"}[status]
+    assert (answer.status_code, error["param"], error["code"]) == (status, field, code)
     assert words in error["message"]
     assert error["fix"]
 
@@ -150,6 +151,58 @@ def test_values_that_change_nothing_are_accepted(client):
     plain = ask(client).json()["choices"]
     neutral = {"n": 1, "frequency_penalty": 0, "logit_bias": {}, "tool_choice": "none", "response_format": None}
     assert ask(client, user="one", store=True, metadata={"a": "b"}, stream=None, **neutral).json()["choices"] == plain
+
+
+def test_null_changes_nothing_whatever_the_parameter_and_the_key_of_a_message(client):
+    plain = ask(client).json()
+    for name in ("reasoning_effort", "seed", "stop", "tools", "logprobs", "of_a_later_version", "stream_options"):
+        assert ask(client, **{name: None}).json()["choices"] == plain["choices"], name
+    dumped = [message | {"tool_calls": None, "refusal": None, "name": None} for message in MESSAGES]
+    assert ask(client, messages=dumped).json()["prompt_token_ids"] == plain["prompt_token_ids"]
+
+
+def complete(client, **fields):
+    body = {"model": "base", "prompt": "ab", "temperature": 0, "max_tokens": 6, "return_token_ids": True} | fields
+    return client.post("/v1/completions", json=body)
+
+
+@pytest.mark.parametrize("prompts", [["ab", "b", "Höhe 3"], [[3, 76], [3], [5, 6, 7]], ["ab", [3, 76]]], ids=str)
+def test_each_prompt_of_a_list_is_answered_as_alone_whole_and_as_a_stream(client, prompts):
+    alone = [complete(client, prompt=prompt).json() for prompt in prompts]
+    together = complete(client, prompt=prompts).json()
+    assert [choice["index"] for choice in together["choices"]] == list(range(len(prompts)))
+    for choice, expected in zip(together["choices"], alone, strict=True):
+        assert choice | {"index": 0} == expected["choices"][0]
+    assert together["usage"]["total_tokens"] == sum(one["usage"]["total_tokens"] for one in alone)
+    streamed = chunks(complete(client, prompt=prompts, stream=True, stream_options={"include_usage": True}))
+    texts, ends = [""] * len(prompts), {}
+    for choice in (choice for chunk in streamed for choice in chunk["choices"]):
+        texts[choice["index"]] += choice["text"]
+        ends |= {choice["index"]: choice["finish_reason"]} if choice["finish_reason"] else {}
+    assert texts == [choice["text"] for choice in together["choices"]]
+    assert [ends[index] for index in range(len(prompts))] == [one["choices"][0]["finish_reason"] for one in alone]
+    assert streamed[-1]["usage"] == together["usage"]
+
+
+@pytest.mark.parametrize("wrong", [5, {}, [], [[]], ["a", 5], [["a"]], ["a"] * 129, [True]], ids=lambda one: str(one)[:20])
+def test_what_is_no_prompt_is_refused_by_its_name(client, wrong):
+    error = complete(client, prompt=wrong).json()["error"]
+    assert (error["param"], error["code"]) == ("prompt", "bad_request")
+
+
+def test_text_offsets_are_the_places_of_the_tokens_in_the_text(client):
+    given = {"temperature": 1, "seed": 5, "max_tokens": 40, "logprobs": 0}
+    choice = complete(client, **given).json()["choices"][0]
+    text, logprobs = choice["text"], choice["logprobs"]
+    assert not text.isascii()  # a character may have several tokens
+    offsets = logprobs["text_offset"]
+    assert len(offsets) == len(logprobs["tokens"])
+    assert offsets == sorted(offsets)
+    for token, offset in zip(logprobs["tokens"], offsets, strict=True):
+        assert token.startswith("bytes:") or text[offset : offset + len(token)] == token or offset == len(text)
+    streamed = chunks(complete(client, **given, stream=True))
+    found = [one["logprobs"]["text_offset"] for chunk in streamed if (one := chunk["choices"][0])["logprobs"]]
+    assert [offset for part in found for offset in part] == offsets
 
 
 def test_a_repetition_penalty_changes_the_choice_but_not_the_reported_probabilities(client):

@@ -1,0 +1,36 @@
+"""Notices at once that the client of a request has left."""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from starlette.requests import Request
+
+T = TypeVar("T")
+
+
+class ClientLeft(Exception):  # noqa: N818
+    """The client has closed its connection: nobody reads the answer."""
+
+
+async def unless_gone(request: Request, work: Awaitable[T]) -> T:
+    """What `work` returns; it is cancelled when the client of a request, whose body has been read, leaves.
+
+    Raises:
+        ClientLeft: the client has left.
+    """
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_left(request))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientLeft
+        return working.result()
+    finally:
+        for one in (working, leaving):
+            one.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
