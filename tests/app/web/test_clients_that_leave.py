@@ -45,7 +45,9 @@ def test_a_client_that_leaves_before_the_answer_ends_its_request_to_the_model(si
     listening, name = model
     body = json.dumps({"model": name, "prompt": "a", "stream": stream}).encode()
     token = server_token(get_settings())
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: HOST\r\nAuthorization: Bearer {token}\r\nContent-Length: {len(body)}"
+    head = (
+        f"POST /v1/completions HTTP/1.1\r\nHost: HOST\r\nAuthorization: Bearer {token}\r\nContent-Length: {len(body)}"
+    )
     client = site.connect(f"{head}\r\n\r\n".encode() + body)
     connection, _ = listening.accept()
     with connection:

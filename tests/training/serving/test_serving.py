@@ -184,7 +184,9 @@ def test_each_prompt_of_a_list_is_answered_as_alone_whole_and_as_a_stream(client
     assert streamed[-1]["usage"] == together["usage"]
 
 
-@pytest.mark.parametrize("wrong", [5, {}, [], [[]], ["a", 5], [["a"]], ["a"] * 129, [True]], ids=lambda one: str(one)[:20])
+@pytest.mark.parametrize(
+    "wrong", [5, {}, [], [[]], ["a", 5], [["a"]], ["a"] * 129, [True]], ids=lambda one: str(one)[:20]
+)
 def test_what_is_no_prompt_is_refused_by_its_name(client, wrong):
     error = complete(client, prompt=wrong).json()["error"]
     assert (error["param"], error["code"]) == ("prompt", "bad_request")
