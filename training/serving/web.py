@@ -5,6 +5,7 @@ import hmac
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -127,14 +128,12 @@ class Api:
         longest = [prompts.check_length(served, prompt, form) for prompt in found]
         loop, emitted = asyncio.get_running_loop(), asyncio.Queue[Arrived]()
 
-        def emit_of(index: int) -> Callable[[Emitted], None]:
-            return lambda item: loop.call_soon_threadsafe(emitted.put_nowait, (index, item))
+        def emit(index: int, item: Emitted) -> None:
+            loop.call_soon_threadsafe(emitted.put_nowait, (index, item))
 
+        pairs = enumerate(zip(found, longest, strict=True))
         answer = Answer(
-            [
-                Job(served, prompt, form, most, emit_of(index), index)
-                for index, (prompt, most) in enumerate(zip(found, longest, strict=True))
-            ]
+            [Job(served, prompt, form, most, partial(emit, index), index) for index, (prompt, most) in pairs]
         )
         self._used = time.monotonic()
         for job in answer.jobs:
