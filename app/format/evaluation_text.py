@@ -1,5 +1,6 @@
 """Texts about an evaluation for pages and commands, from its document. Pure."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from app.format import numbers
@@ -107,6 +108,48 @@ def verdicts(evaluation: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
+FIELDS = {
+    "data": gettext_noop("Data set"), "sha256": gettext_noop("SHA-256 of the data"), "columns": gettext_noop("Columns"),
+    "rows": gettext_noop("Rows"), "decoding": gettext_noop("Decoding"), "prompt": gettext_noop("Prompts"),
+    "metrics": gettext_noop("Metrics and their fingerprints"), "judge": gettext_noop("Judge"), "engine": gettext_noop("Engine"),
+    "dtype": gettext_noop("Data type"), "weights": gettext_noop("Weights"),
+}  # fmt: skip
+"""The fields of a score card (training/scoring/score_card.py) in words."""
+
+
+def card(evaluation: dict[str, Any]) -> list[tuple[str, str]]:
+    """The score card of an evaluation: (field, value) as text, without fields that are empty."""
+    found = evaluation["card"] or {}
+    return [(_(words), _card_value(found[name])) for name, words in FIELDS.items() if found.get(name)]
+
+
+def _card_value(value: Any) -> str:
+    if isinstance(value, dict):
+        parts = {name: part for name, part in value.items() if part not in (None, "")}
+        return ", ".join(f"{name} {_card_value(part)}" for name, part in parts.items())
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def differing(differs: Sequence[dict[str, Any]]) -> list[str]:
+    """Why scores are not compared, a sentence for each field of the score cards that differs."""
+    sentence = _("Not compared: {field} differs, {second} here and {first} there.")
+    return [sentence.format(**{name: _recorded(value) for name, value in one.items()}) for one in differs]
+
+
+def _recorded(value: Any) -> str:
+    return _("not recorded") if value is None else _card_value(value)
+
+
+def comparisons(count: int) -> str:
+    """How many comparisons there are on one data set, and what that means; "" for a single one."""
+    if count < 2:
+        return ""
+    sentence = _(
+        "{count} models were compared on this data set: of 20 that do not differ, one is expected to be called better or worse."
+    )
+    return sentence.format(count=f"{count:,}")
+
+
 def overlap(found: dict[str, Any] | None) -> str:
     """How many evaluation rows the training rows contain."""
     if not found:
@@ -165,12 +208,6 @@ def lines(evaluation: dict[str, Any]) -> list[str]:
     if "lm_eval" in summary:
         return [head, *(f"  {task}  {name}: {value}" for task, name, value in lm_eval(summary))]
     rows = [f"  {label(name)}: {score(value, summary['rows'])}" for name, value in summary["metrics"].items()]
-    shown = [f"  {label(name)}: {text}" for name, text in verdicts(evaluation)]
-    against = (
-        [f"Against evaluation {evaluation['against']['evaluation']} ({evaluation['against']['source']}):"]
-        if shown
-        else []
-    )
     answered = [engine(summary)] if "engine" in summary else []
     return [
         head,
@@ -178,10 +215,22 @@ def lines(evaluation: dict[str, Any]) -> list[str]:
         *answered,
         *rows,
         *troubles(summary),
-        *against,
-        *shown,
+        *_against(evaluation),
         f"Overlap: {overlap(evaluation['overlap'])}",
+        "Score card:",
+        *(f"  {name}: {value}" for name, value in card(evaluation)),
     ]
+
+
+def _against(evaluation: dict[str, Any]) -> list[str]:
+    """What the evaluation shows against another one, or why it is not compared, as lines."""
+    if not (against := evaluation["against"]):
+        return []
+    shown = [f"{label(name)}: {text}" for name, text in verdicts(evaluation)] + differing(against["differs"])
+    if shown and (said := comparisons(against["comparisons"])):
+        shown.append(said)
+    head = f"Against evaluation {against['evaluation']} ({against['source']}):"
+    return [head, *(f"  {line}" for line in shown)] if shown else []
 
 
 def _with_error(values: dict[str, Any], name: str) -> str:

@@ -10,9 +10,10 @@ from starlette.datastructures import QueryParams
 
 from app.documents.comparison.document import MOST_RUNS, Comparison, compare, split_ids
 from app.documents.comparison.result_lines import Line, same_data
+from app.documents.comparison.texts import reasons
 from app.documents.run import RunGroup
 from app.format import numbers
-from app.format.evaluation_text import label
+from app.format.evaluation_text import comparisons, label
 from app.format.run_text import method, short_names, status_shown
 from app.pages.common import grouping
 from app.pages.common.run_plots import plotted, strokes
@@ -116,6 +117,8 @@ def comparison(query: QueryParams) -> Context:
         "notes": list(_notes(selection, compared)),
         "plotted": plotted(compared.runs),
         "in_words": in_words,
+        "reasons": reasons,
+        "counted": comparisons(len(compared.against)),
         "seconds": _ENDED_SECONDS if all(run.status.ended for run in compared.runs) else _LIVE_SECONDS,
     }
 

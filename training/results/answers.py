@@ -16,8 +16,12 @@ from training.errors import UserError
 from training.models.loading import load_model, model_class
 from training.models.plain_decoding import plain_decoding
 from training.results.by_vllm import answers as vllm_answers
+from training.results.carded import card
 from training.scoring import paired
-from training.trainer.answering import SCORES, Question, end_tokens, score
+from training.scoring.fingerprints import of_built_in
+from training.scoring.request import CARD, RESULT
+from training.scoring.text_scores import SCORES, score
+from training.trainer.answering import Question, end_tokens
 from training.vllm.client import VllmError
 from training.vllm.limits import NotLoaded
 from training.vllm.models import models_of
@@ -28,13 +32,15 @@ _BATCH_ROWS = 32
 
 @dataclass(frozen=True)
 class Compared:
-    """The questions, and the run whose base model and whose fine-tuned weights (from the folder `tuned`) answer them."""
+    """The questions from `data` (name, SHA-256), and the run whose base model and whose fine-tuned weights (from the folder
+    `tuned`) answer them."""
 
     questions: list[Question]
     config: RunConfig
     tuned: Path
     tokenizer: PreTrainedTokenizerBase
     dtype: torch.dtype
+    data: tuple[str, str] = ("", "")
 
 
 def compare(
@@ -51,7 +57,8 @@ def compare(
         done += count
         progress(min(done, total), total)
 
-    before, after = _by_vllm(item, step, warn) or _by_transformers(item, device, step)
+    by_vllm = _by_vllm(item, step, warn)
+    before, after = by_vllm or _by_transformers(item, device, step)
     rows = [_record(*row) for row in zip(item.questions, before, after, strict=True)]
     summary = {
         "rows": len(rows),
@@ -60,8 +67,17 @@ def compare(
         **means(rows, "before"),
         **means(rows, "after"),
         "changes": changes(rows),
+        CARD: _card(item, "vllm" if by_vllm else ""),
     }
     return summary, rows
+
+
+def _card(item: Compared, engine: str) -> dict[str, Any]:
+    found = card(
+        item.config, item.tokenizer, item.dtype, data=(*item.data, None), rows=len(item.questions),
+        longest=item.config.max_new_tokens, source=RESULT, weights=item.tuned, engine=engine,
+    )  # fmt: skip
+    return found.model_copy(update={"metrics": of_built_in(("exact_match", *SCORES))}).document()
 
 
 def _by_transformers(item: Compared, device: torch.device, step: Callable[[int], None]) -> list[list[str]]:

@@ -31,12 +31,14 @@ from training.ranks.stopping import die_with_parent
 from training.redaction import redact_output
 from training.results.answers import answer_all, answer_with_classes
 from training.results.by_vllm import answers as vllm_answers
+from training.results.carded import card
 from training.results.merging import last_summary
 from training.run_folder import checkpoints
 from training.run_folder.paths import CONFIG_FILE, checkpoints_dir, saved_result
 from training.scoring.request import (
     ACCURACY,
     BASE,
+    CARD,
     COLUMNS,
     PLAIN,
     PROGRESS_FILE,
@@ -47,7 +49,8 @@ from training.scoring.request import (
     EvaluationRequest,
     evaluation_dir,
 )
-from training.trainer.answering import Question, questions, score
+from training.scoring.text_scores import score
+from training.trainer.answering import Question, questions
 from training.vllm.limits import NotLoaded
 from training.vllm.models import models_of
 from training.vllm.server import command
@@ -83,14 +86,19 @@ def evaluate(run_dir: Path, folder: Path) -> None:
         _summarize(folder, {"lm_eval": results})
         return
     prompts = prompted(config, request, tokenizer) if request.prompts else ask(config, request, tokenizer)
+    longest, by_vllm = request.max_new_tokens or config.max_new_tokens, None
     if config.task is Task.CLASSIFICATION:
         answers = answer_with_classes(load(), prompts, tokenizer, config.max_length, classes, progress)
     else:
-        longest = request.max_new_tokens or config.max_new_tokens
         by_vllm = (
             _answered_by_vllm(config, weights, prompts, tokenizer, longest, folder, progress) if command() else None
         )
         answers = by_vllm or answer_all(load(), prompts, tokenizer, longest, _counting(progress, len(prompts)))
+    found = card(
+        config, tokenizer, _dtype(config), data=(request.name, request.sha256, request.columns), rows=len(answers), longest=longest,
+        source=request.source, weights=weights, engine="vllm" if by_vllm else "",
+    )  # fmt: skip
+    _summarize(folder, {CARD: found.document()})
     scores = _scored_by_models(config, request, prompts, answers, device, folder, progress)
     with (folder / RECORDS_FILE).open("w", encoding="utf-8") as stream:
         for index, (question, answer) in enumerate(zip(prompts, answers, strict=True)):

@@ -122,7 +122,8 @@ class Finishing:
         selected = questions(answered, self.config, self.tokenizer, self.config.answer_rows)
         if not selected:
             return {}
-        item = Compared(selected, self.config, self._result, self.tokenizer, DTYPES[self.precision])
+        data = Lineage.read(self.run_dir).held_out
+        item = Compared(selected, self.config, self._result, self.tokenizer, DTYPES[self.precision], data)
         scores, rows = compare(item, self.device, progress, self.report.warn)
         lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
         (self.run_dir / ANSWERS_FILE).write_text("".join(lines), encoding="utf-8")

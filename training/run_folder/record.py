@@ -4,6 +4,7 @@ which has what is needed to make the same run again, and to see what differs els
 import hashlib
 import json
 import platform
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -49,6 +50,13 @@ class Lineage:
     attempts: int = 1
     data: list[DataSource] = field(default_factory=list)
     teacher: str = ""
+
+    @property
+    def held_out(self) -> tuple[str, str]:
+        """Names and SHA-256 of the data that the held-out rows are from."""
+        own = [one for one in self.data if one.role.startswith("validation_data")]
+        used = own or [one for one in self.data if one.role.startswith("data")]
+        return ", ".join(one.name for one in used), " ".join(one.sha256 for one in used)
 
     def write(self, run_dir: Path) -> None:
         """Writes the file atomically. Raises OSError if the disk is full."""
@@ -114,10 +122,13 @@ def model_files(config: RunConfig) -> dict[str, str]:
     """
     if (folder := local_model(config)) is None:
         return {}
-    small = [folder / name for name in _SMALL_FILES]
-    files = [file for file in (*small, *sorted(folder.glob("*.safetensors"))) if file.is_file()]
-    large = sum(file.stat().st_size for file in files if file.suffix == ".safetensors") > _MOST_BYTES
-    return {file.name: _digest(file, whole=not large or file.suffix != ".safetensors") for file in files}
+    return _digests([folder / name for name in (*_SMALL_FILES, *_weights_in(folder))])
+
+
+def weights_digest(folder: Path) -> str:
+    """One SHA-256 for all weights in a folder, of large ones as `model_files` hashes them."""
+    found = _digests([folder / name for name in _weights_in(folder)])
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
 
 def local_model(config: RunConfig) -> Path | None:
@@ -128,6 +139,17 @@ def local_model(config: RunConfig) -> Path | None:
         return folder
     cached = try_to_load_from_cache(config.model, "config.json", revision=config.revision or "main")
     return Path(cached).parent if isinstance(cached, str) else None
+
+
+def _weights_in(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.glob("*.safetensors"))
+
+
+def _digests(files: Sequence[Path]) -> dict[str, str]:
+    """A hash of each of these files that exists."""
+    found = [file for file in files if file.is_file()]
+    large = sum(file.stat().st_size for file in found if file.suffix == ".safetensors") > _MOST_BYTES
+    return {file.name: _digest(file, whole=not large or file.suffix != ".safetensors") for file in found}
 
 
 def _digest(file: Path, *, whole: bool) -> str:

@@ -27,7 +27,8 @@ WITHOUT_EXPECTED = (
 """Those that do not, in words."""
 PACKAGES = {"regex": ("re2", "google-re2"), "language": ("py3langid", "py3langid>=0.4")}
 """Module and package that a reward cannot do without."""
-_MODULES = {kind: module for kind, (module, _) in PACKAGES.items()} | {"boxed": "math_verify"}
+MODULES = {kind: module for kind, (module, _) in PACKAGES.items()} | {"boxed": "math_verify"}
+"""The module that a reward computes with, where it is installed."""
 
 # As JSON text a backslash is written twice.
 _BRACES = re.compile(r"(?P<box>\\{1,2}(?:boxed|fbox)\s*\{)|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
@@ -168,9 +169,9 @@ def problem(kind: str, options: dict[str, Any]) -> str | None:
 
 def import_packages(kinds: AbstractSet[str]) -> None:
     """Imports the packages that rewards of these kinds use, as far as they are installed."""
-    for kind in kinds & _MODULES.keys():
+    for kind in kinds & MODULES.keys():
         with contextlib.suppress(ImportError):
-            importlib.import_module(_MODULES[kind])
+            importlib.import_module(MODULES[kind])
 
 
 @functools.cache

@@ -43,7 +43,8 @@ class Verdict(StrEnum):
 class Paired:
     """The second scores minus the first, over `rows` rows; `low` to `high` is the 95% interval of the mean `difference`.
 
-    `rows_needed` would show a difference of 2 points with a power of 80%; None if no row differs.
+    `rows_needed` would show a difference of 2 points with a power of 80%; None if no row differs. `common` rows were answered by
+    both, of which `rows` have a score of both.
     """
 
     rows: int
@@ -52,6 +53,7 @@ class Paired:
     high: float
     verdict: Verdict
     rows_needed: int | None
+    common: int = 0
 
     def document(self) -> dict[str, Any]:
         """The values for JSON."""
@@ -60,8 +62,10 @@ class Paired:
     @classmethod
     def read(cls, document: dict[str, Any]) -> "Paired":
         """The comparison from its JSON form; ignores values that earlier versions wrote."""
-        values = {field.name: document[field.name] for field in fields(cls)}
-        return cls(**values | {"verdict": Verdict(document["verdict"])})
+        values = {field.name: document[field.name] for field in fields(cls) if field.name != "common"}
+        return cls(
+            **values | {"common": document.get("common", document["rows"]), "verdict": Verdict(document["verdict"])}
+        )
 
 
 def compare(
@@ -81,7 +85,8 @@ def compare(
     low, high = bounded(differences, -1.0, 1.0) if shares else bootstrap(differences)
     shown = not low <= 0 <= high and (shares or sign_flip(differences) < ALPHA)
     verdict = (Verdict.BETTER if (mean > 0) != lower_is_better else Verdict.WORSE) if shown else Verdict.NONE
-    return Paired(len(differences), mean, low, high, verdict, rows_needed(differences, shares=shares))
+    rows = len(differences)
+    return Paired(rows, mean, low, high, verdict, rows_needed(differences, shares=shares), rows)
 
 
 def sign_flip(differences: Scores) -> float:
@@ -166,8 +171,8 @@ def in_words(found: Paired, *, share: bool = True) -> str:
         return _in_numbers(found)
     span = f"95% interval {_signed(found.low)} to {_signed(found.high)}"
     if found.verdict is not Verdict.NONE:
-        return f"{found.verdict.value} by {points(abs(found.difference))} points ({span}, {_rows(found.rows)})"
-    shown = f"{found.verdict.value} at {_rows(found.rows)}"
+        return f"{found.verdict.value} by {points(abs(found.difference))} points ({span}, {_rows(found)})"
+    shown = f"{found.verdict.value} at {_rows(found)}"
     if found.rows_needed is None:
         return f"{shown}: the scores of all rows are equal ({span} points)"
     shown += f" ({span} points)"
@@ -179,8 +184,8 @@ def in_words(found: Paired, *, share: bool = True) -> str:
 def _in_numbers(found: Paired) -> str:
     span = f"95% interval {found.low:+.4g} to {found.high:+.4g}"
     if found.verdict is Verdict.NONE:
-        return f"{found.verdict.value} at {_rows(found.rows)} ({span})"
-    return f"{found.verdict.value} by {abs(found.difference):.4g} ({span}, {_rows(found.rows)})"
+        return f"{found.verdict.value} at {_rows(found)} ({span})"
+    return f"{found.verdict.value} by {abs(found.difference):.4g} ({span}, {_rows(found)})"
 
 
 def points(share: float, decimals: int = 1) -> str:
@@ -192,8 +197,9 @@ def _signed(share: float) -> str:
     return f"{100 * share + 0.0:+.1f}"
 
 
-def _rows(number: int) -> str:
-    return f"{number:,} row{'' if number == 1 else 's'}"
+def _rows(found: Paired) -> str:
+    of = f" of {found.common:,}" if found.common > found.rows else ""
+    return f"{found.rows:,}{of} row{'' if max(found.rows, found.common) == 1 else 's'}"
 
 
 def _rounded(number: int) -> int:

@@ -27,6 +27,8 @@ PLAIN = "plain"
 PROGRESS_FILE = "progress.jsonl"
 OUTPUT_FILE = "output.log"
 SUMMARY_FILE = "summary.json"
+CARD = "card"
+"""Key of the score card in this file and in a summary."""
 EVALUATIONS_FOLDER = "evaluations"
 """In the run's folder, with a folder for each evaluation."""
 

@@ -1,6 +1,5 @@
 """Held-out rows as questions, greedy answers by the forward pass alone (which works on every strategy), and their scores."""
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -18,6 +17,7 @@ from training.config.run_config import RunConfig
 from training.data.example import Example, prompt_text
 from training.errors import StopRequested
 from training.run_folder.events import Metrics
+from training.scoring.text_scores import score
 from training.tokens.encoding import Encoder
 from training.tokens.parts import PartRenderer, StoredText
 from training.tokens.rendering import Renderer
@@ -25,10 +25,6 @@ from training.trainer.generation import continued
 
 if TYPE_CHECKING:
     from training.trainer.reporting_trainer import ReportingTrainer
-
-_WORD = re.compile(r"[^\W_]+")  # of any script; for Latin letters the same words as ROUGE's own tokenizer
-_ROUGE = ("rouge1", "rouge2", "rougeL")  # rougeLsum needs a sentence splitter, which is a download
-SCORES = ("f1", *_ROUGE)
 
 
 @dataclass(frozen=True)
@@ -62,16 +58,6 @@ def questions(
         if len(result) == most:
             break
     return result
-
-
-def score(answer: str, expected: str) -> dict[str, float]:
-    """Returns F1 and the F-measures of ROUGE-1, -2 and -L of an answer, by name."""
-    from torchmetrics.functional.text import rouge_score, squad
-
-    target = {"answers": {"answer_start": [0], "text": [expected]}, "id": "0"}
-    f1 = float(squad([{"prediction_text": answer, "id": "0"}], [target])["f1"]) / 100
-    rouge = rouge_score(answer, expected, tokenizer=_WORD.findall, normalizer=str.lower, rouge_keys=_ROUGE)
-    return {"f1": f1} | {name: float(rouge[f"{name}_fmeasure"]) for name in _ROUGE}
 
 
 def end_tokens(generation: GenerationConfig, tokenizer: PreTrainedTokenizerBase) -> list[int]:

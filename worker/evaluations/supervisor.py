@@ -17,6 +17,7 @@ from training.errors import UserError
 from training.limited import Limits
 from training.run_folder.paths import CONFIG_FILE
 from training.scoring import request as requests
+from training.scoring.fingerprints import fingerprints, of_judge
 from worker.allowed_paths import EVERYTHING
 from worker.evaluations.scoring import add_scores, read_records, summarize
 from worker.evaluations.submit import folder_of
@@ -87,6 +88,7 @@ def _scored(run_id: str, folder: Path, request: requests.EvaluationRequest, stat
         _keep_answers(run_id, folder, request)
     troubles = add_scores(folder, request, state.progress, state.stopping.is_set)
     unbounded = [reward.name for reward in request.reward_models]
+    told[requests.CARD] |= {"metrics": fingerprints(request), "judge": of_judge(request.judge)}
     failed = told.pop("troubles", {}) | {name: asdict(one) for name, one in troubles.items()}
     return summarize(read_records(folder), request.metrics, unbounded) | told | ({"troubles": failed} if failed else {})
 
@@ -104,7 +106,7 @@ def launched(run: Run, item: Evaluation) -> Launch:
 
 
 def _summary(folder: Path) -> dict[str, Any]:
-    """What the program says besides the answers: the results of lm-eval, or whether vLLM answered."""
+    """What the program says besides the answers: their score card, the results of lm-eval, whether vLLM answered."""
     try:
         return dict(json.loads((folder / requests.SUMMARY_FILE).read_text(encoding="utf-8")))
     except FileNotFoundError:

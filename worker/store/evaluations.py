@@ -3,13 +3,16 @@
 Every function takes a session, which the caller commits: `with database.write() as session: ...`.
 """
 
+from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import or_
 from sqlmodel import Session, col, delete, select
 
 from training.errors import Conflict, NotFound
-from worker.store import database, quotas, runs, waiting
+from training.scoring.request import BASE
+from worker.store import database, json_parts, quotas, runs, waiting
 from worker.store.tables import Evaluation, Run, Status
 from worker.store.tables.row import whole
 from worker.store.work import EVALUATION
@@ -58,6 +61,14 @@ def finished(*, session: Session, run_ids: list[str]) -> list[Evaluation]:
     """The finished evaluations of several runs, newest first."""
     mine = col(Evaluation.run_id).in_(run_ids), col(Evaluation.status) == Status.FINISHED
     return list(session.exec(select(Evaluation).where(*mine).order_by(col(Evaluation.id).desc())))
+
+
+def models_by_data(*, session: Session, digests: Collection[str]) -> dict[str, int]:
+    """How many trained models (results and checkpoints of runs) have finished evaluations on each data set, by its SHA-256."""
+    digest, source = json_parts.text(Evaluation.request, "sha256"), json_parts.text(Evaluation.request, "source")
+    trained = col(Evaluation.status) == Status.FINISHED, digest.in_(list(digests)), source != BASE
+    models = select(digest, col(Evaluation.run_id), source).where(*trained).distinct()
+    return dict(Counter(row[0] for row in session.exec(models)))
 
 
 def running(*, session: Session) -> list[tuple[str, str]]:

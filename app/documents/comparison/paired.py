@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from app.documents.comparison.result_lines import Line
-from app.documents.results.evaluations import NOTHING, ScoredRows, paired_any
+from app.documents.results.evaluations import NOTHING, Differing, ScoredRows, paired_any
 from training.run_folder.paths import ANSWERS_FILE
 from training.scoring.paired import Paired, Verdict
+from training.scoring.request import CARD
+from training.scoring.score_card import ScoreCard
 from worker.settings import get_settings
 from worker.store.tables import Run
 
@@ -20,11 +22,13 @@ Answered = Mapping[str, Sequence[ScoredRows]]
 
 @dataclass(frozen=True)
 class Against:
-    """A run against the first one: what its scores show by name; `reason` if they cannot be compared."""
+    """A run against the first one: what its scores show by name; `reason` if they cannot be compared, and `differs` where the
+    score cards differ."""
 
     run_id: str
     scores: dict[str, Paired] = field(default_factory=dict)
     reason: str = ""
+    differs: list[Differing] = field(default_factory=list)
 
     def document(self) -> dict[str, Any]:
         """The values for JSON."""
@@ -32,6 +36,7 @@ class Against:
             "run": self.run_id,
             "scores": {name: found.document() for name, found in self.scores.items()},
             "reason": self.reason,
+            "differs": [one.model_dump() for one in self.differs],
         }
 
 
@@ -54,7 +59,8 @@ def held_out(run: Run) -> ScoredRows:
     """The scores of the answers that a run gave to held-out rows after training; empty without them on this machine."""
     path = get_settings().runs_dir / run.id / ANSWERS_FILE
     try:
-        return _read(path, path.stat().st_mtime_ns, _data(run))
+        card = ((run.summary or {}).get("answers") or {}).get(CARD)
+        return _read(path, path.stat().st_mtime_ns, _data(run), json.dumps(card or {}))
     except (OSError, ValueError, KeyError):
         return NOTHING
 
@@ -63,15 +69,19 @@ def _against(run: Run, first: Sequence[ScoredRows], second: Sequence[ScoredRows]
     if not second:
         return Against(run.id, reason="It has no answers on this machine.")
     found = paired_any(first, second)
-    return Against(run.id, found, "" if found else "It did not answer the same rows as the first run.")
+    if not found:
+        return Against(run.id, reason="It did not answer the same rows as the first run.")
+    reason = "" if found.scores else "The answers were not made and scored in the same way."
+    return Against(run.id, found.scores, reason, found.differs)
 
 
 def _marked(line: Line, runs: Sequence[Run], answered: Answered) -> Line:
     name = line.key.removesuffix("_after")
     scored = [run.id for run, value in zip(runs, line.values, strict=True) if value is not None]
     (best, *more) = (runs[place].id for place in line.best)
-    pairs = [paired_any(answered[other], answered[best]).get(name) for other in scored if other != best]
-    if more or any(found is not None and found.verdict is not Verdict.BETTER for found in pairs):
+    pairs = [paired_any(answered[other], answered[best]) for other in scored if other != best]
+    shown = [found.scores.get(name) for found in pairs if found]
+    if more or any(found is None or found.verdict is not Verdict.BETTER for found in shown):
         return replace(line, best=frozenset())
     return line
 
@@ -83,10 +93,11 @@ def _data(run: Run) -> str:
 
 
 @lru_cache(maxsize=64)
-def _read(path: Path, _modified: int, data: str) -> ScoredRows:
+def _read(path: Path, _modified: int, data: str, card: str) -> ScoredRows:
     with path.open(encoding="utf-8") as stream:
         records = [json.loads(line) for line in stream]
-    return ScoredRows({(data, int(record["row"]), str(record["expected"])): _after(record) for record in records})
+    rows = {(data, int(record["row"]), str(record["expected"])): _after(record) for record in records}
+    return ScoredRows(rows, ScoreCard.model_validate_json(card))
 
 
 def _after(record: dict[str, Any]) -> dict[str, float]:

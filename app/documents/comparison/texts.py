@@ -5,9 +5,10 @@ import io
 from collections.abc import Sequence
 
 from app.documents.comparison.document import Comparison
+from app.documents.comparison.paired import Against
 from app.documents.comparison.result_lines import Line
 from app.format import numbers
-from app.format.evaluation_text import label
+from app.format.evaluation_text import comparisons, differing, label
 from app.format.numbers import csv_cell
 from app.format.run_text import method
 from training.redaction import markdown_text, one_line
@@ -48,7 +49,12 @@ def against_rows(comparison: Comparison) -> list[tuple[str, str, str]]:
         (names[found.run_id], label(name), in_words(shown))
         for found in comparison.against
         for name, shown in found.scores.items()
-    ] + [(names[found.run_id], NONE, found.reason) for found in comparison.against if found.reason]
+    ] + [(names[found.run_id], NONE, text) for found in comparison.against for text in reasons(found)]
+
+
+def reasons(found: Against) -> list[str]:
+    """Why some or all scores are not compared."""
+    return [*([found.reason] if found.reason else []), *differing([one.model_dump() for one in found.differs])]
 
 
 def as_csv(comparison: Comparison) -> str:
@@ -81,9 +87,9 @@ def plain(comparison: Comparison) -> str:
     if not comparison.against:
         return shown
     first = f"Held-out answers against {one_line(comparison.runs[0].name)}:"
-    return "\n".join(
-        [shown, "", first, numbers.table([[one_line(text) for text in row] for row in against_rows(comparison)])]
-    )
+    compared = numbers.table([[one_line(text) for text in row] for row in against_rows(comparison)])
+    counted = comparisons(len(comparison.against))
+    return "\n".join([shown, "", first, compared, *([counted] if counted else [])])
 
 
 def _result(line: Line, place: int) -> str:

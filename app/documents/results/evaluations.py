@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
@@ -13,22 +13,28 @@ from sqlmodel import Session
 
 from app.documents import Document, Stored, columns
 from training.config.name_values import MINOR_METRICS
+from training.scoring import score_card
+from training.scoring.fingerprints import fingerprints, of_judge
 from training.scoring.paired import Paired, compare
-from training.scoring.request import BASE, RECORDS_FILE, RESULT
+from training.scoring.request import BASE, CARD, RECORDS_FILE, RESULT
+from training.scoring.score_card import ScoreCard
 from worker.evaluations.reward_trial import Trial
 from worker.evaluations.submit import folder_of
 from worker.store import evaluations, runs
 from worker.store.tables import Evaluation, Status
 
+UNRECORDED = ScoreCard()
 Key = tuple[str, int, str]
 """A row: the data that it is from, its number there, and the expected text."""
 
 
 @dataclass(frozen=True, eq=False)
 class ScoredRows:
-    """The scores of answered rows by name. Two of them are never equal, so that comparisons are cached by object."""
+    """The scores of answered rows by name, with their score card. Two of them are never equal, so that comparisons are cached by
+    object."""
 
     rows: dict[Key, dict[str, float]]
+    card: ScoreCard = UNRECORDED
 
     def __bool__(self) -> bool:
         return bool(self.rows)
@@ -37,25 +43,51 @@ class ScoredRows:
 NOTHING = ScoredRows({})
 
 
+class Differing(Document):
+    """A field of two score cards that differs, such as decoding.max_new_tokens, with both values; null: it was not recorded."""
+
+    field: str
+    first: Any
+    second: Any
+
+
+@dataclass(frozen=True)
+class PairedScores:
+    """What the scores of the rows that both have show, by the name of the score. `differs`: why some scores, or all, are not
+    compared."""
+
+    scores: dict[str, Paired] = field(default_factory=dict)
+    differs: list[Differing] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.scores or self.differs)
+
+
 @lru_cache(maxsize=2048)
-def paired(first: ScoredRows, second: ScoredRows) -> dict[str, Paired]:
-    """What the scores of the rows that both have show, by the name of the score; empty without such rows."""
+def paired(first: ScoredRows, second: ScoredRows) -> PairedScores:
+    """Compares two sets of scores; empty without rows that both have. A row without a score is left out of that score only."""
     common = [key for key in first.rows if key in second.rows]
     if not common:
-        return {}
+        return PairedScores()
     sides = first.rows, second.rows
-    names = [name for name in first.rows[common[0]] if all(name in rows[key] for rows in sides for key in common)]
-    return {
-        name: compare([first.rows[key][name] for key in common], [second.rows[key][name] for key in common])
-        for name in names
-        if name not in MINOR_METRICS
-    }
+    named = [dict.fromkeys(name for key in common for name in rows[key]) for rows in sides]
+    general = score_card.differences(first.card, second.card)
+    scores, differs = {}, list(general)
+    for name in (name for name in named[0] if name in named[1] and name not in MINOR_METRICS):
+        own = score_card.of_metric(first.card, second.card, name)
+        differs += own
+        both = [key for key in common if all(name in rows[key] for rows in sides)]
+        if both and not general and not own:
+            shown = compare(*([rows[key][name] for key in both] for rows in sides))
+            scores[name] = replace(shown, common=len(common))
+    return PairedScores(scores, [Differing(**one._asdict()) for one in differs])
 
 
-def paired_any(first: Sequence[ScoredRows], second: Sequence[ScoredRows]) -> dict[str, Paired]:
-    """What the first pair of sets with common rows shows; empty without one."""
-    pairs = (paired(one, other) for one in first for other in second)
-    return next((found for found in pairs if found), {})
+def paired_any(first: Sequence[ScoredRows], second: Sequence[ScoredRows]) -> PairedScores:
+    """What the first pair of sets with equal score cards and common rows shows; else why the first one with common rows is not
+    compared; empty without one."""
+    pairs = [found for one in first for other in second if (found := paired(one, other))]
+    return next((found for found in pairs if found.scores), pairs[0] if pairs else PairedScores())
 
 
 _FIELDS = (
@@ -85,6 +117,8 @@ class Against(Document):
     evaluation: str
     source: str
     scores: dict[str, dict[str, Any]]
+    differs: list[Differing] = Field(description="where the score cards differ: such scores are not compared")
+    comparisons: int = Field(description="models that were compared on this data set, this one included")
 
 
 @columns(Evaluation, _FIELDS)
@@ -99,6 +133,7 @@ class EvaluationAnswer(Stored):
     metrics: list[str]
     lm_eval: list[str]
     judge: dict[str, Any] | None
+    card: ScoreCard | None = Field(description="what its scores depend on; null before it has answers")
     against: Against | None
 
 
@@ -153,8 +188,8 @@ class EvaluationRows(Document):
     total: int
 
 
-def document(item: Evaluation, against: Evaluation | None = None) -> EvaluationAnswer:
-    """An evaluation; `against` is another one that answered the same rows."""
+def document(item: Evaluation, against: Evaluation | None = None, comparisons: int = 0) -> EvaluationAnswer:
+    """An evaluation; `against` is another one that answered the same rows, one of so many `comparisons` on them."""
     request = item.asked
     return EvaluationAnswer(
         **item.shown(*_FIELDS),
@@ -166,7 +201,8 @@ def document(item: Evaluation, against: Evaluation | None = None) -> EvaluationA
         metrics=list(request.metrics),
         lm_eval=list(request.lm_eval),
         judge=request.judge.model_dump() if request.judge else None,
-        against=_against(item, against) if against else None,
+        card=card_of(item) if item.status is Status.FINISHED and not item.asked.lm_eval else None,
+        against=_against(item, against, comparisons) if against else None,
     )
 
 
@@ -193,15 +229,38 @@ def trial(tried: Trial) -> RewardTrial:
     )  # fmt: skip
 
 
-def _against(item: Evaluation, other: Evaluation) -> Against:
-    scores = {name: shown.document() for name, shown in compared(other, item).items()}
-    return Against(evaluation=other.id, source=other.asked.source, scores=scores)
+def card_of(item: Evaluation) -> ScoreCard:
+    """The score card of a finished evaluation; of one by an earlier version what its request tells."""
+    request = item.asked
+    if stored := (item.summary or {}).get(CARD):
+        return ScoreCard.model_validate(stored)
+    longest = {"max_new_tokens": request.max_new_tokens} if request.max_new_tokens else {}
+    return ScoreCard(
+        data=request.name,
+        sha256=request.sha256,
+        columns=request.columns,
+        decoding=longest,
+        metrics=fingerprints(request),
+        judge=of_judge(request.judge),
+        weights={"source": request.source},
+    )
+
+
+def _against(item: Evaluation, other: Evaluation, comparisons: int) -> Against:
+    found = compared(other, item)
+    return Against(
+        evaluation=other.id,
+        source=other.asked.source,
+        scores={name: shown.document() for name, shown in found.scores.items()},
+        differs=found.differs,
+        comparisons=comparisons,
+    )
 
 
 def show(session: Session, evaluation_id: str) -> EvaluationAnswer:
     """One evaluation, compared with the one that `baseline` chooses. Raises EvaluationNotFound if none has this id."""
     item = evaluations.get(session=session, evaluation_id=evaluation_id)
-    return document(item, baseline(item, evaluations.of_run(session=session, run_id=item.run_id)))
+    return _documents(session, evaluations.of_run(session=session, run_id=item.run_id), [item])[0]
 
 
 def listing(session: Session, run_id: str) -> EvaluationList:
@@ -212,20 +271,28 @@ def listing(session: Session, run_id: str) -> EvaluationList:
     """
     run = runs.get(session=session, run_id=run_id)
     items = evaluations.of_run(session=session, run_id=run.id)
-    return EvaluationList(evaluations=[document(item, baseline(item, items)) for item in items])
+    return EvaluationList(evaluations=_documents(session, items, items))
+
+
+def _documents(session: Session, items: Sequence[Evaluation], shown: Sequence[Evaluation]) -> list[EvaluationAnswer]:
+    """Those that are `shown`, each compared with one of the `items`, all those of its run."""
+    counts = evaluations.models_by_data(session=session, digests={item.asked.sha256 for item in shown})
+    return [document(item, baseline(item, items), counts.get(item.asked.sha256, 0)) for item in shown]
 
 
 def baseline(item: Evaluation, others: Sequence[Evaluation]) -> Evaluation | None:
-    """The evaluation on the same data with which one is compared: the newest of the base model, else the first one of the run."""
+    """The evaluation on the same data with which one is compared: the newest of the base model, else the first one of the run;
+    one with an equal score card before others."""
     if item.status is not Status.FINISHED or item.asked.source == BASE:
         return None
     same = [one for one in others if one.id != item.id and one.status is Status.FINISHED and _data(one) == _data(item)]
+    same = [one for one in same if not score_card.differences(card_of(one), card_of(item))] or same
     base = [one for one in same if one.asked.source == BASE]
     earlier = [one for one in same if one.id < item.id and one.asked.source != item.asked.source]
     return max(base, key=lambda one: one.id) if base else min(earlier, key=lambda one: one.id, default=None)
 
 
-def compared(first: Evaluation, second: Evaluation) -> dict[str, Any]:
+def compared(first: Evaluation, second: Evaluation) -> PairedScores:
     """What the scores of the rows that both answered show (training.scoring.paired), by metric."""
     return paired(scored(first), scored(second))
 
@@ -243,7 +310,7 @@ def scored(item: Evaluation) -> ScoredRows:
     """The scores of an evaluation's rows, for comparisons; empty without answers on this machine."""
     path = folder_of(item) / RECORDS_FILE
     try:
-        return _scores(path, path.stat().st_mtime_ns, item.asked.sha256)
+        return _scores(path, path.stat().st_mtime_ns, item.asked.sha256, card_of(item).model_dump_json())
     except (OSError, ValueError, KeyError):
         return NOTHING
 
@@ -293,11 +360,11 @@ def _read(path: Path, _modified: int) -> list[dict[str, Any]]:
 
 
 @lru_cache(maxsize=64)
-def _scores(path: Path, modified: int, data: str) -> ScoredRows:
+def _scores(path: Path, modified: int, data: str, card: str) -> ScoredRows:
     found = {
         (data, int(record["row"]), str(record["expected"])): {
             name: float(value) for name, value in record["scores"].items() if value is not None
         }
         for record in _read(path, modified)
     }
-    return ScoredRows(found)
+    return ScoredRows(found, ScoreCard.model_validate_json(card))

@@ -116,7 +116,7 @@ def test_of_200_pairs_of_seeds_at_most_5_percent_are_called_better_from_stored_a
         os.utime(path, ns=(seed, seed))  # another version of the file
         return held_out(row)
 
-    said = [in_words(paired(scored(2 * pair + 1), scored(2 * pair + 2))["exact_match"]) for pair in range(200)]
+    said = [in_words(paired(scored(2 * pair + 1), scored(2 * pair + 2)).scores["exact_match"]) for pair in range(200)]
     assert sum(words.startswith("better") for words in said) <= 10
     assert sum(words.startswith("no difference shown at 160 rows") for words in said) >= 180
 

@@ -116,6 +116,8 @@ def test_answers_are_compared_and_sorted_and_an_evaluation_deleted_after_a_quest
     )
     page.get_by_role("link", name=result).click()
     says(page, "table.rows-of-evaluation", "Difference", "result <b>")
+    page.get_by_text("Score card: what these scores depend on").click()
+    says(page, "#score-card dl", "held.jsonl", "exact_match")
     page.get_by_label("Order").select_option("Most better first")
     page.wait_for_function("() => document.querySelector('table.rows-of-evaluation tbody td').innerText === '11'")
     page.get_by_label("Compared with").select_option("no other evaluation")

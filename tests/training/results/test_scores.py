@@ -7,7 +7,8 @@ import pytest
 from tiny import make_data, make_model
 from trainer_process import train_here
 
-from training.trainer.answering import SCORES, score
+from training.scoring.score_card import ScoreCard
+from training.scoring.text_scores import SCORES, score
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
@@ -39,4 +40,7 @@ def test_every_row_and_the_summary_have_the_scores(tmp_path: Path) -> None:
         for moment in ("before", "after"):
             mean = sum(row[f"{name}_{moment}"] for row in rows) / 3
             assert trained.summary["answers"][f"{name}_{moment}"] == pytest.approx(mean)
+    card = ScoreCard.model_validate(trained.summary["answers"]["card"])
+    assert (card.rows, card.decoding, card.dtype) == (3, {"search": "greedy", "max_new_tokens": 8}, "float32")
+    assert list(card.metrics) == ["exact_match", *SCORES] and card.weights["base"] == "model"
     assert rows[0]["f1_after"] == score(rows[0]["after"], rows[0]["expected"])["f1"]

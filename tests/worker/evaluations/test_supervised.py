@@ -63,6 +63,12 @@ def test_an_evaluation_survives_the_loss_of_its_supervisor_and_finishes_with_sco
     assert (ended.status, ended.attempt, ended.error) == (Status.FINISHED, 2, None)
     assert (ended.overlap["rows"], ended.overlap["equal"]) == (6, 3)
     assert ended.summary["rows"] == 6
+    card = document.card_of(ended)
+    assert (card.data, card.sha256, card.rows) == ("rows.jsonl", ended.asked.sha256, 6)
+    assert card.decoding == {"search": "greedy", "max_new_tokens": 4}
+    assert card.weights["source"] == "base"
+    assert card.engine.startswith("transformers ") and card.dtype == "float32"
+    assert list(card.metrics) == ["exact_match", "own.py:words"]
     assert ended.summary["metrics"]["own.py:words"]["mean"] == pytest.approx(
         sum(len(str(n * 37)) for n in range(6)) / 6
     )
@@ -91,7 +97,7 @@ def test_a_prompt_set_is_answered_by_a_new_result_without_anybody_asking(tmp_pat
     (item,) = starting.start_waiting()
     assert (item.run_id, item.owner, item.request["name"]) == (played.id, "anna", "prompt set counts")
     ended = eventually(lambda: (one := get(item)).status.ended and one, every=0.2)
-    assert (ended.error, ended.summary) == (None, {"rows": 2, "metrics": {}})
+    assert (ended.error, ended.summary["rows"], ended.summary["metrics"]) == (None, 2, {})
     with database.read() as session:
         kept = {one.name: one.answers for one in prompt_sets.listing(session=session)}
     assert kept["another"] == {}
@@ -104,7 +110,8 @@ def test_vllm_answers_an_evaluation_with_the_same_scores_and_is_named(run, tmp_p
     monkeypatch.setenv("LATHE_VLLM_COMMAND", str(vllm_program.install(tmp_path)))
     get_settings.cache_clear()
     by_vllm = finished(submit(run, {"source": "base"}, data=data))
-    assert by_vllm.summary == expected.summary | {"engine": {"name": "vllm", "reason": ""}}
+    card = expected.summary["card"] | {"engine": "vllm"}
+    assert by_vllm.summary == expected.summary | {"engine": {"name": "vllm", "reason": ""}, "card": card}
     assert document.rows(by_vllm) == document.rows(expected)
     assert "Answered by vLLM." in words.lines(document.document(by_vllm).model_dump(mode="json"))
     # What it cannot load, transformers answers: here for want of a context that is long enough.

@@ -21,6 +21,7 @@ from pydantic import (
 
 from training.config.run_config import RunConfig
 from training.scoring.overlap import Overlap
+from training.scoring.score_card import ScoreCard
 from worker.store.tables.row import first_problem
 
 LONGEST_NAME, LONGEST_TAG, LONGEST_NOTES = 200, 40, 20_000
@@ -147,6 +148,7 @@ class EvaluationSummary(_Part):
     lm_eval: dict[str, Values] | None = None
     engine: dict[str, str] | None = None
     troubles: dict[str, MetricTrouble] = {}
+    card: ScoreCard | None = None
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:

@@ -1,0 +1,71 @@
+"""What the program that answers rows knows of their score card."""
+
+import hashlib
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from training.chat.rendering_settings import ChatSettings
+from training.config.choices import Task
+from training.config.run_config import RunConfig
+from training.run_folder.record import shared, weights_digest
+from training.scoring.score_card import CLASSES, GREEDY, ScoreCard
+
+_DIGITS = 16
+
+
+def card(
+    config: RunConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    dtype: torch.dtype,
+    *,
+    data: tuple[str, str, str | None],
+    rows: int,
+    longest: int,
+    source: str,
+    weights: Path | None,
+    engine: str = "",
+) -> ScoreCard:
+    """The score card of `rows` answers of at most `longest` tokens, without the metrics; `data` are its name, SHA-256 and column
+    mapping. The weights are those in a folder; those before training for None."""
+    name, sha256, columns = data
+    is_classifier = config.task is Task.CLASSIFICATION
+    return ScoreCard(
+        data=name,
+        sha256=sha256,
+        columns=columns,
+        rows=rows,
+        decoding={"search": CLASSES} if is_classifier else {"search": GREEDY, "max_new_tokens": longest},
+        prompt=_prompt(config, tokenizer),
+        engine=engine or f"transformers {version('transformers')}",
+        dtype=str(dtype).removeprefix("torch."),
+        weights=_weights(config, source, weights),
+    )
+
+
+def _prompt(config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    chat = ChatSettings.of(config)
+    template = str(tokenizer.chat_template or "")
+    form: dict[str, Any] = {
+        "template_sha256": hashlib.sha256(template.encode()).hexdigest()[:_DIGITS] if template else None
+    }
+    form |= {f"template_{name}": value for name, value in chat.template_arguments.items()}
+    if config.task is Task.CLASSIFICATION:
+        form["max_length"] = config.max_length
+    return form | {"reasoning_history": chat.reasoning.value}
+
+
+def _weights(config: RunConfig, source: str, weights: Path | None) -> Mapping[str, Any]:
+    base = {
+        "source": source,
+        "base": shared(config).model,
+        "revision": config.revision,
+        "quantization": config.quantized.value,
+    }
+    if weights is None:
+        return base
+    return base | {"method": config.method.value, "sha256": weights_digest(weights)[:_DIGITS]}

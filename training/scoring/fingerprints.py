@@ -1,0 +1,90 @@
+"""A fingerprint of each metric: it changes with the metric's options and with the code that computes it, not with comments."""
+
+import ast
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from training.scoring.built_in import JUDGE, MODEL, MODULES, PACKAGES
+from training.scoring.judge import Judge
+from training.scoring.request import ACCURACY, BUILT_IN, EvaluationRequest
+from training.scoring.rewards import Reward
+
+_DIGITS = 16
+_FILES = {
+    "text": ("text_scores.py",),
+    "reward": ("built_in.py", "json_text.py", "numbers_in_text.py"),
+    JUDGE: ("judge_reply.py",),
+    MODEL: ("reward_model.py",),
+}
+"""The files that compute a kind of metric, in this folder."""
+
+
+def fingerprints(request: EvaluationRequest) -> dict[str, str]:
+    """The fingerprint of each metric that an evaluation asks for."""
+    found = of_built_in(request.built_in) | {reward.name: _of_reward(reward, request.own) for reward in request.rewards}
+    if JUDGE in request.metrics:
+        found[JUDGE] = _digest(JUDGE, _code(JUDGE))
+    return {name: found[name] for name in request.metrics}
+
+
+def of_built_in(names: Sequence[str]) -> dict[str, str]:
+    """The fingerprints of exact_match, accuracy, F1 and ROUGE."""
+    assert set(names) <= {*BUILT_IN, ACCURACY}
+    return {name: _digest(name, _code("text"), _installed("torchmetrics")) for name in names}
+
+
+def of_judge(judge: Judge | None) -> dict[str, Any] | None:
+    """A judge as score cards show it, its prompt by the SHA-256."""
+    if judge is None:
+        return None
+    digest = hashlib.sha256(judge.prompt.encode()).hexdigest()[:_DIGITS]
+    return {"url": judge.url, "model": judge.model, "scale": judge.scale, "prompt_sha256": digest}
+
+
+def _of_reward(reward: Reward, own: Mapping[str, str]) -> str:
+    """Files of own code can import each other: each of them counts."""
+    described = {key: value for key, value in reward.document().items() if key not in ("name", "weight")}
+    if reward.own:
+        return _digest(described, {file: _plain(code) for file, code in own.items()})
+    kind = MODEL if reward.kind == MODEL else "reward"
+    return _digest(described, _code(kind), _installed(MODULES.get(reward.kind, "")))
+
+
+@cache
+def _code(kind: str) -> tuple[str, ...]:
+    folder = Path(__file__).parent
+    return tuple(_plain((folder / name).read_text(encoding="utf-8")) for name in _FILES[kind])
+
+
+def _plain(code: str) -> str:
+    """Python code without comments, docstrings and layout; what is not Python as it is."""
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return code
+    for part in ast.walk(tree):
+        if isinstance(part, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(
+            part
+        ):
+            part.body = part.body[1:] or [ast.Pass()]
+    return ast.unparse(tree)
+
+
+@cache
+def _installed(module: str) -> str:
+    """The package of a module with its version; empty if it is not installed."""
+    packages = {known: package.partition(">")[0] for known, package in PACKAGES.values()}
+    name = packages.get(module, module)
+    try:
+        return f"{name} {version(name)}" if name else ""
+    except PackageNotFoundError:
+        return ""
+
+
+def _digest(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:_DIGITS]
