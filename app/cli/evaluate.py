@@ -52,7 +52,7 @@ def request(options: dict[str, Any]) -> dict[str, Any]:
     """The options as the values of an evaluation, with the code of own metrics."""
     own: dict[str, str] = {}
     metrics = [with_code(name, own, "--metric") for name in options["metrics"]]
-    values = {name: options[name] for name in ("source", "rows", "columns", "max_new_tokens")}
+    values = {name: options[name] for name in ("source", "rows", "columns", "max_new_tokens", "decoding")}
     judge = _judge(options)
     if judge and "judge" not in metrics:
         metrics = [*(metrics or ["exact_match"]), "judge"]

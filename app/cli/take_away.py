@@ -7,6 +7,7 @@ import click
 from app.cli.options import Command, LocalCommand, calls, count_type, json_option, path_type, run_argument
 from training.config.choices import Quantization
 from training.run_folder.derived import GgufType
+from training.scoring.request import Decoding
 
 FORMS = (
     "adapter",
@@ -118,6 +119,11 @@ def restore() -> None:
 @click.option("--rows", type=count_type, metavar="N", help="Only the first N rows.")
 @click.option("--columns", metavar="TEXT", help="Column of each role, such as prompt=question, completion=answer.")
 @click.option("--max-new-tokens", type=count_type, metavar="N", help="Longest answer.  [default: the run's]")
+@click.option(
+    "--decoding",
+    type=click.Choice([kind.value for kind in Decoding]),
+    help="greedy, or model: as the model's own generation_config.json says.  [default: greedy]",
+)
 @click.option("--judge-url", metavar="URL", help="Address of an OpenAI-compatible API, such as http://HOST:8000/v1.")
 @click.option("--judge-model", metavar="NAME", help="Model of the judge.")
 @click.option(

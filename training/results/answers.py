@@ -14,12 +14,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.models.loading import load_model, model_class
-from training.models.plain_decoding import plain_decoding
+from training.models.plain_decoding import decoding
 from training.results.by_vllm import answers as vllm_answers
 from training.results.carded import card
 from training.scoring import paired
 from training.scoring.fingerprints import of_built_in
-from training.scoring.request import CARD, RESULT
+from training.scoring.request import CARD, RESULT, Decoding
 from training.scoring.text_scores import SCORES, score
 from training.trainer.answering import Question, end_tokens
 from training.vllm.client import VllmError
@@ -131,28 +131,29 @@ def answer_all(
     tokenizer: PreTrainedTokenizerBase,
     longest: int,
     step: Callable[[int], None],
+    kind: Decoding = Decoding.GREEDY,
 ) -> list[str]:
-    """Returns the greedy answer to each question, of at most `longest` tokens; calls `step` with the rows of each batch."""
+    """Returns the answer to each question, of at most `longest` tokens; calls `step` with the rows of each batch."""
     answers: list[str] = []
     for start in range(0, len(questions), _BATCH_ROWS):
         batch = questions[start : start + _BATCH_ROWS]
-        answers += _answer(model, [question.tokens for question in batch], tokenizer, longest)
+        answers += _answer(model, [question.tokens for question in batch], tokenizer, longest, kind)
         step(len(batch))
     return answers
 
 
 @torch.inference_mode()
 def _answer(
-    model: PreTrainedModel, prompts: list[list[int]], tokenizer: PreTrainedTokenizerBase, longest: int
+    model: PreTrainedModel, prompts: list[list[int]], tokenizer: PreTrainedTokenizerBase, longest: int, kind: Decoding
 ) -> list[str]:
     inputs = tokenizer.pad({"input_ids": prompts}, return_tensors="pt", padding=True, padding_side="left")
     inputs = inputs.to(model.device)
-    with plain_decoding(model):
+    with decoding(model, kind) as arguments:
         output = model.generate(
             input_ids=inputs["input_ids"],
             attention_mask=inputs["attention_mask"],
             max_new_tokens=longest,
-            do_sample=False,
+            **arguments,
             use_cache=True,
             pad_token_id=tokenizer.pad_token_id,
             eos_token_id=end_tokens(model.generation_config, tokenizer),

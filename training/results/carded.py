@@ -13,7 +13,7 @@ from training.chat.rendering_settings import ChatSettings
 from training.config.choices import Task
 from training.config.run_config import RunConfig
 from training.run_folder.record import shared, weights_digest
-from training.scoring.score_card import CLASSES, GREEDY, ScoreCard
+from training.scoring.score_card import CLASSES, GREEDY, OWN, ScoreCard
 
 _DIGITS = 16
 
@@ -29,9 +29,11 @@ def card(
     source: str,
     weights: Path | None,
     engine: str = "",
+    own: Mapping[str, Any] | None = None,
 ) -> ScoreCard:
     """The score card of `rows` answers of at most `longest` tokens, without the metrics; `data` are its name, SHA-256 and column
-    mapping. The weights are those in a folder; those before training for None."""
+    mapping. The weights are those in a folder; those before training for None. `own` is the model's own generation configuration,
+    if it applies."""
     name, sha256, columns = data
     is_classifier = config.task is Task.CLASSIFICATION
     return ScoreCard(
@@ -39,12 +41,17 @@ def card(
         sha256=sha256,
         columns=columns,
         rows=rows,
-        decoding={"search": CLASSES} if is_classifier else {"search": GREEDY, "max_new_tokens": longest},
+        decoding={"search": CLASSES} if is_classifier else _decoding(longest, own),
         prompt=_prompt(config, tokenizer),
         engine=engine or f"transformers {version('transformers')}",
         dtype=str(dtype).removeprefix("torch."),
         weights=_weights(config, source, weights),
     )
+
+
+def _decoding(longest: int, own: Mapping[str, Any] | None) -> dict[str, Any]:
+    search = GREEDY if own is None else OWN
+    return {"search": search, "max_new_tokens": longest} | {f"own_{name}": value for name, value in (own or {}).items()}
 
 
 def _prompt(config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from training.data.rows import DataFile, read_files
 from training.errors import DataError, UserError
 from training.model_info.folder import check_weights
 from training.models.loading import DTYPES, check_files_finite, check_finite, load_model, load_tokenizer, model_class
+from training.models.plain_decoding import own_values
 from training.models.reward_model import load_scorers, scores_of
 from training.ranks.distributed import compute_device, local_machine
 from training.ranks.stopping import die_with_parent
@@ -46,6 +47,7 @@ from training.scoring.request import (
     REQUEST_FILE,
     RESULT,
     SUMMARY_FILE,
+    Decoding,
     EvaluationRequest,
     evaluation_dir,
 )
@@ -60,6 +62,7 @@ PACKAGE = "lm_eval"
 _ALL_ROWS = 2**31
 _SCORED_ROWS = 16  # at once, by a reward model
 _OTHER_BASE = (LoraInit.PISSA, LoraInit.OLORA, LoraInit.LOFTQ)
+_NOT_BY_VLLM = "vLLM does not apply the model's own generation_config.json."
 _NO_WEIGHTS = "Evaluate the result, or a checkpoint of a run on one device or with DDP."
 
 
@@ -86,17 +89,24 @@ def evaluate(run_dir: Path, folder: Path) -> None:
         _summarize(folder, {"lm_eval": results})
         return
     prompts = prompted(config, request, tokenizer) if request.prompts else ask(config, request, tokenizer)
-    longest, by_vllm = request.max_new_tokens or config.max_new_tokens, None
+    longest, by_vllm, own = request.max_new_tokens or config.max_new_tokens, None, None
     if config.task is Task.CLASSIFICATION:
         answers = answer_with_classes(load(), prompts, tokenizer, config.max_length, classes, progress)
     else:
-        by_vllm = (
-            _answered_by_vllm(config, weights, prompts, tokenizer, longest, folder, progress) if command() else None
-        )
-        answers = by_vllm or answer_all(load(), prompts, tokenizer, longest, _counting(progress, len(prompts)))
+        if command() and request.decoding is Decoding.MODEL:
+            _summarize(folder, {"engine": {"name": "transformers", "reason": _NOT_BY_VLLM}})
+        elif command():
+            by_vllm = _answered_by_vllm(config, weights, prompts, tokenizer, longest, folder, progress)
+        if by_vllm is None:
+            model = load()
+            own = own_values(model) if request.decoding is Decoding.MODEL else None
+            counted = _counting(progress, len(prompts))
+            answers = answer_all(model, prompts, tokenizer, longest, counted, request.decoding)
+        else:
+            answers = by_vllm
     found = card(
         config, tokenizer, _dtype(config), data=(request.name, request.sha256, request.columns), rows=len(answers), longest=longest,
-        source=request.source, weights=weights, engine="vllm" if by_vllm else "",
+        source=request.source, weights=weights, engine="vllm" if by_vllm else "", own=own,
     )  # fmt: skip
     _summarize(folder, {CARD: found.document()})
     scores = _scored_by_models(config, request, prompts, answers, device, folder, progress)

@@ -1,6 +1,7 @@
 """What an evaluation does, as its folder and its database row hold it."""
 
 import re
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
@@ -37,6 +38,13 @@ _FIXED = (*BUILT_IN, ACCURACY, JUDGE)
 """Names that always stand for the same metric."""
 
 
+class Decoding(StrEnum):
+    """How answers are generated: the most probable token each time, or as the model's own generation_config.json says."""
+
+    GREEDY = "greedy"
+    MODEL = "model"
+
+
 class Prompt(BaseModel):
     """A prompt of a prompt set: a chat message with a system message, or plain text (`mode` is chat or text)."""
 
@@ -51,9 +59,9 @@ class EvaluationRequest(BaseModel):
     """What an evaluation does.
 
     `source` is result, base (the model before training) or checkpoint-N. `path`, `columns` and `name` are those of the data set;
-    `rows` is the number of its first rows that are answered, None for all. `metrics` are built-in ones, rewards (by name, as
-    FILE.py:FUNCTION whose code `own` has by file name, or as a JSON object with options, which go into `options`), and judge,
-    which `judge` describes.
+    `rows` is the number of its first rows that are answered, None for all. `decoding` says how. `metrics` are built-in ones,
+    rewards (by name, as FILE.py:FUNCTION whose code `own` has by file name, or as a JSON object with options, which go into
+    `options`), and judge, which `judge` describes.
     With `lm_eval` its tasks are evaluated instead; with `prompts` those of the prompt set `prompt_set` are answered, without
     scores. `compares`: the rows are searched for in the training rows.
     """
@@ -70,6 +78,7 @@ class EvaluationRequest(BaseModel):
     metrics: tuple[str, ...] = Field(DEFAULT_METRICS, max_length=20)
     options: dict[str, dict[str, Any]] = Field(default_factory=dict, max_length=20)
     max_new_tokens: int | None = Field(None, ge=1, le=32_768)
+    decoding: Decoding = Decoding.GREEDY
     own: dict[str, str] = Field(default_factory=dict, max_length=10)
     judge: Judge | None = None
     lm_eval: tuple[str, ...] = ()

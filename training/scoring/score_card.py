@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 
 from training.scoring.built_in import JUDGE
 
-GREEDY, CLASSES = "greedy", "most probable class"
+GREEDY, OWN, CLASSES = "greedy", "generation_config.json", "most probable class"
 METRICS_FIELD = "metrics"
 _NOT_COMPARED = ("data", "rows", "weights")
 """Names, the rows (those that both answered are compared, and counted), and the weights, which are what a comparison is about."""

@@ -39,6 +39,9 @@ class Asked(BodyForm):
     columns: PathText | None = Field(None, description="Column of each role: prompt=question, completion=answer.")
     metrics: list[RewardText] | None = Field(None, max_length=20)
     max_new_tokens: int | None = Field(None, description="Longest answer in tokens. Default: the run's setting.")
+    decoding: ShortText | None = Field(
+        None, description="greedy (default), or model: as the model's own generation_config.json says."
+    )
     own: dict[ShortText, CodeText] | None = Field(
         None, max_length=10, description="Code by file name; each function is a metric if `metrics` names none."
     )

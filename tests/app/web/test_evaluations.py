@@ -76,6 +76,14 @@ def test_runs_are_compared_by_their_evaluations_on_the_same_data(prepared):
     assert found["scores"]["exact_match"]["rows"] == ANSWERS
 
 
+def test_an_unknown_decoding_is_refused_with_those_that_there_are(run, rows):
+    queued(run, data=rows, decoding="model")
+    answer = client().post(f"/api/runs/{run}/evaluations", json={"data": rows, "decoding": "beam"})
+    assert answer.status_code == 422
+    error = answer.json()["error"]
+    assert (error["field"], error["value"]) == ("decoding", "beam") and "'greedy' or 'model'" in error["message"]
+
+
 def test_another_account_may_not_evaluate_a_run(run, rows):
     with database.write() as session:
         token = accounts.add(session=session, name="alice")

@@ -6,9 +6,10 @@ from peft import LoraConfig, get_peft_model
 from tiny import make_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from training.models.plain_decoding import plain_decoding
+from training.models.plain_decoding import own_values, plain_decoding
 from training.results.answers import answer_all
 from training.results.parity.generation import Whole
+from training.scoring.request import Decoding
 from training.trainer.answering import Question
 
 
@@ -57,3 +58,29 @@ def test_the_configuration_of_the_model_is_its_own_again_afterwards(folder):
     with plain_decoding(model):
         assert (model.generation_config.forced_bos_token_id, model.generation_config.repetition_penalty) == (7, None)
     assert model.generation_config.repetition_penalty == 2.5
+
+
+def test_the_model_s_own_configuration_is_a_choice_and_applies_whole(folder):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    question = Question(0, "count 3: ", tokenizer("count 3: ")["input_ids"], "")
+    penalized = loaded(folder, repetition_penalty=2.5, no_repeat_ngram_size=1)
+    assert own_values(penalized) == {"repetition_penalty": 2.5, "no_repeat_ngram_size": 1}
+    own, again = (answer_all(penalized, [question], tokenizer, 12, lambda _: None, Decoding.MODEL) for _ in "ab")
+    assert own == again != answer_all(penalized, [question], tokenizer, 12, lambda _: None)
+
+
+def test_own_sampling_has_the_same_seed_each_time_and_leaves_the_generator_as_it_was(folder):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    question = Question(0, "count 3: ", tokenizer("count 3: ")["input_ids"], "")
+    sampling = loaded(folder, do_sample=True, temperature=3.0)
+    state = torch.get_rng_state()
+    answers = [answer_all(sampling, [question], tokenizer, 12, lambda _: None, Decoding.MODEL) for _ in "ab"]
+    assert answers[0] == answers[1]
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_parity_compares_answers_under_the_own_configuration_too(folder):
+    tokens = AutoTokenizer.from_pretrained(folder)("count 3: ")["input_ids"]
+    penalized = Whole(loaded(folder, repetition_penalty=2.5))
+    assert penalized.own(tokens, None, 12) != penalized.greedy(tokens, None, 12)[0]
+    assert Whole(loaded(folder)).own(tokens, None, 12) is None

@@ -19,6 +19,7 @@ from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.results.evaluate import load_weights
 from training.results.parity.comparison import Row, document
+from training.results.parity.forms import adapter_form
 from training.results.parity.reference import Prompt, Reference
 from training.results.parity.verify import verdict, verify
 from training.serving.loaded import Base, load
@@ -163,6 +164,33 @@ def test_greedy_answers_alone_do_not_decide(exact: bool, answer: list[int], loss
     form = document("merged", rows, Reference([prompt], exact=exact), str, lossy=False)
     assert form["equal"] is equal
     assert form["perplexity_loss"] == pytest.approx(math.exp(loss) - math.exp(9.0))
+
+
+@pytest.mark.parametrize(("own", "equal"), [([4], True), ([5], False), (None, True)])
+def test_answers_under_the_model_s_own_configuration_count_where_the_form_has_one(
+    own: list[int] | None, equal: bool
+) -> None:
+    prompt = Prompt(0, [1], "a", expected=[2], answer=[2], own_answer=[4], loss=9.0)
+    rows = [Row(prompt, [1], [2], None, 9.0, own)]
+    form = document("adapter", rows, Reference([prompt], exact=True), str, lossy=False)
+    assert form["equal"] is equal
+    assert (form["own_answers"], form["equal_own_answers"]) == (int(own is not None), int(own == [4]))
+    assert (form["first_difference"] or {}).get("what") == (None if equal else "answer by generation_config.json")
+
+
+def test_a_saved_configuration_without_the_trained_model_s_penalty_is_found(tmp_path: Path) -> None:
+    config, run_dir, reference = finished(ON_CHATS, tmp_path / "run")
+    file = run_dir / "adapter/generation_config.json"
+    penalized = json.loads(file.read_text()) | {"repetition_penalty": 3.0}
+    file.write_text(json.dumps(penalized))
+    with adapter_form(config, run_dir / "adapter", config.quantized, []) as form:
+        for prompt in reference.prompts:
+            prompt.own_answer = form.own_answer(prompt, reference.max_new_tokens)
+    (same,) = verify(config, run_dir, reference, ["adapter"])
+    assert (same["own_answers"], same["equal_own_answers"], same["answers_equal"]) == (3, 3, True)
+    file.write_text(json.dumps(penalized | {"repetition_penalty": 1.5}))
+    (changed,) = verify(config, run_dir, reference, ["adapter"])
+    assert changed["equal_own_answers"] < 3 and not changed["answers_equal"]
 
 
 def test_logits_that_are_not_finite_are_refused(tmp_path: Path) -> None:

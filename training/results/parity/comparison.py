@@ -15,13 +15,15 @@ from training.results.parity.reference import Prompt, Reference
 
 @dataclass(frozen=True)
 class Row:
-    """One row in one form; `difference` is the largest of the logits after the prompt, `loss` that of the row's answer."""
+    """One row in one form; `difference` is the largest of the logits after the prompt, `loss` that of the row's answer,
+    `own_answer` that with the model's own generation configuration, None if it is not compared."""
 
     prompt: Prompt
     ids: list[int]
     answer: list[int]
     difference: float | None
     loss: float | None
+    own_answer: list[int] | None = None
 
     @property
     def ids_equal(self) -> bool:
@@ -31,6 +33,10 @@ class Row:
     def answer_equal(self) -> bool:
         return self.answer == self.prompt.answer
 
+    @property
+    def own_equal(self) -> bool:
+        return self.own_answer is None or self.own_answer == self.prompt.own_answer
+
 
 def compare(reference: Reference, form: Form) -> list[Row]:
     """Renders and answers every prompt of the reference. Answers are made from the tokens that training saw. Raises UserError if
@@ -39,8 +45,9 @@ def compare(reference: Reference, form: Form) -> list[Row]:
     for index, prompt in enumerate(reference.prompts):
         ids = form.prompt_ids(prompt, reference.template_arguments)
         answer = form.answer(prompt, reference.max_new_tokens)
+        own = None if prompt.own_answer is None else form.own_answer(prompt, reference.max_new_tokens)
         loss = form.loss(prompt) if prompt.expected else None
-        rows.append(Row(prompt, ids, answer.tokens, _difference(reference, index, answer), loss))
+        rows.append(Row(prompt, ids, answer.tokens, _difference(reference, index, answer), loss, own))
     return rows
 
 
@@ -63,9 +70,10 @@ def _difference(reference: Reference, index: int, answer: Answered) -> float | N
 def document(name: str, rows: list[Row], reference: Reference, decode: Any, *, lossy: bool) -> dict[str, Any]:
     """What `lathe verify --json` prints of a form; `decode` turns tokens into text. `lossy`: it rounds weights by intent."""
     differences = [row.difference for row in rows if row.difference is not None]
-    prompts, answers = all(row.ids_equal for row in rows), all(row.answer_equal for row in rows)
+    prompts, answers = all(row.ids_equal for row in rows), all(row.answer_equal and row.own_equal for row in rows)
+    own = [row.own_equal for row in rows if row.own_answer is not None]
     figures = {"max_logit_difference": max(differences, default=None), **_quality(rows, reference)}
-    first = next((row for row in rows if not (row.ids_equal and row.answer_equal)), None)
+    first = next((row for row in rows if not (row.ids_equal and row.answer_equal and row.own_equal)), None)
     return {
         "form": name,
         "rows": len(rows),
@@ -73,6 +81,8 @@ def document(name: str, rows: list[Row], reference: Reference, decode: Any, *, l
         "prompt_ids_equal": prompts,
         "answers_equal": answers,
         "equal_answers": sum(row.answer_equal for row in rows),
+        "own_answers": len(own),
+        "equal_own_answers": sum(own),
         **figures,
         "lossy": lossy,
         "first_difference": first and _told(first, decode, reference.classes),
@@ -129,6 +139,8 @@ def perplexity(losses: Sequence[float | None]) -> float | None:
 def _told(row: Row, decode: Any, classes: Sequence[str]) -> dict[str, Any]:
     """The first row that differs: where, and the texts, or the classes, on both sides."""
     what, trained, here = "answer", row.prompt.answer, row.answer
+    if row.answer_equal and not row.own_equal:
+        what, trained, here = "answer by generation_config.json", row.prompt.own_answer or [], row.own_answer or []
     if not row.ids_equal:
         what, trained, here = "prompt", row.prompt.prompt_ids, row.ids
 

@@ -55,6 +55,9 @@ class Form(Protocol):
     def answer(self, prompt: Prompt, longest: int) -> Answered:
         """Its greedy answer of at most `longest` tokens, where possible from the tokens that training saw."""
 
+    def own_answer(self, prompt: Prompt, longest: int) -> list[int] | None:
+        """As `answer`, with the generation configuration that the form contains; None where the form applies none."""
+
     def loss(self, prompt: Prompt) -> float | None:
         """The mean cross-entropy, in nats, of the expected answer; None where the form does not tell it."""
 
@@ -85,6 +88,9 @@ class TransformersForm:
         ids = prompt.prompt_ids
         return Answered(*(self._model.greedy(ids, None, longest) if self._generates else self._model.scores(ids)))
 
+    def own_answer(self, prompt: Prompt, longest: int) -> list[int] | None:
+        return self._model.own(prompt.prompt_ids, None, longest) if self._generates else None
+
     def loss(self, prompt: Prompt) -> float | None:
         return self._model.loss(prompt.prompt_ids, prompt.expected)
 
@@ -104,6 +110,9 @@ class GgufForm:
     def answer(self, prompt: Prompt, longest: int) -> Answered:
         found, first = self._model.greedy(prompt.prompt_ids, longest)
         return Answered(found, first.numpy())
+
+    def own_answer(self, prompt: Prompt, longest: int) -> None:
+        """None: GGUF files contain no generation configuration."""
 
     def loss(self, prompt: Prompt) -> float:
         return self._model.loss([*prompt.prompt_ids, *prompt.expected], len(prompt.prompt_ids))
@@ -168,6 +177,9 @@ class ServedForm:
             choice = self._ask("/v1/chat/completions", body)["choices"][0]
             first = choice["logprobs"]["content"][0]["logprob"]
         return Answered([int(token) for token in choice["token_ids"]], logprob=float(first))
+
+    def own_answer(self, prompt: Prompt, longest: int) -> None:
+        """None: what is served decodes by the request alone."""
 
     def loss(self, prompt: Prompt) -> None:
         """Not told by the API."""

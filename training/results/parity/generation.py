@@ -1,6 +1,7 @@
 """Greedy answers, scores and losses of the trained model, one prompt at a time, so that padding has no influence."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from inspect import signature
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from training.batches.layout import base_of
-from training.models.plain_decoding import plain_decoding
+from training.models.plain_decoding import own_values, plain_decoding
 
 Answer = tuple[list[int], NDArray[np.float32]]
 """Tokens, or a class, and logits or scores."""
@@ -23,14 +24,15 @@ class Whole:
         self._model = model
 
     @torch.inference_mode()
-    def greedy(self, prompt: Sequence[int], ends: Sequence[int] | None, longest: int) -> Answer:
+    def greedy(self, prompt: Sequence[int], ends: Sequence[int] | None, longest: int, *, own: bool = False) -> Answer:
         """A greedy answer of at most `longest` tokens, and the logits (vocabulary,) after the prompt.
 
-        It stops after one of `ends`; None stands for those of the model's own generation configuration.
+        It stops after one of `ends`; None stands for those of the model's own generation configuration. With `own` all of that
+        configuration applies, such as a repetition penalty, but no sampling.
         """
         ids = self._ids(prompt)
         stops = {} if ends is None else {"eos_token_id": list(ends) or None}
-        with plain_decoding(self._model):
+        with nullcontext() if own else plain_decoding(self._model):
             output = self._model.generate(
                 input_ids=ids,
                 attention_mask=torch.ones_like(ids),
@@ -43,6 +45,10 @@ class Whole:
             )
         new = output.sequences[0, ids.shape[1] :].tolist()
         return [int(token) for token in new], output.logits[0][0].float().cpu().numpy()
+
+    def own(self, prompt: Sequence[int], ends: Sequence[int] | None, longest: int) -> list[int] | None:
+        """As `greedy`, under all of the model's own generation configuration; None if that says nothing but token ids."""
+        return self.greedy(prompt, ends, longest, own=True)[0] if own_values(self._model) else None
 
     @torch.inference_mode()
     def scores(self, text: Sequence[int]) -> Answer:
@@ -77,6 +83,9 @@ class Sharded:
         while len(tokens) < longest and tokens[-1] not in ends:
             tokens.append(self._agreed(self._logits([*prompt, *tokens], 1)[0]))
         return tokens, first.cpu().numpy()
+
+    def own(self, prompt: Sequence[int], ends: Sequence[int], longest: int) -> None:
+        """None: each token is a forward pass, to which no generation configuration applies."""
 
     @torch.no_grad()
     def scores(self, text: Sequence[int]) -> Answer:

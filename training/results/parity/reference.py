@@ -46,7 +46,8 @@ class Prompt:
     Of a reward model it is the row with its chosen answer, which the `messages` then end with: it is `complete`.
     `answer` holds the tokens that the reference model generates, including the end token if it stops, or the class that a
     classifier gives; `expected` those of the row's own answer, as far as they were trained, and `loss` their mean cross-entropy
-    in nats. `expected_text` is that answer as text.
+    in nats. `expected_text` is that answer as text. `own_answer` is generated with the model's own generation configuration,
+    such as a repetition penalty; None if it has none, or the ranks share the weights.
     """
 
     row: int
@@ -58,6 +59,7 @@ class Prompt:
     expected: list[int] = field(default_factory=list)
     expected_text: str = ""
     answer: list[int] = field(default_factory=list)
+    own_answer: list[int] | None = None
     loss: float | None = None
 
 
@@ -208,6 +210,8 @@ def _answered(reference: Reference, model: Trained, device: torch.device, autoca
                 if reference.max_new_tokens
                 else model.scores(prompt.prompt_ids)
             )
+            if reference.max_new_tokens:
+                prompt.own_answer = model.own(prompt.prompt_ids, reference.ends, reference.max_new_tokens)
             prompt.loss = model.loss(prompt.prompt_ids, prompt.expected) if prompt.expected else None
         logits.append(first)
     reference.logits = Logits.of(logits)
