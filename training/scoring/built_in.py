@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
+from fractions import Fraction
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -55,7 +56,7 @@ def contains(sample: "Sample", *, text: str = "", ignore_case: bool = False) -> 
 def number_equal(sample: "Sample", *, tolerance: float = 1e-9) -> float | None:
     """1 if the last number of the answer is the last number of the expected text, up to `tolerance`."""
     expected, found = last_number(sample.expected), last_number(sample.answer)
-    if expected is None:
+    if not isinstance(expected, Fraction):
         return None
     return float(found is not None and close(found, expected, tolerance))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 Number = Fraction | float
-"""An exact number; an infinite float if it is too large to compute with."""
+"""An exact number; an infinite float if it is too large to compute with, and NaN if it has no value, or one of two."""
 
 _SPACES = " \u00a0\u2009\u202f"
 _GROUPS = re.compile(f"[{_SPACES}'\u2019_]")
@@ -25,11 +25,15 @@ _MINUS = str.maketrans(
     {"\u2212": "-", "\uff0d": "-", "\uff0b": "+", "\uff0e": ".", "\uff0c": ",", "\u066b": ".", "\u066c": ","}
 )
 _IN_LATEX = re.compile(r"(?<=\d)(?:\{,\}|,\\!|\\,)(?=\d{3}(?!\d))")  # separators of groups: 1{,}234, 1,\!234, 1\,234
+_IN_DOUBT = re.compile(r"[1-9]\d{0,3},\d{4}")
 _LONGEST, _LARGEST_EXPONENT = 400, 300  # digits
 
 
 def numbers(text: str) -> Iterator[Number]:
-    """Yields the numbers in a text, in their order. A hyphen after a word or a number is no sign, and 28/11/2026 no fraction."""
+    """Yields the numbers in a text, in their order. A hyphen after a word or a number is no sign, and 28/11/2026 no fraction.
+
+    5/0 has no value, and 1,2345 may be 12345 in groups of ten thousand or 1.2345 with a decimal comma: both are NaN.
+    """
     for match in _NUMBER.finditer(_plain(text)):
         yield _value(match)
 
@@ -46,7 +50,7 @@ def number_of(text: str) -> Number | None:
 
 
 def close(one: Number, other: Number, tolerance: float = 0.0) -> bool:
-    """True if the numbers differ by at most `tolerance`. Numbers that are too large to compute with equal none."""
+    """True if the numbers differ by at most `tolerance`. Infinite ones and NaN equal none."""
     if isinstance(one, float) or isinstance(other, float):
         return False
     return abs(one - other) <= Fraction(tolerance)
@@ -67,13 +71,15 @@ def _value(match: re.Match[str]) -> Number:
     exponent = match["exponent"] or "0"
     if len(match["mantissa"]) > _LONGEST or len(exponent) > 5 or abs(int(exponent)) > _LARGEST_EXPONENT:
         return sign * math.inf
+    if _IN_DOUBT.fullmatch(match["mantissa"]):
+        return math.nan
     return sign * Fraction(_decimal(match["mantissa"])) * Fraction(10) ** int(exponent)
 
 
 def _fraction(numerator: str, denominator: str) -> Number:
     if max(len(numerator), len(denominator)) > _LONGEST:
         return math.inf
-    return Fraction(int(numerator), int(denominator)) if int(denominator) else Fraction(int(denominator))
+    return Fraction(int(numerator), int(denominator)) if int(denominator) else math.nan
 
 
 def _decimal(mantissa: str) -> str:
@@ -83,8 +89,8 @@ def _decimal(mantissa: str) -> str:
         decimal, group = (",", ".") if digits.rindex(",") > digits.rindex(".") else (".", ",")
     elif "," in digits:
         whole, _, rest = digits.rpartition(",")
-        # 1,5 and 0,125 have a decimal comma; 1,500 and 1,0000 are groups.
-        groups = "," in whole or (len(rest) in (3, 4) and len(whole) <= len(rest) and not whole.startswith("0"))
+        # 1,5 and 0,125 have a decimal comma; 1,500 and 1,0000,0000 are groups.
+        groups = "," in whole or (len(rest) == 3 and len(whole) <= 3 and not whole.startswith("0"))
         decimal, group = (".", ",") if groups else (",", ".")
     else:
         decimal, group = ("", ".") if digits.count(".") > 1 else (".", "")
