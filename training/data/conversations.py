@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from training.data.example import EmptyRow, Message, Row, kind_of, valid_text
+from training.data.harmony import joined
 from training.errors import DataError
 
 CONVERSATION_COLUMNS = ("messages", "conversations", "conversation")
@@ -56,7 +57,7 @@ def turns(row: Row, column: str) -> list[Message]:
         raise DataError(f"is {kind_of(value)}, not a list of messages.", _MESSAGES_FIX, field=column)
     if any(is_exchange(entry) for entry in listed):
         listed = [turn for entry in listed for turn in (_exchange(entry) if is_exchange(entry) else [entry])]
-    return [_message(entry, column, index) for index, entry in enumerate(listed)]
+    return joined([_message(entry, column, index) for index, entry in enumerate(listed)], column)
 
 
 def is_exchange(entry: Any) -> bool:

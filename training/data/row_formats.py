@@ -7,13 +7,13 @@ from typing import Any
 from training.data.conversations import CONVERSATION_COLUMNS, from_json, is_exchange, root_of
 from training.data.example import Row, kind_of, refuse_media_columns
 from training.data.forms import form_name, known_row
-from training.data.suggested_mapping import CHOICES, may_pair, pair_beside_text
+from training.data.suggested_mapping import may_pair, pair_beside_text
 from training.data.to_examples import is_answer_pair
-from training.data.usual_columns import usual_columns
+from training.data.usual_columns import NAMES, usual_columns
 from training.errors import DataError
 
 UNKNOWN, PROMPTS = "unknown", "prompt"
-_QUESTIONS = ("prompt", "question", "instruction", "query")
+_QUESTIONS, _CHOICES = frozenset(NAMES["questions"]), frozenset(NAMES["choices"])
 _ANSWERS = re.compile(
     r"(?:response|answer|completion|output|reply)s?[ _-]?(?:\d+|[a-e])|(?:non_|dis)?preferred|other|better|worse|winner|loser"
 )
@@ -81,7 +81,7 @@ def _unknown(row: Row) -> DataError:
             message = f"is {kind_of(row[name])} where the format {detected.format} has text, so the row matches no known format."
             return UnknownFormat(message, UNKNOWN_FIX, field=name)
     if choices := next(
-        (name for name in row if name.lower() in CHOICES and isinstance(from_json(row[name]), list | dict)), None
+        (name for name in row if name.lower() in _CHOICES and isinstance(from_json(row[name]), list | dict)), None
     ):
         fix = "Write the choices into the question, and the answer as the model shall give it, before the import."
         return UnknownFormat(

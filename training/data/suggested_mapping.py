@@ -13,7 +13,7 @@ from training.errors import DataError
 
 _NAMES: dict[str, list[Any]] = NAMES["suggested"]
 _ASKED, _ANSWERED, _CHOSEN, _SOURCES = (_NAMES[name] for name in ("asked", "answered", "chosen", "sources"))
-CHOICES = ("choices", "options", "candidates")
+_CHOICES: list[str] = NAMES["choices"]
 _INSTRUCTED = {"prompt": "instruction", "completion": "output"}
 
 
@@ -25,7 +25,7 @@ def suggest(rows: Sequence[Row]) -> str | None:
     if not rows:
         return None
     names = {name.lower(): name for row in rows for name in reversed(row)}
-    if any(isinstance(from_json(row.get(names.get(choices, ""))), list | dict) for row in rows for choices in CHOICES):
+    if any(isinstance(from_json(row.get(names.get(choices, ""))), list | dict) for row in rows for choices in _CHOICES):
         return None  # a mapping would drop the choices of the question
     for candidate in (*_candidates(names), *_language_pairs(rows[0])):
         mapping = {role: _named(path, names) for role, path in candidate.items()}

@@ -13,6 +13,7 @@ from peft.utils import ModulesToSaveWrapper
 from transformers import PreTrainedModel
 
 from training.config.choices import Method, Strategy
+from training.config.continued_adapter import LORA_SETTINGS
 from training.config.name_values import OptionError, as_names
 from training.config.peft_methods import is_pattern, method, options, refused_targets, usual_targets
 from training.config.run_config import RunConfig
@@ -171,11 +172,8 @@ def linear_names(model: torch.nn.Module) -> list[str]:
 
 def _lora_arguments(config: RunConfig, *, plain: bool) -> dict[str, Any]:
     return {
-        "r": config.lora_r,
-        "lora_alpha": config.lora_alpha,
+        **{key: getattr(config, name) for name, key in LORA_SETTINGS.items()},
         "lora_dropout": config.lora_dropout,
-        "use_rslora": config.use_rslora,
-        "use_dora": config.use_dora,
         "init_lora_weights": True if plain else lora_init.peft_init(config.lora_init),
     }
 

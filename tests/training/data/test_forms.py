@@ -72,6 +72,51 @@ def test_anthropics_thinking_is_reasoning() -> None:
     assert example.messages[1]["content"] == "4"
 
 
+ASKED = {"role": "user", "content": "2+2?"}
+
+
+def spoken(channel: str, content: str = "ok", **more: Any) -> dict[str, Any]:
+    return {"role": "assistant", "channel": channel, "content": content, **more}
+
+
+def test_harmonys_channels_are_the_reasoning_and_the_calls_of_an_answer() -> None:
+    call = spoken("commentary", '{"city": "Rome"}', recipient="functions.weather", content_type="json")
+    result = {"role": "tool", "name": "functions.weather", "content": "sunny"}
+    turns = [ASKED, spoken("analysis", "look"), call, result, spoken("analysis", "so"), spoken("final", "Sunny.")]
+    _, example = read({"messages": turns})
+    assert example.messages == [
+        ASKED,
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"type": "function", "function": {"name": "weather", "arguments": {"city": "Rome"}}}],
+            "thinking": "look",
+        },
+        result,
+        {"role": "assistant", "content": "Sunny.", "thinking": "so"},
+    ]
+
+
+def test_a_channel_that_is_not_harmonys_stays_a_key_of_its_message() -> None:
+    _, example = read({"messages": [ASKED, spoken("email", "4")]})
+    assert example.messages == [ASKED, spoken("email", "4")]
+
+
+@table(
+    ("turns", "said"),
+    [
+        ([spoken("analysis")], "no answer follows it"),
+        ([spoken("analysis"), ASKED, spoken("final")], "no answer follows it"),
+        ([spoken("analysis", train=False), spoken("final")], "has another train"),
+        ([spoken("commentary"), spoken("final")], "commentary without a call"),
+        ([spoken("commentary", "x", recipient="functions.f")], "not a JSON object"),
+    ],
+)
+def test_channels_that_no_answer_can_have_are_refused(turns: list[dict[str, Any]], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        read({"messages": [ASKED, *turns]})
+
+
 @table("tag", [True, False])
 def test_kto_tag_is_the_label_of_an_answer(tag: bool) -> None:
     turns = [{"from": "human", "value": "p"}, {"from": "gpt", "value": "r"}]
