@@ -51,6 +51,11 @@ class Task(StrEnum):
         return self in (Task.SFT, Task.DPO, Task.KTO, Task.ORPO)
 
     @property
+    def fuses_head(self) -> bool:
+        """True if trl computes its log probabilities from the weight of the head, without what an adapter adds to it."""
+        return self in (Task.DPO, Task.KTO, Task.GRPO)
+
+    @property
     def generates(self) -> bool:
         """True if its model generates text, and can answer held-out rows."""
         return self not in (Task.REWARD, Task.CLASSIFICATION)

@@ -119,6 +119,26 @@ def is_pattern(wanted: str) -> bool:
     return any(sign in wanted for sign in "*+?^$()[]{}|\\")
 
 
+HEADS = ("lm_head", "embed_out")
+"""Names of the module that computes the logits. PEFT's all-linear leaves it out."""
+LONGEST_PATTERN = 2000
+
+
+def targets_head(wanted: str) -> bool:
+    """True if target modules include the head."""
+    if is_pattern(wanted):
+        return any(pattern_matches(wanted, head) for head in HEADS)
+    return not set(HEADS).isdisjoint(as_names(wanted))
+
+
+def without_head(wanted: str) -> str:
+    """The same target modules without the head; auto if nothing is left, or the pattern would be too long."""
+    if is_pattern(wanted):
+        pattern = f"(?!(?:{'|'.join(HEADS)})$)(?:{wanted})"
+        return pattern if len(pattern) <= LONGEST_PATTERN else "auto"
+    return ", ".join(name for name in as_names(wanted) if name not in HEADS) or "auto"
+
+
 def _checked(known: PeftMethod, key: str, value: Any, given: dict[str, Any]) -> Any:
     others = {name: text for name, text in given.items() if name != key}
     if key not in known.options:
@@ -157,7 +177,6 @@ def _number(value: Any) -> tuple[bool, Any]:
         return False, value
 
 
-LONGEST_PATTERN = 2000
 MATCH_SECONDS = 0.2
 _LONG_NAME = "model.language_model.layers.0.self_attn.q_proj" + ".x" * 20
 

@@ -1,4 +1,4 @@
-"""Messages with Harmony's channels (gpt-oss): reasoning and calls, which are messages of their own there, joined with their answer."""
+"""Messages with Harmony's channels (gpt-oss): reasoning and calls, messages of their own there, are joined with their answer."""
 
 import json
 from typing import Any
@@ -72,7 +72,9 @@ def _with_thoughts(answer: Message, thoughts: list[Message], place: str) -> Mess
     if answer["role"] != "assistant":
         raise _unanswered(place)
     keys = {key for thought in thoughts for key in thought} - _PARTS
-    if other := next((key for thought in thoughts for key in sorted(keys) if thought.get(key) != answer.get(key)), None):
+    if other := next(
+        (key for thought in thoughts for key in sorted(keys) if thought.get(key) != answer.get(key)), None
+    ):
         fix = f"Give both messages the same {other}."
         raise DataError(f"is the reasoning of the next message, and has another {other}.", fix, field=place)
     return answer | {_REASONING: "\n".join(str(thought["content"]) for thought in thoughts)}

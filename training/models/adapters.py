@@ -9,13 +9,14 @@ from peft import PeftModel, PeftType, get_peft_model
 from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING, PEFT_TYPE_TO_TUNER_MAPPING
 from peft.tuners._buffer_dict import BufferDict
 from peft.tuners.ln_tuning.layer import LNTuningLayer
+from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils import ModulesToSaveWrapper
 from transformers import PreTrainedModel
 
 from training.config.choices import Method, Strategy
 from training.config.continued_adapter import LORA_SETTINGS
 from training.config.name_values import OptionError, as_names
-from training.config.peft_methods import is_pattern, method, options, refused_targets, usual_targets
+from training.config.peft_methods import is_pattern, method, options, refused_targets, usual_targets, without_head
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.models import lora_init
@@ -45,6 +46,13 @@ def add_adapter(
         adapted = get_peft_model(model, peft_config)
     except (ValueError, TypeError, KeyError, NotImplementedError, RuntimeError) as error:
         raise _refused(model, config, error) from error
+    if config.task.fuses_head and isinstance(adapted.get_output_embeddings(), BaseTunerLayer):
+        message = (
+            f"put an adapter on the head, which would not train: task {config.task.value} reads only the head's weight."
+        )
+        raise UserError(
+            "target_modules", config.target_modules, message, f"Set it to {without_head(config.target_modules)}."
+        )
     for name, parameter in adapted.named_parameters():
         if ".ranknum." in name:  # AdaLoRA's constants, which PEFT makes trainable when it casts adapters
             parameter.requires_grad_(False)
@@ -219,7 +227,7 @@ def _refused(model: PreTrainedModel, config: RunConfig, error: Exception) -> Use
     """Returns an error of PEFT as a UserError of the setting that caused it: modules, an option, or the method itself."""
     message = str(error).strip() or type(error).__name__
     info = method(config.method)
-    if re.search(r"[Tt]arget.?(modules|layer)", message):
+    if re.search(r"[Tt]arget.?(module|layer)", message):
         fix = f"Its linear layers are {', '.join(linear_names(model))}."
         return UserError("target_modules", config.target_modules, f"do not fit this model: {message}", fix)
     if "require gradients" in message and config.modules_to_save:

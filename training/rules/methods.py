@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from training.config.choices import Method, Quantization, Strategy, Task
 from training.config.machine import Machine
 from training.config.name_values import OptionError, as_names, parse, written
-from training.config.peft_methods import REQUIRED, is_pattern, options, pattern_problem
+from training.config.peft_methods import REQUIRED, is_pattern, options, pattern_problem, targets_head, without_head
 from training.config.run_config import RunConfig
 from training.rules.conflict import Conflict, rule
 
@@ -57,8 +57,6 @@ NO_FSDP = {
 """Methods that fail or hang with FSDP, each with the operation that needs unsharded weights."""
 _WITH_REFERENCE = frozenset(task for task in Task if task.has_reference)
 _WITH_SAMPLES = frozenset(task for task in Task if task.samples)
-FUSED_HEAD = _WITH_REFERENCE | {Task.GRPO}
-"""Tasks whose log probabilities trl computes from the weight of the head, without what an adapter adds to it."""
 _ORPO_AND_SAMPLES = _WITH_SAMPLES | {Task.ORPO}
 NO_TASKS = {
     Method.ADALORA: (_WITH_REFERENCE, "allows one trainable adapter, and trl adds a second one for the reference"),
@@ -166,18 +164,15 @@ def some_methods_do_not_support_some_tasks(config: RunConfig, machine: Machine) 
 
 @rule
 def log_probabilities_exclude_an_adapter_on_the_head(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    targets = config.target_modules
-    if config.task not in FUSED_HEAD or not config.method.adapts or is_pattern(targets):
+    if not config.task.fuses_head or not config.method.adapts or not targets_head(config.target_modules):
         return
-    names = as_names(targets)
-    if "lm_head" in names:
-        others = ", ".join(name for name in names if name != "lm_head") or "auto"
-        yield Conflict(
-            ("target_modules", "task"),
-            f"Task {config.task.value} computes log probabilities from the weight of lm_head, so an adapter on it would not train.",
-            f"Set target_modules to {others}.",
-            {"target_modules": others},
-        )
+    others = without_head(config.target_modules)
+    yield Conflict(
+        ("target_modules", "task"),
+        f"Task {config.task.value} computes log probabilities from the weight of the head, so an adapter on it would not train.",
+        f"Set target_modules to {others}.",
+        {"target_modules": others},
+    )
 
 
 @rule

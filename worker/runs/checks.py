@@ -21,7 +21,6 @@ from training.limited import Limits
 from training.model_info.config_json import ModelError, read_config, text_config
 from training.model_info.families import read_shape, why_padded
 from training.model_info.folder import ModelFacts, adapter_base, describe_model, has_tokenizer, misspelled, module_names
-from training.rules.methods import FUSED_HEAD
 from training.units import byte_size
 from worker import disk_quota
 from worker.allowed_paths import HUB_ID, no_adapter
@@ -197,7 +196,7 @@ def _tied_tokens(settled: Settled) -> Iterator[Problem]:
         given = parse(config.method_options)
     except OptionError:  # refused by a rule
         return
-    if folder is None or config.task not in FUSED_HEAD or not _ties(folder):
+    if folder is None or not config.task.fuses_head or not _ties(folder):
         return
     reason = (
         f"trains tokens of the embeddings, which this model shares with lm_head; task {config.task.value} computes log "

@@ -1,6 +1,7 @@
 """The modules that a method trains, found without weights: in process, in a limited process, by command, on the page."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +62,30 @@ def test_each_way_of_choosing_modules_shows_what_it_matches(
     assert result.trainable > 0
 
 
+@pytest.mark.parametrize("targets_of_the_head", ["q_proj, lm_head", ".*(q_proj|lm_head)"])
+def test_a_task_that_reads_the_heads_weight_refuses_an_adapter_on_it(folder: Path, targets_of_the_head: str) -> None:
+    with pytest.raises(UserError, match="on the head") as caught:
+        targets(config(folder, task="dpo", target_modules=targets_of_the_head))
+    (fix,) = re.findall(r"Set it to (.*)\.", caught.value.problem.fix)
+    assert "lm_head" not in str(targets(config(folder, task="dpo", target_modules=fix)).matched)
+
+
+def test_all_linear_modules_are_those_without_the_head(folder: Path) -> None:
+    assert "lm_head" not in str(targets(config(folder, task="dpo", target_modules="all-linear")).matched)
+
+
 def test_the_counts_are_those_of_the_model_with_its_weights(folder: Path) -> None:
     import torch
 
     whole = load_model(config(folder, method="full"), torch.float32)
     result = targets(config(folder, method="full"))
     assert (result.trainable, result.total) == parameter_counts(whole)
+
+
+def test_a_pattern_that_matches_modules_without_weights_is_named_as_the_cause(folder: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        targets(config(folder, target_modules=".*"))
+    assert caught.value.problem.field == "target_modules"
 
 
 @pytest.mark.parametrize("target_modules", ["query", ".*query"])

@@ -173,6 +173,10 @@ def config(**values: Any) -> RunConfig:
         (CPU, {"loraplus_lr_ratio": 16, "optimizer": "muon"}, "loraplus_lr_ratio"),
         (CPU, {"task": "dpo", "target_modules": "q_proj, lm_head"}, "target_modules"),
         (CPU, {"task": "kto", "target_modules": "lm_head", "micro_batch_size": 2}, "target_modules"),
+        (CPU, {"task": "dpo", "target_modules": "embed_out"}, "target_modules"),
+        (CPU, {"chunked_loss": "on", "target_modules": ".*(q_proj|lm_head)"}, "chunked_loss"),
+        (CPU, {"task": "dpo", "target_modules": r".*(q_proj|lm_head)"}, "target_modules"),
+        (CPU, {"task": "dpo", "target_modules": r"(?!model.layers.0).*"}, "target_modules"),
     ],
 )
 def test_a_refused_pair_names_its_setting_and_has_a_working_fix(

@@ -2,12 +2,11 @@
 
 from training.config.choices import Method
 from training.config.name_values import as_names
-from training.config.peft_methods import is_pattern, options, pattern_matches, refused_targets, usual_targets
+from training.config.peft_methods import HEADS, is_pattern, options, pattern_matches, refused_targets, usual_targets
 from training.config.run_config import RunConfig
 from training.model_info.shape import Linear, ModelShape, Stack
 
 _TABLES = {"embed_tokens", "wte", "shared", "word_embeddings", "embed_in"}
-_HEADS = {"lm_head", "embed_out"}
 _OFT_BLOCK = 32
 """The default of PEFT's option `oft_block_size`."""
 _RANKS = {Method.VERA: ("r", 256), Method.ADALORA: ("init_r", 12)}
@@ -69,7 +68,7 @@ def trains_tables(config: RunConfig) -> bool:
 def trains_head(config: RunConfig) -> bool:
     """True if the weight of the head is trained."""
     whole = config.method is Method.FULL and not config.trainable_layers
-    return whole or bool(_HEADS & set(as_names(config.modules_to_save)))
+    return whole or not set(HEADS).isdisjoint(as_names(config.modules_to_save))
 
 
 def ties_head(config: RunConfig, shape: ModelShape) -> bool:
@@ -182,7 +181,7 @@ def share_in_small_tensors(config: RunConfig, shape: ModelShape, elements: int) 
 
 def _saved(config: RunConfig, shape: ModelShape) -> int:
     names = set(as_names(config.modules_to_save))
-    return shape.table * bool(names & _TABLES) + (shape.head or shape.table) * bool(names & _HEADS)
+    return shape.table * bool(names & _TABLES) + (shape.head or shape.table) * bool(names & {*HEADS})
 
 
 def _takes_all(config: RunConfig, shape: ModelShape) -> bool:
