@@ -82,6 +82,8 @@ class Round:
 
     def _exclude(self, run: Run, job: Job) -> None:
         """Tells Slurm which nodes a job that waits must not get: a job that was requeued has the options of its submission."""
+        if run.obstacle():
+            return
         wanted = jobs.excluded(run.used, self._settings, _avoided())
         if wanted != (run.job or {}).get(stored.EXCLUDED):
             call(["scontrol", "update", f"JobId={job.id}", f"ExcNodeList={wanted}"])
