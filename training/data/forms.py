@@ -9,12 +9,14 @@ from training.errors import DataError
 
 
 class Form(NamedTuple):
-    """The columns by which rows are recognized, all of their columns that are read, and the row of a known format."""
+    """The columns by which rows are recognized, all of their columns that are read, the row of a known format, and in words what
+    becomes of them."""
 
     name: str
-    columns: frozenset[str]
+    columns: tuple[str, ...]
     read: frozenset[str]
     row: Callable[[Row], Row]
+    meaning: str
 
 
 def known_row(row: Row) -> Row:
@@ -32,7 +34,7 @@ def form_name(row: Row) -> str | None:
 
 def read_columns(names: Collection[str]) -> frozenset[str]:
     """The columns that rows with these columns use, if they have a form of their own, or beside a known format."""
-    form = next((form for form in _FORMS if form.columns <= {*names}), None)
+    form = next((form for form in FORMS if {*form.columns} <= {*names}), None)
     more = frozenset({_SYSTEM}) if _SYSTEM in names and "system" not in names else frozenset()
     return form.read if form else more
 
@@ -40,7 +42,7 @@ def read_columns(names: Collection[str]) -> frozenset[str]:
 def _form(row: Row) -> Form | None:
     if _MARKS.isdisjoint(row):
         return None
-    return next((form for form in _FORMS if form.columns <= row.keys()), None)
+    return next((form for form in FORMS if {*form.columns} <= row.keys()), None)
 
 
 _SYSTEM = "system_prompt"
@@ -131,41 +133,43 @@ def _schema(tool: Row) -> Row:
     return tool | {"parameters": {"type": "object", "properties": given, "required": required}}
 
 
-def _refusing(message: str, fix: str, field: str) -> Callable[[Row], Row]:
+def _of(name: str, columns: str, row: Callable[[Row], Row], meaning: str, more: Collection[str] = ()) -> Form:
+    names = tuple(columns.split())
+    return Form(name, names, frozenset([*names, *more]), row, meaning)
+
+
+def _refused(name: str, columns: str, message: str, fix: str, field: str) -> Form:
     def refuse(_: Row) -> Row:
         raise DataError(message, fix, field=field)
 
-    return refuse
-
-
-def _of(name: str, columns: str, row: Callable[[Row], Row], more: Collection[str] = ()) -> Form:
-    names = frozenset(columns.split())
-    return Form(name, names, names | {*more}, row)
+    return _of(name, columns, refuse, f"refused. {fix}")
 
 
 _CHAT = (*CONVERSATION_COLUMNS, "prompt", "completion", "instruction", "input", "output", "system", "tools", "history")
-_FORMS = (
-    _of("OpenAI's preferences", "input preferred_output non_preferred_output", _openai_pair),
-    _of("PKU-SafeRLHF", "prompt response_0 response_1 better_response_id", _safe_pair),
-    _of("SHP", "history human_ref_A human_ref_B labels", _shp_pair),
-    _of("answers with kto_tag", "kto_tag", _tagged, _CHAT),
-    _of("Gemini", "contents", _gemini, ("systemInstruction", "system_instruction")),
-    _of("xLAM", "query answers tools", _xlam),
-    _of("Glaive", "system chat", _refusing(
+FORMS = (
+    _of("OpenAI's preferences", "input preferred_output non_preferred_output", _openai_pair,
+        "a pair of answers to the messages of input, with its tools"),
+    _of("PKU-SafeRLHF", "prompt response_0 response_1 better_response_id", _safe_pair, "a pair"),
+    _of("SHP", "history human_ref_A human_ref_B labels", _shp_pair, "a pair; with labels 1, human_ref_A is the chosen answer"),
+    _of("answers with kto_tag", "kto_tag", _tagged, "an unpaired preference, whose label is kto_tag", _CHAT),
+    _of("Gemini", "contents", _gemini, "a chat; with other parts than text, refused", ("systemInstruction", "system_instruction")),
+    _of("xLAM", "query answers tools", _xlam, "a chat whose answer is the calls, and whose tools get a schema"),
+    _refused("Glaive", "system chat",
         "is a conversation of Glaive's, one text with USER, ASSISTANT and FUNCTION RESPONSE.",
         "Use a version of the data set with messages (such as one in ShareGPT's form), or split the text into messages.", "chat",
-    )),
-    _of("UltraFeedback", "instruction completions", _refusing(
+    ),
+    _refused("UltraFeedback", "instruction completions",
         "has the rated answers of UltraFeedback, not a pair.",
         "Use its binarized version (columns chosen and rejected), or choose two answers of each row.", "completions",
-    )),
-    _of("Nectar", "prompt answers num_responses", _refusing(
+    ),
+    _refused("Nectar", "prompt answers num_responses",
         "has the ranked answers of Nectar, not a pair.",
         "Write the answers of the lowest and the highest rank as chosen and rejected.", "answers",
-    )),
-    _of("pandas' split form", "columns index data", _refusing(
+    ),
+    _refused("pandas' split form", "columns index data",
         "is a table in pandas' split form, not a list of rows.",
         'Save it with df.to_json(path, orient="records", lines=True).', "data",
-    )),
+    ),
 )  # fmt: skip
-_MARKS = frozenset(name for form in _FORMS for name in form.columns)
+"""In the order in which they are looked for."""
+_MARKS = frozenset(name for form in FORMS for name in form.columns)
