@@ -26,7 +26,8 @@ from training.errors import DataError
 from training.tokens.coverage import GapCounts
 from training.tokens.encoding import Encoder, token_span
 from training.tokens.parts import STORED_TEXTS, PartRenderer
-from training.tokens.rendering import Pieces, Rendered, Renderer, Span
+from training.tokens.rendered import Pieces, Rendered, Span
+from training.tokens.rendering import Renderer
 
 READ_ROWS = 400
 CHECKED_ROWS = 64

@@ -14,7 +14,7 @@ from training.template_check.findings import ERROR, WARNING, Fault, Finding
 from training.template_check.gap_findings import OWN_TEMPLATE
 from training.template_check.rendered_rows import SampleRow, marked
 from training.tokens.coverage import shortened
-from training.tokens.rendering import EMPTY_BLOCK
+from training.tokens.frames import EMPTY_BLOCK
 
 _SHOWN = 8  # tokens
 _END_WITHIN = 64  # tokens after an answer in which its end token may follow

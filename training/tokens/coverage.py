@@ -13,7 +13,7 @@ from typing import Any
 from training.chat.reasoning import FIELDS, last_question, split
 from training.chat.rendering_settings import ChatSettings, answer_weights
 from training.data.example import Example, Message, Row
-from training.tokens.rendering import Pieces, Rendered
+from training.tokens.rendered import Pieces, Rendered
 
 _WORDS = 3  # of a tool's result, which a template may write as JSON
 _SHOWN = 40  # characters
@@ -32,6 +32,7 @@ class Gap(StrEnum):
     EARLIER_REASONING = "reasoning of an earlier answer"
     NO_LOSS = "loss of an answer"
     NO_END = "end token of an answer"
+    MOVED = "text of an answer before its calls"
 
 
 _BY_ROLE = {"system": Gap.SYSTEM, "user": Gap.USER, "tool": Gap.TOOL}
@@ -58,7 +59,7 @@ def missing(
     found = list(_messages(example, rendered, settings, trained_turns))
     if example.tools and (name := _absent_tool(example.tools, rendered.text)):
         found.append(Missing(Gap.TOOLS, "tools", name))
-    if rendered.unended:
+    if rendered.unended and not any(one.gap is Gap.MOVED for one in found):  # what is moved has no end of its own
         found.append(Missing(Gap.NO_END, ""))
     return found
 
@@ -77,6 +78,8 @@ def _messages(
             weight = weight if index >= first_trained else 0.0
             earlier = earlier or last_question(messages)
             yield from _answer(message, place, text, pieces if weight else None, weight, earlier=index < earlier)
+            if rendered.unended and pieces and weight and _is_behind_results(messages, index, text, pieces[0][0]):
+                yield Missing(Gap.MOVED, place, shortened(message["content"].strip()))
             cursor = pieces[0][1] if pieces else cursor
             continue
         content = message["content"].strip()
@@ -110,6 +113,15 @@ def _answer(
         yield Missing(Gap.EARLIER_REASONING if earlier else Gap.REASONING, place, shortened(thought))
     elif weight and thought in text and thought not in own and not earlier:
         yield Missing(Gap.NO_LOSS, place, shortened(thought))
+
+
+def _is_behind_results(messages: list[Message], index: int, text: str, begin: int) -> bool:
+    """True if the text of an answer with calls, which begins at `begin`, is written behind the result of its first call."""
+    content = split(messages[index])[1]["content"].strip() if messages[index].get("tool_calls") else ""
+    result = messages[index + 1]["content"].strip() if index + 1 < len(messages) else ""
+    if not content or not result or messages[index + 1]["role"] != "tool":
+        return False
+    return 0 <= text.find(result, begin) < text.find(content, begin)
 
 
 def _absent_tool(tools: list[Row], text: str) -> str | None:

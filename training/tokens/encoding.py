@@ -11,7 +11,7 @@ from tokenizers import Encoding
 from transformers import PreTrainedTokenizerBase
 
 from training.tokens.order import Integers
-from training.tokens.rendering import Rendered, Span
+from training.tokens.rendered import Rendered, Span
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from training.tokens.encoding import Encoded
-    from training.tokens.rendering import Rendered
+    from training.tokens.rendered import Rendered
 
 FAILURE = "failure.json"
 _CHUNK_ROWS = 1000

@@ -10,7 +10,8 @@ from training.data.example import Example
 from training.data.row_formats import PROMPTS
 from training.errors import DataError
 from training.tokens.coverage import Missing, missing
-from training.tokens.rendering import Rendered, Renderer
+from training.tokens.rendered import Rendered
+from training.tokens.rendering import Renderer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

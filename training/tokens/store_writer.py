@@ -18,7 +18,7 @@ from training.tokens.coverage import Gap, GapCounts, Missing
 from training.tokens.duplicates import Signatures, exact_duplicates, near_duplicates, row_hashes
 from training.tokens.encoding import Encoded
 from training.tokens.order import Integers
-from training.tokens.rendering import Rendered
+from training.tokens.rendered import Rendered
 from training.tokens.store import FACTS, VERSION, WEIGHTS
 
 _BLOCKS: dict[str, list[list[int]]] = tomllib.loads(

@@ -49,12 +49,12 @@ def test_graded_marks_are_weights(tmp_path: Path) -> None:
 
 @table("key", ["channel", "name", "prefix"])
 def test_a_key_of_a_message_that_nothing_reads_is_named(tmp_path: Path, key: str) -> None:
-    (found,) = findings(tmp_path, [marked(**{key: "final"}), marked()])
+    (found,) = findings(tmp_path, [marked(**{key: "memo"}), marked()])
     assert (str(found.fault), found.severity) == ("columns_unused", WARNING)
     assert f"{key} (in 1 rows)" in found.message
     tokenizer = make_tokenizer("chatml")
     tokenizer.chat_template = tokenizer.chat_template.replace("m['content']", f"m['content'] + (m['{key}'] or '')")
-    assert findings(tmp_path, [marked(**{key: "final"}), marked()], tokenizer) == []
+    assert findings(tmp_path, [marked(**{key: "memo"}), marked()], tokenizer) == []
 
 
 @table("column", ["score", "is_correct", "Rating"])
