@@ -61,7 +61,7 @@ def is_unknown_setting(log: Log, index: int) -> bool:
     given, trace = _given(log, index), log.traceback_at(index)
     if given is None or (trace and raised_by_package(trace.frames)):
         return False
-    return _is_of_settings(given[0]) and not _existed(given[0], given[2])
+    return given[1] == "__init__" and _is_of_settings(given[0]) and not _existed(given[0], given[2])
 
 
 def _is_of_settings(callee: str) -> bool:
@@ -83,7 +83,7 @@ def is_between_packages(log: Log, index: int) -> bool:
     callee, function, argument = given or ("", "", "")
     by_library = trace is not None and raised_by_package(trace.frames)
     if _is_of_settings(callee) and not by_library:
-        return _existed(callee, argument)
+        return function != "__init__" or _existed(callee, argument)
     unplaced = trace is None or not trace.frames
     if function == "forward" and unplaced and _LAYERS.fullmatch(callee):
         return True

@@ -52,6 +52,27 @@ def plain_logs():
             yield cause.name
 
 
+OPTIMIZER = {"file": "/opt/lib/python3/site-packages/torch/optim/optimizer.py", "function": "load_state_dict"}
+
+
+@table(
+    ("text", "cause"),
+    [
+        ("pyarrow.lib.ArrowInvalid: offset overflow", UNKNOWN),
+        ("subprocess.TimeoutExpired: Command 'ninja' timed out after 60 seconds", UNKNOWN),
+        ("ValueError: Size mismatch between saved torch.Size([9, 4]) and current: torch.Size([36]) for model.w", "size_mismatch"),
+        ("RuntimeError: Missing key in checkpoint state_dict: optim.state.w.step", "optimizer_state_mismatch"),
+        ("RuntimeError: Missing key in checkpoint state_dict: model.layers.0.w", "state_dict_keys"),
+        ("AttributeError: 'OwnTokenizerFast' object has no attribute 'end_of_text'", "package_incompatible"),
+        ("ValueError: rope_scaling must contain keys {'kind'}", "package_incompatible"),
+        (raised("TypeError: SFTTrainer.push_card() got an unexpected keyword argument 'base'"), "package_incompatible"),
+        (raised("KeyError: 'param_groups'", **OPTIMIZER), "optimizer_state_mismatch"),
+    ],
+)  # fmt: skip
+def test_an_excerpt_of_a_few_lines_has_its_cause(text, cause):
+    assert diagnose(text + "\n").cause == cause
+
+
 @table("path", MORE)
 def test_every_further_log_has_the_cause_that_its_name_gives(path):
     diagnosis = diagnose(path.read_text(encoding="utf-8"))

@@ -58,6 +58,7 @@ _NOTICE = re.compile(
 )
 _ERROR = re.compile(
     r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Fault|Aborted|Killed)\b(?: ?\(.*?\))?(?::|$)"
+    r"|(?:[a-z_]\w*\.)+[A-Z]\w*(?:Invalid|Expired|Timeout|NotFound|Conflict|Refused|Denied|Missing|Unavailable|Empty)(?:: |$)"
     r"|.*\b(?:ERROR|FATAL|CRITICAL)\b|\[E\d* |E\d{4} |terminate called|\s*what\(\):|.*: error: |.*fatal error|error: "
     r"|.*Assertion .* failed|.*NCCL WARN|.*\bKilled\b|.*oom[-_ ]kill|.*Out of memory: |.*CANCELLED AT|.*failed \(exitcode"
     r"|\s*exitcode\s*: |.*exit(?:s|ed)? with (?:return )?code|.*Segmentation fault|.*Fatal Python error|.*DUE TO "
