@@ -69,9 +69,14 @@ class Paired:
 
 
 def compare(
-    first: Sequence[float] | Scores, second: Sequence[float] | Scores, *, lower_is_better: bool = False
+    first: Sequence[float] | Scores,
+    second: Sequence[float] | Scores,
+    *,
+    lower_is_better: bool = False,
+    unbounded: bool = False,
 ) -> Paired:
-    """Compares two scores of each row, in the same order. The result is the same at each call.
+    """Compares two scores of each row, in the same order. The result is the same at each call. `unbounded` scores could lie
+    outside of 0 to 1, also if none does.
 
     Raises:
         ValueError: there are no rows, or the numbers of rows differ.
@@ -81,7 +86,7 @@ def compare(
         raise ValueError(f"paired scores need the same rows, at least one: {before.shape} and {after.shape}")
     differences = after - before
     mean = float(differences.mean())
-    shares = is_share(before) and is_share(after)
+    shares = not unbounded and is_share(before) and is_share(after)
     low, high = bounded(differences, -1.0, 1.0) if shares else bootstrap(differences)
     shown = not low <= 0 <= high and (shares or sign_flip(differences) < ALPHA)
     verdict = (Verdict.BETTER if (mean > 0) != lower_is_better else Verdict.WORSE) if shown else Verdict.NONE

@@ -105,6 +105,20 @@ def add_many(*, paths: Sequence[Path], names: Sequence[str], owner: str = LOCAL)
         return _take(copy, digest, together, quota, file_format="jsonl").dataset
 
 
+def check_many(*, paths: Sequence[Path], names: Sequence[str], columns: str | None = None) -> Inspection:
+    """Inspects several files as the data set that they become, and stores nothing; of the first that cannot train, that file alone.
+
+    Raises:
+        DataError: a process that reads them failed.
+    """
+    for path, name in zip(paths, names, strict=True):
+        inspection = check_file(path, name, columns)
+        if len(paths) == 1 or not inspection.trainable:
+            return inspection
+    with incoming.copied_together(paths, names, measured(LOCAL)) as (copy, _):
+        return check_file(copy, " + ".join(names)[:200], columns, "jsonl")
+
+
 def save_mapping(dataset_id: str, text: str | None) -> Dataset:
     """Stores the column mapping of a data set, for future runs; None returns to the detected format.
 

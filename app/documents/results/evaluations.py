@@ -30,11 +30,12 @@ Key = tuple[str, int, str]
 
 @dataclass(frozen=True, eq=False)
 class ScoredRows:
-    """The scores of answered rows by name, with their score card. Two of them are never equal, so that comparisons are cached by
-    object."""
+    """The scores of answered rows by name, with their score card, and the names of those that are no shares, also if all lie from 0
+    to 1. Two of them are never equal, so that comparisons are cached by object."""
 
     rows: dict[Key, dict[str, float]]
     card: ScoreCard = UNRECORDED
+    unbounded: frozenset[str] = frozenset()
 
     def __bool__(self) -> bool:
         return bool(self.rows)
@@ -78,7 +79,8 @@ def paired(first: ScoredRows, second: ScoredRows) -> PairedScores:
         differs += own
         both = [key for key in common if all(name in rows[key] for rows in sides)]
         if both and not general and not own:
-            shown = compare(*([rows[key][name] for key in both] for rows in sides))
+            before, after = ([rows[key][name] for key in both] for rows in sides)
+            shown = compare(before, after, unbounded=name in first.unbounded | second.unbounded)
             scores[name] = replace(shown, common=len(common))
     return PairedScores(scores, [Differing(**one._asdict()) for one in differs])
 
@@ -309,8 +311,10 @@ def of_results(session: Session, run_ids: Sequence[str]) -> dict[str, list[Score
 def scored(item: Evaluation) -> ScoredRows:
     """The scores of an evaluation's rows, for comparisons; empty without answers on this machine."""
     path = folder_of(item) / RECORDS_FILE
+    metrics = (item.summary or {}).get("metrics") or {}
+    unbounded = frozenset(name for name, value in metrics.items() if value.get("unbounded"))
     try:
-        return _scores(path, path.stat().st_mtime_ns, item.asked.sha256, card_of(item).model_dump_json())
+        return _scores(path, path.stat().st_mtime_ns, item.asked.sha256, card_of(item).model_dump_json(), unbounded)
     except (OSError, ValueError, KeyError):
         return NOTHING
 
@@ -360,11 +364,11 @@ def _read(path: Path, _modified: int) -> list[dict[str, Any]]:
 
 
 @lru_cache(maxsize=64)
-def _scores(path: Path, modified: int, data: str, card: str) -> ScoredRows:
+def _scores(path: Path, modified: int, data: str, card: str, unbounded: frozenset[str]) -> ScoredRows:
     found = {
         (data, int(record["row"]), str(record["expected"])): {
             name: float(value) for name, value in record["scores"].items() if value is not None
         }
         for record in _read(path, modified)
     }
-    return ScoredRows(found, ScoreCard.model_validate_json(card))
+    return ScoredRows(found, ScoreCard.model_validate_json(card), unbounded)

@@ -1,5 +1,6 @@
 """REST routes of data sets: list, import from files, the hub, the server's folders and the sample, check, read, map, delete."""
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import Body, Query, Request
@@ -17,7 +18,6 @@ from app.web.rest.routing import BodyForm, JsonRouter, Limit, Offset, PathText, 
 from training.config.fields import ConfigError
 from training.errors import Problem
 from worker.datasets import datasets, row_pages, row_search
-from worker.datasets.checking import check_file
 from worker.datasets.row_search import LONGEST_TEXT
 from worker.store import database
 
@@ -94,9 +94,11 @@ async def import_dataset(request: Request, name: Name = None, columns: Columns =
 
 @router.post("/check", openapi_extra=_BODY)
 async def check_dataset(request: Request, name: Name = None, columns: Columns = None) -> documents.Check:
-    """Checks a file: its format, rows and problems. Stores nothing."""
+    """Checks a file, or several as the data set that they become: its format, rows and problems. Stores nothing."""
     async with received(request, name) as files:
-        inspection = await run_in_threadpool(check_file, files.paths[0], name or files.names[0], columns)
+        names = [name] if name and len(files.paths) == 1 else files.names
+        check = partial(datasets.check_many, paths=files.paths, names=names, columns=columns)
+        inspection = await run_in_threadpool(check)
     return documents.Check.model_validate(inspection)
 
 

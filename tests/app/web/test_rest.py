@@ -88,6 +88,18 @@ def test_a_checked_file_is_not_stored(api):
     assert api.get("/api/datasets").json()["total"] == 0
 
 
+def test_several_files_are_checked_as_the_data_set_that_they_become(api):
+    def check(*contents):
+        files = [("file", (f"rows-{number}.jsonl", content)) for number, content in enumerate(contents)]
+        return api.post("/api/datasets/check", files=files).json()
+
+    whole = check(ROWS, ROWS)
+    assert (whole["rows"], whole["trainable"], whole["problems"]) == (40, True, [])
+    broken = check(ROWS, b'{"prompt": \n')
+    assert not broken["trainable"] and broken["problems"][0]["file"] == "rows-1.jsonl"
+    assert api.get("/api/datasets").json()["total"] == 0
+
+
 def test_a_mapping_is_saved_and_removed(api):
     added = sent(api, COLUMNS)
     assert added["format"] == "unknown"

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from subtest_table import table
 
+from app.documents.results.evaluations import ScoredRows, paired
 from training.scoring.intervals import is_above_zero
 from training.scoring.paired import Paired, Verdict, compare, in_words, rows_needed, sign_flip
 
@@ -29,6 +30,21 @@ def token_f1(random, rows):
         np.where(random.random(rows) < 0.4, np.round(base), random.beta(4 * base, 4 * (1 - base))) for _ in "ab"
     )
     return before, after
+
+
+def test_scores_without_bounds_are_no_shares_also_if_all_lie_from_0_to_1():
+    before, after = [0.1, 0.2, 0.4, 0.5], [0.3, 0.5, 0.6, 0.8]
+    logits = compare(before, after, unbounded=True)
+    doubled = compare([2 * score for score in before], [2 * score for score in after])
+    assert (2 * logits.low, 2 * logits.high) == pytest.approx((doubled.low, doubled.high))
+    assert logits.low > compare(before, after).low
+    sides = (
+        ScoredRows(
+            {("d", row, "x"): {"model": score} for row, score in enumerate(scores)}, unbounded=frozenset({"model"})
+        )
+        for scores in (before, after)
+    )
+    assert paired(*sides).scores["model"].low == logits.low
 
 
 @table("rows", [30, 160, 500])
