@@ -11,6 +11,7 @@
     const asked = new URLSearchParams(location.search);
     let offered = [];
     let served = null;
+    let queue = [];
     let history = [];
     let suggestions = [];
     let cancel = null;
@@ -23,7 +24,8 @@
     const inWords = (model) => (model.kind === "base" ? _("base model") : model.label);
     const label = (name) => known().filter((model) => model.name === name).map(inWords)[0] ?? name;
     const prompt = () => ({ system: at("system").value, user: at("user").value, mode: at("mode").value, history });
-    const serves = (names) => served?.state === "ready" && names.every((name) => served.models.includes(name));
+    const serves = (one, names) => one?.state === "ready" && names.every((name) => one.models.includes(name));
+    const will = (one, names) => one.state !== "ended" && names.every((name) => [...one.models, ...one.loads].includes(name));
 
     function drawBases() {
       at("base").replaceChildren(...offered.map((base) => new Option(base.base)));
@@ -116,7 +118,12 @@
           parts.push(bar);
         }
         if (served.state === "ended") parts.push(button(_("Start again"), () => start(chosen())));
-        else parts.push(button(_("End"), end));
+        else parts.push(button(_("End"), () => end(served)));
+      }
+      for (const one of queue) {
+        const line = element("div", "queued");
+        line.append(element("span", "note", inQueue(one, one.models.map(label).join(", "))), button(_("Do not wait"), () => end(one)));
+        parts.push(line);
       }
       const drawn = element("div");
       drawn.append(...parts);
@@ -126,13 +133,20 @@
 
     function words() {
       const on = served.device ? _("on {device}", served) : _("on the CPU");
-      if (served.state === "waiting") return served.reason;
+      if (served.state === "waiting") return inQueue(served, "");
       if (served.state === "ended") return served.reason;
       const asChosen = chosen().length === served.models.length && served.models.every((name) => chosen().includes(name));
       const names = asChosen ? "" : served.models.map(label).join(", ");
       if (served.state === "starting") return _("Loading {names} {on}", { names, on }).replace("  ", " ");
       const note = served.reason ? `; ${served.reason}` : "";
-      return _("{names} {on}, process {pid}", { names, on, pid: served.pid }).trim() + note;
+      const loads = served.loads.length ? `; ${_("loading {names}", { names: served.loads.map(label).join(", ") })}` : "";
+      return _("{names} {on}, process {pid}", { names, on, pid: served.pid }).trim() + loads + note;
+    }
+
+    // What waits, its place in the queue, and why.
+    function inQueue(one, names) {
+      const place = one.position ? _("number {position} in the queue", one) : "";
+      return [[names, place].filter(Boolean).join(", "), one.reason].filter(Boolean).join(". ");
     }
 
     function button(text, action) {
@@ -143,19 +157,20 @@
     }
 
     async function start(names) {
-      served = await json("/api/served", { method: "POST", body: { models: names } });
-      drawState();
+      const asked = await json("/api/served", { method: "POST", body: { models: names } });
+      await refresh();
+      return asked;
     }
 
-    async function end() {
-      await json(`/api/served/${served.id}`, { method: "DELETE" });
+    async function end(one) {
+      await json(`/api/served/${one.id}`, { method: "DELETE" });
       await refresh();
     }
 
     const refresh = async () => show(await json("/api/served"));
 
     function show(found) {
-      served = found.served;
+      ({ served, queue } = found);
       const before = JSON.stringify(offered.map((base) => base.models.map((model) => model.name)));
       offered = found.offered;
       const isNew = JSON.stringify(offered.map((base) => base.models.map((model) => model.name))) !== before;
@@ -178,12 +193,14 @@
 
     // Resolves when these models are served, starting them if they are not.
     async function ready(names) {
-      if (!serves(names)) await start(names);
-      while (!serves(names)) {
-        if (served.state === "ended") throw new Error(served.reason);
+      let one = serves(served, names) ? served : await start(names);
+      while (!serves(one, names)) {
+        if (one.state === "ended") throw new Error(one.reason);
         if (cancel?.signal.aborted) throw new DOMException("stopped", "AbortError");
         await new Promise((resolve) => setTimeout(resolve, 400));
         await refresh();
+        one = await json(`/api/served/${one.id}`);
+        if (one.state !== "ended" && !will(one, names)) one = await start(names); // what could not join waits for a place of its own
       }
     }
 

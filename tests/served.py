@@ -26,7 +26,8 @@ def make_folders(folder):
 
 def application(served, token=""):
     """Their application; its state has the Api."""
-    from training.serving.generation import Generator, generate
+    from training.serving.generation import generate
+    from training.serving.jobs import Generator
     from training.serving.web import Api
 
     api = Api(served, Generator(generate), token)

@@ -156,6 +156,11 @@ class Settings(EngineSettings):
     serve_idle: float = Field(
         15, gt=0, description="Minutes without a request after which a worker ends a served model."
     )
+    serve_tenure: float = Field(
+        20,
+        ge=0,
+        description="Seconds for which served models that are asked stay before other models take their place.",
+    )
     serve_host: str = Field(
         default_factory=loopback,
         description="Address on which the worker's served models listen, if the web server is on another machine.",

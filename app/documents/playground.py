@@ -18,7 +18,7 @@ from worker.settings import get_settings
 from worker.store import database, runs, served_models
 from worker.store.tables import Dataset, PromptSet, Run, ServedModel, ServedState
 
-_SERVED = ("id", "owner", "models", "device", "pid", "created_at", "ready_at", "ended_at")
+_SERVED = ("id", "owner", "models", "loads", "device", "pid", "created_at", "ready_at", "ended_at")
 _PROMPT_SET = ("id", "owner", "name", "prompts", "answers", "every_result", "created_at")
 _ROWS_FILE = "rows.json"
 _MOST_SUGGESTIONS = 12
@@ -32,6 +32,7 @@ class ServedAnswer(Stored):
     state: Literal["waiting", "starting", "ready", "ended"]
     reason: str
     age_seconds: float
+    position: int | None = Field(None, description="place in the queue, from 1; null unless it waits")
 
 
 class OfferedModel(Document):
@@ -54,9 +55,11 @@ class OfferedBase(Document):
 
 
 class Served(Document):
-    """The caller's latest served models (null: none yet), and what can be served, the newest runs first."""
+    """The caller's served models (of those that ended or wait the latest; null: none yet), those of the caller's that wait for
+    their place, the longest first, and what can be served, the newest runs first."""
 
     served: ServedAnswer | None
+    queue: list[ServedAnswer]
     offered: list[OfferedBase]
 
 
@@ -95,10 +98,22 @@ def offered() -> list[OfferedBase]:
     return [OfferedBase(base=base, revision=revision, models=models) for (base, revision), models in groups.items()]
 
 
+def of_user(session: Session, owner: str) -> Served:
+    """What a user serves, and what can be served."""
+    return Served(served=served(session, owner), queue=queue(session, owner), offered=offered())
+
+
 def served(session: Session, owner: str) -> ServedAnswer | None:
-    """The latest served models of a user, with their state; None if there never were any."""
+    """The served models of a user, with their state; None if there never were any."""
     latest = served_models.latest(session=session, owner=owner)
     return served_document(session, latest) if latest else None
+
+
+def queue(session: Session, owner: str) -> list[ServedAnswer]:
+    """The models of a user that wait until those which are served make room."""
+    shown = served_models.latest(session=session, owner=owner)
+    waiting = [one for one in served_models.waiting(session=session) if one.owner == owner]
+    return [served_document(session, one) for one in waiting if shown is None or one.id != shown.id]
 
 
 def served_document(session: Session, served: ServedModel) -> ServedAnswer:
@@ -109,7 +124,8 @@ def served_document(session: Session, served: ServedModel) -> ServedAnswer:
     elif state is ServedState.WAITING and not reason:
         reason = "No worker has started it yet."
     seconds = max(database.now(session=session) - served.created_at, 0.0)
-    return ServedAnswer(**served.shown(*_SERVED), state=state.value, reason=reason, age_seconds=seconds)
+    place = served_models.position(session=session, served=served) if state is ServedState.WAITING else None
+    return ServedAnswer(**served.shown(*_SERVED), state=state.value, reason=reason, age_seconds=seconds, position=place)
 
 
 def suggestions(run_id: str) -> list[Suggestion]:

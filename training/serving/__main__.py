@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,9 @@ def _load(options: argparse.Namespace, running: ExitStack) -> "tuple[Api, Server
     """The models, the process of vLLM if it answers for them, and why it does not if it should."""
     _leave_out_libraries(options)
     from training.serving.by_vllm import load as load_by_vllm
-    from training.serving.generation import Generator, generate
+    from training.serving.by_vllm import load_adapter
+    from training.serving.generation import generate
+    from training.serving.jobs import Generator
     from training.serving.loaded import Base, load
     from training.serving.web import Api
     from training.vllm.limits import NotLoaded
@@ -70,7 +73,7 @@ def _load(options: argparse.Namespace, running: ExitStack) -> "tuple[Api, Server
     if command():
         try:
             served, generator, server = load_by_vllm(base, adapters, models, template, running)
-            return Api(served, generator, token), server, ""
+            return Api(served, generator, token, partial(load_adapter, server)), server, ""
         except NotLoaded as reason:
             note = f"transformers answers: {reason}"
     return Api(load(base, adapters, models, template), Generator(generate), token), None, note

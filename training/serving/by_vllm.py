@@ -9,8 +9,9 @@ from typing import Any
 from training.config.choices import Quantization
 from training.models.loading import check_files_finite
 from training.serving.forms import RequestError
-from training.serving.generation import GREEDY_BELOW, Generator, Job, Recorder
-from training.serving.loaded import Base, Served, saved_ends, tokenizers_of
+from training.serving.generation import GREEDY_BELOW, Recorder
+from training.serving.jobs import Generator, Job
+from training.serving.loaded import Base, Served, Shared, own_tokenizer, saved_ends, tokenizers_of
 from training.trainer.answering import end_tokens
 from training.vllm.client import VllmError
 from training.vllm.limits import Models, NotLoaded, check
@@ -44,10 +45,19 @@ def load(
     whole, context = tuple(end_tokens(generation_config(wanted, config), tokenizers[base.name])), server.context()
     ends = {name: whole if (saved := saved_ends(folder)) is None else saved for name, folder in adapters.items()}
     served = {
-        name: Served(name, None, None, used, ends.get(name, whole), context, arguments.get(name, {}))
+        name: Served(name, Shared(), name, used, ends.get(name, whole), context, arguments.get(name, {}))
         for name, used in tokenizers.items()
     }
     return served, Generator(lambda job: _answer(server, job), _THREADS), server
+
+
+def load_adapter(server: Server, base: Served, name: str, folder: Path, arguments: Mapping[str, Any]) -> Served:
+    """As `loaded.load_adapter`, by vLLM."""
+    check_files_finite(folder, "adapter", f"{name}={folder}")
+    server.load_adapter(name, folder)
+    saved = saved_ends(folder)
+    ends = base.ends if saved is None else saved
+    return Served(name, base.shared, name, own_tokenizer(folder) or base.tokenizer, ends, base.context, arguments)
 
 
 def _answer(server: Server, job: Job) -> None:
@@ -82,7 +92,7 @@ def _body(job: Job) -> dict[str, Any]:
     request = job.request
     sampled = request.temperature > GREEDY_BELOW
     return {
-        "model": job.served.name,
+        "model": job.served.adapter,
         "prompt": job.prompt,
         "max_tokens": job.max_tokens,
         "min_tokens": request.min_tokens,

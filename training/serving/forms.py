@@ -183,6 +183,16 @@ class TokenizeRequest(Form):
         return [_with_text(message) for message in value] if value else value
 
 
+class LoadRequest(BaseModel):
+    """POST /load: the adapter in a folder, or without one another name for the base model; `arguments` of its chat template."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    folder: Path | None = None
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+
 def _is_prompt(value: Any) -> bool:
     is_tokens = isinstance(value, list) and bool(value) and all(type(token) is int for token in value)
     return isinstance(value, str) or is_tokens

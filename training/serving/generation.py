@@ -1,10 +1,5 @@
-"""Generates answers by transformers, or passes requests on to what does, in the order in which they came."""
+"""Generates answers by transformers."""
 
-import logging
-import queue
-import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,90 +13,11 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from training.errors import is_out_of_memory
 from training.models.plain_decoding import plain_decoding
-from training.serving.forms import Request, RequestError
-from training.serving.loaded import Served
+from training.serving.jobs import End, Job, Token
 from training.serving.text import Detokenizer, UntilStop
 
-log = logging.getLogger(__name__)
-
 GREEDY_BELOW = 1e-4  # with a lower temperature, logits leave the range of fp32
-
-
-@dataclass(frozen=True)
-class Token:
-    """A generated token: the text that it completes, and, if wanted, its log probability and the most likely alternatives.
-
-    `offset` is the number of characters of the answer before it; a part of a character has that of the character.
-    """
-
-    id: int
-    text: str
-    logprob: float | None = None
-    alternatives: tuple[tuple[int, float], ...] = ()
-    offset: int = 0
-
-
-@dataclass(frozen=True)
-class End:
-    """The end of an answer: "stop" or "length", and text that was held back until now."""
-
-    reason: str
-    text: str = ""
-
-
-Emitted = Token | End | RequestError
-
-
-@dataclass
-class Job:
-    """A request with its prompt: `emit` gets at most `max_tokens` tokens and the end, in the thread that generates."""
-
-    served: Served
-    prompt: list[int]
-    request: Request
-    max_tokens: int
-    emit: Callable[[Emitted], None]
-    index: int = 0
-    """The place of its prompt among those of the request."""
-    cancelled: threading.Event = field(default_factory=threading.Event)
-
-    @property
-    def ends(self) -> tuple[int, ...]:
-        return () if self.request.ignore_eos else self.served.ends
-
-
-class Generator:
-    """The threads that generate, each one answer at a time by `answer`. `pending` counts the jobs that have not ended."""
-
-    def __init__(self, answer: Callable[[Job], None], threads: int = 1) -> None:
-        self._answer = answer
-        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self.pending = 0
-        for _ in range(threads):
-            threading.Thread(target=self._work, name="generator", daemon=True).start()
-
-    def add(self, job: Job) -> None:
-        with self._lock:
-            self.pending += 1
-        self._jobs.put(job)
-
-    def _work(self) -> None:
-        while True:
-            job = self._jobs.get()
-            try:
-                if not job.cancelled.is_set():
-                    self._answer(job)
-            except RequestError as error:
-                job.emit(error)
-            except Exception as error:  # the thread must go on, and the client gets the reason
-                log.exception("a request failed")
-                job.emit(_failure(error))
-            finally:
-                with self._lock:
-                    self.pending -= 1
 
 
 def generate(job: Job) -> None:
@@ -220,12 +136,3 @@ class _Recording(StoppingCriteria):  # type: ignore[misc]
         self._recorder.add(token, *self._probabilities.of(token, self._recorder.job.request.wanted_logprobs or 0))
         over = self._recorder.is_over
         return torch.full((input_ids.shape[0],), over, device=input_ids.device, dtype=torch.bool)
-
-
-def _failure(error: Exception) -> RequestError:
-    if is_out_of_memory(error):
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        return RequestError(503, "prompt", None, "does not fit in GPU memory.", "Shorten it, or lower max_tokens.")
-    message = f"cannot be generated: {type(error).__name__}: {error}"
-    return RequestError(500, "answer", None, message, "The log of the serving process has the details.")

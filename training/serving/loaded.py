@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 from peft import PeftModel
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils.other import AuxiliaryTrainingWrapper
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 
 from training.config.choices import Method, Precision, Quantization
@@ -40,19 +42,30 @@ class Base:
         return DTYPES[Precision(self.precision)] if self.precision != "auto" else "auto"
 
 
+@dataclass
+class Shared:
+    """The module that a base model and its adapters share; None if vLLM has it. The first adapter replaces it by PEFT's."""
+
+    module: Any = None
+
+
 @dataclass(frozen=True)
 class Served:
-    """A model that answers: the module (None if vLLM has it), its adapter there (None: without one), tokenizer, end tokens and
-    context in tokens.
+    """A model that answers: the module, its adapter there (None: without one; of vLLM, its name there), tokenizer, end tokens
+    and context in tokens.
     """
 
     name: str
-    module: Any
+    shared: Shared
     adapter: str | None
     tokenizer: Any
     ends: tuple[int, ...]
     context: int
     arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def module(self) -> Any:
+        return self.shared.module
 
     @property
     def reads_prompt(self) -> bool:
@@ -94,14 +107,47 @@ def load(
         module = _with_adapter(module, name, folder, f"adapter{index}")
         saved = saved_ends(folder)
         found[name] = (f"adapter{index}", whole if saved is None else saved)
-    module = module.to(device).eval()
+    shared = Shared(module.to(device).eval())
     served = {
-        name: Served(name, module, adapter, tokenizers[name], ends, _context(module), arguments.get(name, {}))
+        name: Served(name, shared, adapter, tokenizers[name], ends, _context(module), arguments.get(name, {}))
         for name, (adapter, ends) in found.items()
     }
     return served | {
         name: _model(name, folder, base, device, arguments.get(name, {})) for name, folder in models.items()
     }
+
+
+def load_adapter(base: Served, name: str, folder: Path, arguments: Mapping[str, Any]) -> Served:
+    """Loads an adapter beside those on a base model, which answers nothing meanwhile; `arguments` as in `load`. Raises UserError
+    if it cannot be loaded, and leaves the base model as it was."""
+    module, tokenizer = base.module, own_tokenizer(folder) or base.tokenizer
+    given, most = f"{name}={folder}", module.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > most:
+        message = f"has {len(tokenizer):,} tokens, and the base model was loaded with {most:,}."
+        raise UserError("adapter", given, message, "Load it with its base model.")
+    inside = f"adapter{len(module.peft_config) if isinstance(module, PeftModel) else 0}"
+    try:
+        module = _with_adapter(module, name, folder, inside).to(module.device).eval()
+    except UserError:
+        _without(module, inside)
+        raise
+    base.shared.module = module
+    saved = saved_ends(folder)
+    ends = base.ends if saved is None else saved
+    return Served(name, base.shared, inside, tokenizer, ends, base.context, arguments)
+
+
+def _without(module: Any, inside: str) -> None:
+    """Removes an adapter that was not loaded as a whole."""
+    if isinstance(module, PeftModel):
+        if inside in module.peft_config:
+            module.delete_adapter(inside)
+        return
+    for name, layer in list(module.named_modules()):
+        if isinstance(layer, (BaseTunerLayer, AuxiliaryTrainingWrapper)):
+            original = layer.get_base_layer() if isinstance(layer, BaseTunerLayer) else layer.original_module
+            module.set_submodule(name, original)
+    vars(module).pop("peft_config", None)
 
 
 def _base(base: Base, tokenizers: Sequence[Any]) -> Any:
@@ -154,21 +200,22 @@ def _with_adapter(module: Any, name: str, folder: Path, inside: str) -> Any:
 def _model(name: str, folder: Path, base: Base, device: str, arguments: Mapping[str, Any]) -> Served:
     module = _generating(str(folder), "main", base.dtype).to(device).eval()
     check_finite(module, "model", f"{name}={folder}")
-    tokenizer = _own_tokenizer(folder) or _tokenizer(base.model, base.revision)
+    tokenizer = own_tokenizer(folder) or _tokenizer(base.model, base.revision)
     saved = saved_ends(folder)
     ends = tuple(end_tokens(module.generation_config, tokenizer)) if saved is None else saved
     _end_as_requested(module)
-    return Served(name, module, None, tokenizer, ends, _context(module), arguments)
+    return Served(name, Shared(module), None, tokenizer, ends, _context(module), arguments)
 
 
 def tokenizers_of(base: Base, adapters: Mapping[str, Path]) -> dict[str, Any]:
     """The tokenizer of the base model, and of each adapter its own or the base model's, by name. Raises UserError if one cannot
     be loaded."""
     own = _tokenizer(base.model, base.revision)
-    return {base.name: own} | {name: _own_tokenizer(folder) or own for name, folder in adapters.items()}
+    return {base.name: own} | {name: own_tokenizer(folder) or own for name, folder in adapters.items()}
 
 
-def _own_tokenizer(folder: Path) -> Any:
+def own_tokenizer(folder: Path) -> Any:
+    """The tokenizer in a folder; None without one. Raises UserError if it cannot be loaded."""
     return _tokenizer(str(folder), "main") if has_tokenizer(folder) else None
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from training.serving.forms import ChatRequest
-from training.serving.generation import End, Job, Token
+from training.serving.jobs import End, Job, Token
 
 
 @dataclass
@@ -40,6 +40,11 @@ class Answer:
     def is_whole(self) -> bool:
         """True if every choice has ended."""
         return len(self.ends) == len(self.jobs)
+
+    @property
+    def waited(self) -> float:
+        """Seconds for which it waited for other requests."""
+        return min(job.waited for job in self.jobs)
 
     @property
     def usage(self) -> dict[str, int]:

@@ -1,11 +1,14 @@
-"""The HTTP API: OpenAI's /v1/models, /v1/chat/completions and /v1/completions, vLLM's /tokenize, and /health."""
+"""The HTTP API: OpenAI's /v1/models, /v1/chat/completions and /v1/completions, vLLM's /tokenize, and for the worker that started
+it /health, /load and /drain."""
 
 import asyncio
 import hmac
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -13,15 +16,16 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from training.client_left import ClientLeft, unless_gone
-from training.errors import openai_form
-from training.serving import prompts
-from training.serving.forms import ChatRequest, CompletionRequest, RequestError, TokenizeRequest
-from training.serving.generation import Emitted, Generator, Job, Token
+from training.clients import CLIENT_HEADER, MOVED_HEADER, QUEUE_HEADER, ClientLeft, unless_gone
+from training.errors import UserError, openai_form
+from training.serving import loaded, prompts
+from training.serving.forms import ChatRequest, CompletionRequest, LoadRequest, RequestError, TokenizeRequest
+from training.serving.jobs import Emitted, Generator, Job, Moved, Token
 from training.serving.loaded import Served
 from training.serving.responses import Answer
 from training.serving.templates import TemplateProcess
 
+LoadAdapter = Callable[[Served, str, Path, Mapping[str, Any]], Served]
 Arrived = tuple[int, Emitted]
 """What a job emitted, with the index of its prompt."""
 
@@ -29,8 +33,14 @@ Arrived = tuple[int, Emitted]
 class Api:
     """The models by name, and what answers for them."""
 
-    def __init__(self, served: Mapping[str, Served], generator: Generator, token: str) -> None:
-        self.served, self._token = served, token
+    def __init__(
+        self,
+        served: Mapping[str, Served],
+        generator: Generator,
+        token: str,
+        load_adapter: LoadAdapter = loaded.load_adapter,
+    ) -> None:
+        self.served, self._token, self._load_adapter = dict(served), token, load_adapter
         self._generator, self._templates = generator, TemplateProcess()
         self._used = time.monotonic()
 
@@ -50,6 +60,8 @@ class Api:
         app.post("/v1/chat/completions", response_model=None)(self.chat)
         app.post("/v1/completions", response_model=None)(self.complete)
         app.post("/tokenize")(self.tokenize)
+        app.post("/load")(self.load)
+        app.post("/drain")(self.drain)
         _install_error_handlers(app)
 
         @app.middleware("http")
@@ -65,8 +77,27 @@ class Api:
         return app
 
     async def health(self) -> dict[str, Any]:
-        """How many requests are unanswered, and since when none came."""
-        return {"status": "ok", "pending": self._generator.pending, "idle_seconds": self.idle_seconds}
+        """How many requests are unanswered and how many answered, and since when none came."""
+        generator = self._generator
+        counts = {"pending": generator.pending, "answered": generator.answered}
+        return {"status": "ok", "idle_seconds": self.idle_seconds} | counts
+
+    async def load(self, form: LoadRequest) -> dict[str, Any]:
+        """Loads an adapter between two answers, or takes another name for the base model."""
+        if form.name not in self.served:
+            base = next(iter(self.served.values()))
+            if form.folder is None:
+                added = replace(base, name=form.name, arguments=form.arguments)
+            else:
+                work = partial(self._load_adapter, base, form.name, form.folder, form.arguments)
+                added = await asyncio.wrap_future(self._generator.call(work))
+            self.served[form.name] = added
+        return self._listed(self.served[form.name])
+
+    async def drain(self) -> dict[str, Any]:
+        """Takes no more requests; those that are refused may be sent again to another process."""
+        self._generator.drain()
+        return await self.health()
 
     async def model(self, name: str) -> dict[str, Any]:
         return self._listed(self._find(name))
@@ -131,24 +162,45 @@ class Api:
         def emit(index: int, item: Emitted) -> None:
             loop.call_soon_threadsafe(emitted.put_nowait, (index, item))
 
-        pairs = enumerate(zip(found, longest, strict=True))
+        pairs, client = enumerate(zip(found, longest, strict=True)), request.headers.get(CLIENT_HEADER, "")
         answer = Answer(
-            [Job(served, prompt, form, most, partial(emit, index), index) for index, (prompt, most) in pairs]
+            [Job(served, prompt, form, most, partial(emit, index), index, client) for index, (prompt, most) in pairs]
         )
         self._used = time.monotonic()
         for job in answer.jobs:
             self._generator.add(job)
-        if form.stream:
-            return StreamingResponse(_stream(emitted, answer), media_type="text/event-stream")
-        return await _whole(emitted, answer, request)
+        return await _answered(emitted, answer, request)
 
 
-async def _stream(emitted: "asyncio.Queue[Arrived]", answer: Answer) -> AsyncIterator[str]:
+async def _answered(emitted: "asyncio.Queue[Arrived]", answer: Answer, request: Request) -> Response:
+    """The answer, of a stream once it has begun: until then, it can be refused and its wait be told."""
+    done = False
+    try:
+        if answer.job.request.stream:
+            first = await unless_gone(request, emitted.get())
+            if isinstance(first[1], RequestError):
+                return _error(first[1])
+            done, headers = True, {QUEUE_HEADER: f"{answer.waited:.2f}"}
+            return StreamingResponse(_stream(first, emitted, answer), headers=headers, media_type="text/event-stream")
+        await unless_gone(request, _gathered(emitted, answer))
+    except ClientLeft:
+        return Response(status_code=499)  # nobody reads it
+    except RequestError as error:
+        return _error(error)
+    finally:
+        if not done:
+            answer.cancel()
+    return JSONResponse(answer.whole(), headers={QUEUE_HEADER: f"{answer.waited:.2f}"})
+
+
+async def _stream(first: Arrived, emitted: "asyncio.Queue[Arrived]", answer: Answer) -> AsyncIterator[str]:
     """Server-sent events. The jobs are cancelled when the client has gone, which closes the generator."""
     try:
         yield _event(answer.first())
+        arrived: Arrived | None = first
         while not answer.is_whole:
-            index, item = await emitted.get()
+            index, item = arrived or await emitted.get()
+            arrived = None
             if isinstance(item, RequestError):
                 yield _event(_error_body(item))
                 break
@@ -159,18 +211,6 @@ async def _stream(emitted: "asyncio.Queue[Arrived]", answer: Answer) -> AsyncIte
         yield "data: [DONE]\n\n"
     finally:
         answer.cancel()
-
-
-async def _whole(emitted: "asyncio.Queue[Arrived]", answer: Answer, request: Request) -> Response:
-    try:
-        await unless_gone(request, _gathered(emitted, answer))
-    except ClientLeft:
-        return Response(status_code=499)  # nobody reads it
-    except RequestError as error:
-        return _error(error)
-    finally:
-        answer.cancel()
-    return JSONResponse(answer.whole())
 
 
 async def _gathered(emitted: "asyncio.Queue[Arrived]", answer: Answer) -> None:
@@ -186,7 +226,8 @@ def _event(chunk: dict[str, Any]) -> str:
 
 
 def _error(refused: RequestError) -> JSONResponse:
-    return JSONResponse(_error_body(refused), refused.status)
+    headers = {MOVED_HEADER: "1"} if isinstance(refused, Moved) else None
+    return JSONResponse(_error_body(refused), refused.status, headers)
 
 
 def _error_body(refused: RequestError) -> dict[str, Any]:
@@ -197,6 +238,11 @@ def _install_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(RequestError)
     async def refused(_: Request, problem: RequestError) -> JSONResponse:
         return _error(problem)
+
+    @app.exception_handler(UserError)
+    async def not_loaded(_: Request, error: UserError) -> JSONResponse:
+        problem = error.problem
+        return _error(RequestError(error.status, problem.field, problem.value, problem.message, problem.fix))
 
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, problem: HTTPException) -> JSONResponse:

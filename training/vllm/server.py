@@ -35,7 +35,10 @@ _ERROR = re.compile(r"(?:\b\w*(?:Error|Exception): |Value error, )\S.*")
 _ONLY_REFERS = "Engine core initialization failed"  # to the error above it
 
 
-_UPDATED = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
+_ADAPTERS = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
+"""The environment in which vLLM loads adapters while it runs."""
+
+_UPDATED = {"VLLM_SERVER_DEV_MODE": "1"} | _ADAPTERS
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ class Server(Client):
     def __init__(self, argv: Sequence[str], folder: Path, beside: Beside | None = None) -> None:
         self._log, self._socket = folder / "log", folder / "socket"
         super().__init__(over_socket(self._socket), argv[0], fix=f"{LOG} {beside.fix if beside else _FIX}")
-        self._fix_of_start, variables = (self._fix, beside.variables()) if beside else (LOG, {})
+        self._fix_of_start, variables = (self._fix, beside.variables()) if beside else (LOG, _ADAPTERS)
         with self._log.open("wb") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "training.vllm.child", *argv], env=os.environ | variables,

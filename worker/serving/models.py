@@ -7,36 +7,24 @@ from pathlib import Path
 
 from sqlmodel import Session
 
-from training.config.choices import Quantization, Task
+from training.config.choices import Task
 from training.config.name_values import template_arguments
 from training.config.run_config import RunConfig
 from training.errors import UserError
-from training.forecast.gpus import like
-from training.model_info.config_json import ModelError
-from training.model_info.families import read_shape
 from training.model_info.folder import ADAPTER_CONFIG
-from training.model_info.shape import ModelShape
 from training.run_folder import checkpoints
 from training.run_folder.paths import checkpoint_dir, checkpoint_step, saved_result
-from training.units import byte_size
-from worker.forecasts.shapes import hub_config
-from worker.machine.measurement import measured_devices
 from worker.runs import fetching
 from worker.settings import get_settings
 from worker.store import database, runs
-from worker.store.tables import Run
+from worker.store.tables import Run, ServedModel
 
 BASE, CHECKPOINT = "base", "checkpoint-"
-MOST = 5
-"""Models of one process, the base included."""
+MOST, MOST_JOINED = 5, 16
+"""Models that one request starts, the base included, and those of a process with the adapters that joined it."""
 
 _MODEL_FILE = "config.json"
 _UNSERVED = tuple(task for task in Task if not task.generates)
-CACHE_TOKENS = 2048
-"""The tokens of prompt and answer for which memory must be free."""
-
-_16_BIT = 2
-_PACKED = {Quantization.NF4: 0.5625, Quantization.INT8: 1.0}  # bytes of a quantized weight, with a scale per 64
 
 
 class NotServed(UserError):  # noqa: N818
@@ -57,9 +45,14 @@ class Source:
         return self.folder is not None and (self.folder / ADAPTER_CONFIG).is_file()
 
     @property
+    def on_base(self) -> bool:
+        """True of the base model and an adapter on it, false of a whole model."""
+        return self.folder is None or self.adapts
+
+    @property
     def base(self) -> tuple[str, str, str]:
         """What the base model is: folder or hub id, revision, quantization."""
-        quantized = self.config.quantized if self.folder is None or self.adapts else "none"
+        quantized = self.config.quantized if self.on_base else "none"
         return self.config.model, self.config.revision or "main", str(quantized)
 
 
@@ -105,15 +98,33 @@ def plan(*, session: Session, names: Sequence[str]) -> Plan:
     return _plan(sources, bases)
 
 
+def can_join(session: Session, served: ServedModel, name: str) -> bool:
+    """True if a process that serves these models could take another: an adapter on its base model, or that model by a name of
+    another run.
+
+    Raises:
+        NotServed: as `source`.
+    """
+    added = source(session=session, name=name)
+    if len(served.models) + len(served.loads) >= MOST_JOINED or not added.on_base:
+        return False
+    try:
+        sources = [source(session=session, name=known) for known in served.models]
+    except NotServed:  # deleted meanwhile
+        return False
+    based = [one.base for one in sources if one.on_base]
+    return added.base in based[:1]
+
+
 def _plan(sources: list[Source], bases: list[Source]) -> Plan:
     adapters = {one.name: one.folder for one in sources if one.folder and one.adapts}
     models = {one.name: one.folder for one in sources if one.folder and not one.adapts}
-    template = {one.name: json.dumps(given) for one in sources if (given := _template(one.config))}
+    template = {one.name: json.dumps(given) for one in sources if (given := template_of(one.config))}
     if not adapters and not bases:
         name, folder = next(iter(models.items()))
         del models[name]
         return Plan(str(folder), name, models=models, template=template)
-    based = next(one for one in (*bases, *sources) if one.folder is None or one.adapts)
+    based = next(one for one in (*bases, *sources) if one.on_base)
     name = bases[0].name if bases else f"{based.name.partition(':')[0]}:{BASE}"
     model, revision, quantization = based.base
     return Plan(model, name, revision, quantization, adapters, models, template)
@@ -207,68 +218,6 @@ def _loadable(folder: Path) -> bool:
     return described and any(folder.glob("*.safetensors"))
 
 
-def _template(config: RunConfig) -> dict[str, object]:
+def template_of(config: RunConfig) -> dict[str, object]:
+    """The arguments of a run's chat template."""
     return dict(template_arguments(config.chat_template_kwargs))
-
-
-def check_memory(planned: Plan, device: str | None) -> None:
-    """Checks that the models fit in the free memory of a device, or of the host without one.
-
-    Raises:
-        NotServed: they do not.
-    """
-    weights, cache = needed(planned)
-    place = next((one for one in measured_devices() if device in (None, one.name)), None)
-    card = like(place.label, place.memory_bytes) if device and place else None
-    total = weights + cache + (card.context_bytes + card.workspace_bytes if card else 0)
-    free = place.memory_bytes - (place.memory_used_bytes or 0) if place else None
-    if not weights or free is None or total <= free:
-        return
-    where = f"on {device}" if device else "in the host's memory"
-    message = f"needs {byte_size(total)} ({byte_size(weights)} of weights), and {byte_size(free)} are free {where}."
-    fix = "Choose fewer models, or a run with quantization 4bit, or end what else uses this memory."
-    raise NotServed("models", ", ".join([planned.name, *planned.adapters, *planned.models]), message, fix)
-
-
-def needed(planned: Plan) -> tuple[int, int]:
-    """The bytes of the weights, and of the key-value cache for `CACHE_TOKENS`; 0 if the model's files are not on this machine."""
-    base = _base_folder(planned.model, planned.revision)
-    weights = _base_bytes(base, Quantization(planned.quantization)) if base else 0
-    if not base or not weights:
-        return 0, 0
-    folders = [base, *planned.models.values()]
-    added = sum(_file_bytes(folder) for folder in (*planned.adapters.values(), *planned.models.values()))
-    return weights + added, max(_cache_bytes(_shape(folder)) for folder in folders)
-
-
-def _base_bytes(folder: Path, quantization: Quantization) -> int:
-    """Its files have the precision in which it is loaded; quantization packs the weights of linear modules."""
-    shape, stored = _shape(folder), _file_bytes(folder)
-    if quantization is Quantization.NONE or shape is None:
-        return stored
-    packed = min(shape.linear_weights, shape.parameters)
-    return int(packed * _PACKED[quantization] + (shape.parameters - packed) * _16_BIT)
-
-
-def _cache_bytes(shape: ModelShape | None) -> int:
-    if shape is None:
-        return 0
-    return sum(2 * stack.layers * stack.kv_heads * stack.head_dim for stack in shape.stacks) * CACHE_TOKENS * _16_BIT
-
-
-def _base_folder(model: str, revision: str) -> Path | None:
-    """A model's folder: its own, or that in the cache of the hub's client."""
-    config = Path(model).expanduser() / "config.json"
-    found = config if config.is_file() else hub_config(model, revision)
-    return found.parent if found else None
-
-
-def _shape(folder: Path) -> ModelShape | None:
-    try:
-        return read_shape(folder / "config.json")
-    except (ModelError, OSError, ValueError):
-        return None
-
-
-def _file_bytes(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))

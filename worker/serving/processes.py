@@ -15,19 +15,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sqlmodel import Session, select
+from sqlmodel import Session
 
 from training.addresses import authority
 from training.run_folder.paths import RUN_VARIABLE, SUPERVISOR_VARIABLE, VLLM_VARIABLE
 from training.units import signal_name
-from worker.machine import devices, free_devices, overload, processes, programs
+from worker.machine import devices, free_devices, processes, programs
 from worker.machine.process_identity import hostname, me
 from worker.runs import results
-from worker.serving import models
+from worker.serving import memory, models, turns
+from worker.serving.joining import Added
 from worker.settings import ROOT, get_settings
-from worker.store import database, quotas, served_models
+from worker.store import database, served_models
 from worker.store.database import UNREACHABLE
-from worker.store.tables import DeviceLease, ServedModel, ServedState
+from worker.store.tables import ServedModel, ServedState
 from worker.store.work import SERVED, LeaseLost
 from worker.supervision import holders
 from worker.supervision.holders import Holder
@@ -63,6 +64,17 @@ def start_waiting() -> None:
             _start_or_note(served)
 
 
+def _let_others_wait_no_longer() -> None:
+    """As `start_waiting`, if something waits: it may be its turn by now."""
+    try:
+        with database.read() as session:
+            waits = bool(served_models.waiting(session=session))
+        if waits:
+            start_waiting()
+    except UNREACHABLE as error:
+        log.warning("the database is unreachable: %s", error)
+
+
 def recover() -> None:
     """Ends the rows of processes whose worker is gone, and frees their devices."""
     for served in holders.lost(SERVED, _poll):
@@ -87,13 +99,13 @@ def wait_for_ends() -> None:
 
 def _start_or_note(served: ServedModel) -> None:
     try:
-        if reason := _obstacle(served) or models.downloading(served.models):
+        if reason := turns.obstacle(served) or models.downloading(served.models):
             _note(served, reason)
             return
         with database.write() as session:
             planned = models.plan(session=session, names=served.models)
             device = _free_gpu(session) if devices.usable_gpus() else None
-            models.check_memory(planned, device)
+            memory.check_memory(planned, device)
             seconds, holder = get_settings().lease_seconds, str(me())
             if not served_models.claim(
                 session=session, served_id=served.id, holder=holder, device=device, lease_seconds=seconds
@@ -105,28 +117,6 @@ def _start_or_note(served: ServedModel) -> None:
     thread = threading.Thread(target=_attend, args=(served, planned, device), name=f"served {served.id}", daemon=True)
     _threads[served.id] = thread
     thread.start()
-
-
-def _obstacle(served: ServedModel) -> str:
-    """Why it cannot start now, or ""."""
-    if reason := overload.here():
-        return f"This machine starts nothing at present ({reason}); it starts when the machine has recovered."
-    with database.read() as session:
-        others = [one for one in served_models.live(session=session, owner=served.owner) if one.id != served.id]
-        if any(one.state is not ServedState.WAITING for one in others):
-            return "The models served before are being ended."
-        if devices.usable_gpus() and (allowed := quotas.DeviceQuotas.read(session)).left(served.owner) < 1:
-            return f"{allowed.sentence(served.owner)}; it starts when one is free."
-        if devices.usable_gpus() and not free_devices.free(session=session):
-            return f"All devices are in use by {_users(session)}; it starts when one is free."
-    return ""
-
-
-def _users(session: Session) -> str:
-    own = set(devices.own_devices())
-    held = [lease for lease in session.exec(select(DeviceLease)) if lease.device in own]
-    names = [f"run {lease.run_id}" if lease.run_id else f"served model {lease.served_id}" for lease in held]
-    return ", ".join(dict.fromkeys(names))
 
 
 def _free_gpu(session: Session) -> str | None:
@@ -191,32 +181,43 @@ def _environment(served: ServedModel, device: str | None) -> dict[str, str]:
 
 def _watched(served: ServedModel, process: "subprocess.Popen[bytes]", output: Path, errors: Path) -> str:
     """Waits for the end of the process, and ends it on request. Returns why it ended."""
-    lease, values = Lease(SERVED, (served.id,)), {"pid": process.pid}
+    lease, values, added = Lease(SERVED, (served.id,)), dict[str, Any](pid=process.pid), Added()
+
+    def goes_on() -> bool:
+        return process.poll() is None and not _kept(lease, values, ending=True)[1]
+
     lease.guard(process.kill)
     try:
         while process.poll() is None:
-            if requested := _end_requested(lease, values):
+            row, requested = _kept(lease, values)
+            if requested:
+                if row:
+                    turns.drain(row, goes_on)
                 process.kill()
                 process.wait()
                 return requested
             if "state" not in values and isinstance(port := (told := _last_line(output)).get("port"), int):
                 values |= served_models.ready(authority(_reachable_host(), port), str(told.get("note", "")))
                 continue
+            if row and row.state is ServedState.READY:
+                added.load(row)
+                _let_others_wait_no_longer()
             processes.wait_for_end(process, _READY_SECONDS if "state" in values else _STARTING_SECONDS)
     finally:
         lease.release()
     return "The database was unreachable." if lease.gave_up else _reason(process.returncode, output, errors)
 
 
-def _end_requested(lease: Lease[ServedModel], values: dict[str, Any]) -> str:
-    """Renews the lease when it is due, stores new values, and returns why the process should end, or ""."""
+def _kept(lease: Lease[ServedModel], values: dict[str, Any], *, ending: bool = False) -> tuple[ServedModel | None, str]:
+    """Renews the lease when it is due and stores new values. Returns the row, if it was read, and why the process should end at
+    once, or, unless it is `ending`, when its answers have ended."""
     if _stopping.is_set():
-        return "Its worker stopped."
+        return None, "Its worker stopped."
     try:
-        served = lease.try_once(lambda: lease.keep(**values))
+        row = lease.try_once(lambda: lease.keep(**values))
     except LeaseLost:
-        return "It was deleted."
-    return served.end_request if served else ""
+        return None, "It was deleted."
+    return row, row.end_request if row and not ending else ""
 
 
 def _reachable_host() -> str:

@@ -18,7 +18,8 @@ _MOST_RUNS = 200
 
 
 def ask(names: Sequence[str], owner: str) -> ServedModel:
-    """Asks a worker to serve these models, in place of the owner's earlier ones. Those that are served already stay.
+    """Asks a worker to serve these models. Those that are served already stay, and those on the base model of the owner's
+    process join it; others wait until it is their turn.
 
     Raises:
         NotServed: as `models.plan`.
@@ -29,40 +30,43 @@ def ask(names: Sequence[str], owner: str) -> ServedModel:
         models.plan(session=session, names=names)
     with database.write() as session:
         _admit(session, names)
+        known = present(session, owner)
+        for served in known:
+            if set(names) <= {*served.models, *served.loads}:
+                return served
+        if joined := _joined(session, known, names):
+            return joined
         plan = models.plan(session=session, names=names)
         wanted = list(dict.fromkeys([plan.name, *plan.adapters, *plan.models]))
-        for known in present(session, owner):
-            if set(names) <= set(known.models):
-                return known
         served = served_models.create(session=session, models=wanted, owner=owner)
     celery_app.notify_of_model(served.id)
     return served
 
 
 def ask_for_one(name: str, owner: str) -> ServedModel:
-    """The served model that answers for `name`; asks a worker for it if there is none.
-
-    Where the owner's present models have the same base model, they stay: clients of several of them do not replace each
-    other's.
+    """The served model that answers for `name`, or will; asks a worker for it if there is none.
 
     Raises:
         NotServed: as `models.source`.
         ConfigError: as `ask`.
     """
     with database.read() as session:
-        known = present(session)
-        serving = [one for one in known if name in one.models]
+        serving = [one for one in present(session) if name in one.models]
         if serving:
             return min(serving, key=lambda one: (one.state is not ServedState.READY, one.owner != owner))
-        own = next((one.models for one in known if one.owner == owner), [])
-    together = [name, *own][: models.MOST]
-    try:
-        models.fetch(together)
-        with database.read() as session:
-            models.plan(session=session, names=together)
-    except models.NotServed:
-        together = [name]
-    return ask(together, owner)
+    return ask([name], owner)
+
+
+def _joined(session: Session, known: Sequence[ServedModel], names: Sequence[str]) -> ServedModel | None:
+    """The first of these processes that can take the models which it does not have; None if there is none."""
+    for served in known:
+        missing = [name for name in names if name not in (*served.models, *served.loads)]
+        others = {name for other in known if other is not served for name in (*other.models, *other.loads)}
+        if others & set(missing):  # they could not join it before
+            continue
+        if all(models.can_join(session, served, name) for name in missing):
+            return served_models.join(session=session, served_id=served.id, names=missing)
+    return None
 
 
 def _admit(session: Session, names: Sequence[str]) -> None:

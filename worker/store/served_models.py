@@ -1,7 +1,7 @@
 """Served models in the database: who waits, who is held by which worker, and the devices that they lease."""
 
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement
@@ -14,7 +14,8 @@ from worker.store.tables import DeviceLease, ServedModel, ServedState
 from worker.store.tables.row import whole
 from worker.store.work import SERVED
 
-REPLACED = "Its user asked for other models."
+TURN = "Other models waited for their turn."
+ENDED_BY_USER = "Its user ended it."
 
 
 class ServedNotFound(NotFound):
@@ -22,9 +23,7 @@ class ServedNotFound(NotFound):
 
 
 def create(*, session: Session, models: list[str], owner: str) -> ServedModel:
-    """Asks for a process that serves these models. It replaces the owner's earlier one."""
-    for earlier in live(session=session, owner=owner):
-        request_end(session=session, served_id=earlier.id, reason=REPLACED)
+    """Asks for a process that serves these models. It waits for its turn: a worker ends the owner's earlier one for it."""
     served = ServedModel(
         id=secrets.token_hex(6),
         owner=owner,
@@ -35,6 +34,43 @@ def create(*, session: Session, models: list[str], owner: str) -> ServedModel:
     session.add(served)
     session.flush()
     return served
+
+
+def join(*, session: Session, served_id: str, names: Sequence[str]) -> ServedModel | None:
+    """Asks for models beside those of a process, which loads them while it answers. None if it ends by now."""
+    served = _locked(session, served_id)
+    if served is None or served.end_request or served.state is ServedState.ENDED:
+        return None
+    known = {*served.models, *served.loads}
+    served.loads = [*served.loads, *(name for name in dict.fromkeys(names) if name not in known)]
+    session.add(served)
+    session.flush()
+    return served
+
+
+def loaded(*, session: Session, served_id: str, name: str, is_served: bool) -> None:
+    """Notes that a process serves a model which it was asked for; or cannot, and the model waits for a process of its own."""
+    served = _locked(session, served_id)
+    if served is None or name not in served.loads:
+        return
+    served.loads = [one for one in served.loads if one != name]
+    if is_served:
+        served.models = [*served.models, name]
+    else:
+        create(session=session, models=[name], owner=served.owner)
+    session.add(served)
+    session.flush()
+
+
+def _locked(session: Session, served_id: str) -> ServedModel | None:
+    statement = select(ServedModel).where(ServedModel.id == served_id).with_for_update()
+    return session.exec(statement.execution_options(populate_existing=True)).one_or_none()
+
+
+def position(*, session: Session, served: ServedModel) -> int | None:
+    """Its place among those that wait, from 1; None if it does not wait."""
+    ids = [one.id for one in waiting(session=session)]
+    return ids.index(served.id) + 1 if served.id in ids else None
 
 
 def get(*, session: Session, served_id: str) -> ServedModel:
@@ -52,7 +88,9 @@ def live(*, session: Session, owner: str | None = None) -> list[ServedModel]:
 
 
 def latest(*, session: Session, owner: str) -> ServedModel | None:
-    """The owner's latest, ended or not."""
+    """The owner's latest that a worker holds; without one the latest of all, waiting or ended."""
+    if held := [one for one in live(session=session, owner=owner) if one.state is not ServedState.WAITING]:
+        return held[0]
     statement = select(ServedModel).where(ServedModel.owner == owner)
     return session.exec(statement.order_by(col(ServedModel.created_at).desc(), col(ServedModel.id)).limit(1)).first()
 

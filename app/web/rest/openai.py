@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from hashlib import sha256
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 from app.access import callers
 from app.web.security import ErrorResponse, error
 from training.addresses import is_loopback
-from training.client_left import ClientLeft, unless_gone
+from training.clients import CLIENT_HEADER, MOVED_HEADER, QUEUE_HEADER, ClientLeft, unless_gone
 from training.config import json_text
 from training.errors import Problem, UserError, openai_form
 from worker.machine.process_identity import hostname
@@ -27,8 +28,12 @@ from worker.store.tables import Run, ServedModel, ServedState
 
 router = APIRouter(include_in_schema=False)
 
-WAIT_SECONDS = 20.0
-"""How long a request waits for a model that is being started; then it is answered with 503 and Retry-After."""
+WAIT_SECONDS = 45.0
+"""How long a request waits for a model that is being started or waits for its turn; then it is answered with 503 and Retry-After,
+in time for a proxy that waits for a minute."""
+
+POSITION_HEADER = "X-Lathe-Queue-Position"
+"""The place in the queue of the models that a refused request waits for."""
 
 _POLL_SECONDS = 0.25
 _RETRY_SECONDS = 5
@@ -83,7 +88,8 @@ def wrong_method(request: Request, path: str) -> Response:
 async def _pass_on(request: Request, path: str) -> Response:
     body = await request.body()
     try:
-        name = json_text.load(body)["model"]
+        values = json_text.load(body)
+        name = values["model"]
     except json_text.JsonTextError as invalid:
         fix = "Correct it and send the request again."
         return ErrorResponse(400, Problem("body", None, f"is not valid JSON: {invalid}.", fix))
@@ -91,33 +97,56 @@ async def _pass_on(request: Request, path: str) -> Response:
         problem = Problem("model", None, "is missing.", "Send a JSON object with model; GET /v1/models lists them.")
         return ErrorResponse(400, problem)
     try:
-        return await unless_gone(request, _answered(str(name), path, body))
+        return await unless_gone(request, _answered(str(name), path, body, _client(request, values)))
     except ClientLeft:
         return Response(status_code=499)  # nobody reads it
 
 
-async def _answered(name: str, path: str, body: bytes) -> Response:
-    try:
-        served = await _ready(name)
-    except UserError as unknown:
-        return ErrorResponse(404, unknown.problem)
-    if served.state is not ServedState.READY or not served.address:
-        return _not_ready(served)
-    host = (served.holder or "").partition(":")[0]
-    if is_loopback(urlsplit(f"//{served.address}").hostname or "") and host != hostname():
-        fix = f"Set LATHE_SERVE_HOST of the worker on {host} to an address that this server can reach."
-        return ErrorResponse(503, Problem("model", name, f"is served on {host}, on its loopback address only.", fix))
-    return await _forward(served, path, body)
+def _client(request: Request, values: dict[str, Any]) -> str:
+    """Who takes turns with others: an account at an address, and of a program that asks for several users, each of them."""
+    user = values.get("safety_identifier") or values.get("user") or ""
+    parts = callers.current().name, request.client.host if request.client else "", user
+    return sha256(json.dumps(parts, default=str).encode()).hexdigest()
 
 
-async def _ready(name: str) -> ServedModel:
+async def _answered(name: str, path: str, body: bytes, client: str) -> Response:
+    """The answer of the process that serves the model; if that makes room for others, of the one that serves it next."""
+    began, deadline = time.monotonic(), time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            served = await _ready(name, deadline)
+        except UserError as unknown:
+            return ErrorResponse(404, unknown.problem)
+        if not _answers(served, name):
+            return await run_in_threadpool(_not_ready, served)
+        host = (served.holder or "").partition(":")[0]
+        if is_loopback(urlsplit(f"//{served.address}").hostname or "") and host != hostname():
+            fix = f"Set LATHE_SERVE_HOST of the worker on {host} to an address that this server can reach."
+            return ErrorResponse(
+                503, Problem("model", name, f"is served on {host}, on its loopback address only.", fix)
+            )
+        answer = await _forward(served, path, body, client, time.monotonic() - began)
+        if answer is not None:
+            return answer
+        deadline = time.monotonic() + WAIT_SECONDS
+
+
+async def _ready(name: str, deadline: float) -> ServedModel:
     """The served model that answers for `name`, ready unless that takes too long."""
-    owner, deadline = callers.current().name, time.monotonic() + WAIT_SECONDS
+    owner = callers.current().name
     served = await run_in_threadpool(requests.ask_for_one, name, owner)
-    while served.state in (ServedState.WAITING, ServedState.STARTING) and time.monotonic() < deadline:
+    while not _answers(served, name) and time.monotonic() < deadline:
         await asyncio.sleep(_POLL_SECONDS)
         served = await run_in_threadpool(_again, served.id)
+        if served.state is ServedState.ENDED and served.ready_at is None:
+            break  # it could not be started
+        if served.end_request or name not in (*served.models, *served.loads) or served.state is ServedState.ENDED:
+            served = await run_in_threadpool(requests.ask_for_one, name, owner)
     return served
+
+
+def _answers(served: ServedModel, name: str) -> bool:
+    return served.state is ServedState.READY and bool(served.address) and name in served.models
 
 
 def _again(served_id: str) -> ServedModel:
@@ -126,27 +155,40 @@ def _again(served_id: str) -> ServedModel:
 
 
 def _not_ready(served: ServedModel) -> Response:
-    ended = served.state in (ServedState.ENDED, ServedState.READY)  # ready: its worker has not noticed the end yet
-    message = f"{'ended' if ended else 'is ' + served.state.value}. {served.reason}".strip()
+    with database.read() as session:
+        place = served_models.position(session=session, served=served)
+    ended = served.state is ServedState.ENDED or (served.state is ServedState.READY and not served.loads)
+    state = "ended" if ended else "is being loaded" if served.loads else f"is {served.state.value}"
+    message = f"{state}{f' as number {place} in the queue' if place else ''}. {served.reason}".strip()
     fix = "Send the request again." if ended else f"Send the request again in {_RETRY_SECONDS} s."
-    answer = ErrorResponse(503, Problem("model", ", ".join(served.models), message, fix))
+    answer = ErrorResponse(503, Problem("model", ", ".join([*served.models, *served.loads]), message, fix))
     answer.headers["Retry-After"] = str(_RETRY_SECONDS)
+    if place:
+        answer.headers[POSITION_HEADER] = str(place)
     return answer
 
 
-async def _forward(served: ServedModel, path: str, body: bytes) -> Response:
+async def _forward(served: ServedModel, path: str, body: bytes, who: str, waited: float) -> Response | None:
+    """The answer of a process; None if it makes room for other models, and the request can be sent again. `waited`: for the
+    process, in seconds."""
     client = httpx.AsyncClient(base_url=f"http://{served.address}", timeout=_TIMEOUT, trust_env=False)
-    headers = {"Authorization": f"Bearer {served.secret}", "Content-Type": "application/json"}
+    headers = {"Authorization": f"Bearer {served.secret}", "Content-Type": "application/json", CLIENT_HEADER: who}
     try:
         answer = await client.send(client.build_request("POST", path, content=body, headers=headers), stream=True)
     except httpx.HTTPError:
         await client.aclose()
-        return _not_ready(await run_in_threadpool(_after_failure, served.id))
+        served = await run_in_threadpool(_after_failure, served.id)
+        return None if served.end_request == served_models.TURN else await run_in_threadpool(_not_ready, served)
     except asyncio.CancelledError:  # the client has left: closing the connection cancels the generation
         await client.aclose()
         raise
+    if MOVED_HEADER in answer.headers:
+        await answer.aclose()
+        await client.aclose()
+        return None
     media = answer.headers.get("content-type", "application/json")
-    passed_on = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    waited += float(answer.headers.get(QUEUE_HEADER, 0))
+    passed_on = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", QUEUE_HEADER: f"{waited:.2f}"}
     return StreamingResponse(_parts(client, answer), answer.status_code, passed_on, media_type=media)
 
 

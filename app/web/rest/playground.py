@@ -49,13 +49,22 @@ class NewAnswers(BodyForm):
 
 @router.get("/api/served")
 def show_served(session: Reading) -> Served:
-    """The caller's latest served models, and what can be served."""
-    return Served(served=documents.served(session, callers.current().name), offered=documents.offered())
+    """The caller's served models, those that wait for their place, and what can be served."""
+    return documents.of_user(session, callers.current().name)
+
+
+@router.get("/api/served/{served_id}")
+def show_one_served(served_id: str, session: Reading) -> ServedAnswer:
+    """Served models with their state, or their place in the queue."""
+    found = served_models.get(session=session, served_id=served_id)
+    own("served model", found)
+    return documents.served_document(session, found)
 
 
 @router.post("/api/served", status_code=202)
 def serve(wanted: Annotated[Wanted, Body()]) -> ServedAnswer:
-    """Serves models on one base, in place of the caller's earlier ones: RUN (its result), RUN:base, RUN:checkpoint-N."""
+    """Serves models on one base: RUN (its result), RUN:base, RUN:checkpoint-N. They join the caller's earlier ones on the same
+    base, or take their place when these have answered."""
     served = requests.ask(wanted.models, callers.current().name)
     with database.read() as session:
         return documents.served_document(session, served)
@@ -66,7 +75,7 @@ def end_served(served_id: str) -> None:
     """Ends served models and frees their device."""
     with database.write() as session:
         own("served model", served_models.get(session=session, served_id=served_id))
-        served_models.request_end(session=session, served_id=served_id, reason="Its user ended it.")
+        served_models.request_end(session=session, served_id=served_id, reason=served_models.ENDED_BY_USER)
 
 
 @router.get("/api/runs/{run_id}/prompts")

@@ -1,6 +1,10 @@
 """The serving program: prompts as in training, answers of the base and of several adapters, streams, and errors."""
 
+import shutil
+import threading
+
 import pytest
+from patience import eventually
 from served import MESSAGES, TOKEN, application, ask, chunks, make_folders
 from starlette.testclient import TestClient
 
@@ -348,7 +352,8 @@ def test_every_route_needs_the_token(client):
 
 def test_a_cancelled_request_ends_and_the_next_one_is_answered(client, served):
     from training.serving.forms import CompletionRequest
-    from training.serving.generation import Generator, Job, generate
+    from training.serving.generation import generate
+    from training.serving.jobs import Generator, Job
 
     seen, generator = [], Generator(generate)
     request = CompletionRequest(model="base", prompt="", temperature=1, seed=0)
@@ -359,6 +364,119 @@ def test_a_cancelled_request_ends_and_the_next_one_is_answered(client, served):
         pass
     assert len(seen) == 2  # one token and the end
     assert ask(client).status_code == 200
+
+
+def job_of(served, client, emit=lambda item: None, **fields):
+    from training.serving.forms import CompletionRequest
+    from training.serving.jobs import Job
+
+    request = CompletionRequest(model="base", prompt="a", **fields)
+    return Job(served["base"], [3], request, 4, emit, client=client)
+
+
+def test_clients_take_turns_whatever_one_of_them_has_sent(served):
+    """One answer at a time, of a client that sent many at once and of two that send one after another."""
+    from training.serving.jobs import Generator
+
+    began, order = threading.Event(), []
+
+    def answer(job):
+        began.wait()
+        order.append(job.client)
+        if job.client != "many" and len(order) < 12:
+            generator.add(job_of(served, job.client))
+
+    generator = Generator(answer)
+    for client in (*["many"] * 20, "one", "two"):
+        generator.add(job_of(served, client))
+    began.set()
+    eventually(lambda: not generator.pending)
+    assert order[:12] == ["many", "one", "two"] * 4 or order[:12] == ["many", "many", *["one", "two", "many"] * 4][:12]
+    assert generator.answered == len(order)
+
+
+def test_before_others_take_the_place_each_client_gets_its_next_answer_and_the_rest_is_sent_back(served):
+    from training.serving.jobs import Generator, Moved
+
+    began, answered, moved = threading.Event(), [], []
+
+    def answer(job):
+        began.wait()
+        answered.append(job.client)
+
+    generator = Generator(answer)
+    generator.add(job_of(served, "running"))
+    eventually(lambda: not generator._waiting)
+    for client in (*["many"] * 5, "one"):
+        generator.add(job_of(served, client, moved.append))
+    generator.drain()
+    with pytest.raises(Moved, match="makes room"):
+        generator.add(job_of(served, "late"))
+    began.set()
+    eventually(lambda: not generator.pending)
+    assert answered == ["running", "many", "one"]
+    assert [type(one) for one in moved] == [Moved] * 4
+
+
+@pytest.fixture
+def live(folders):
+    """A process that serves the base model alone."""
+    from training.serving.loaded import Base, load
+
+    with TestClient(application(load(Base(str(folders / "base"), "base"), {}, {}, {}))) as client:
+        yield client
+
+
+def test_adapters_that_join_a_process_answer_as_when_loaded_at_its_start_and_leave_the_base_as_it_was(
+    live, client, folders
+):
+    names = ("base", "one", "two")
+    expected = {name: ask(client, model=name).json()["choices"] for name in names}
+    assert ask(live).json()["choices"] == expected["base"]
+    for name in ("one", "two"):
+        assert live.post("/load", json={"name": name, "folder": str(folders / name)}).json()["id"] == name
+    assert {name: ask(live, model=name).json()["choices"] for name in names} == expected
+    live.post("/load", json={"name": "again", "arguments": {}})
+    assert ask(live, model="again").json()["choices"] == expected["base"]
+    assert [one["id"] for one in live.get("/v1/models").json()["data"]] == ["base", "one", "two", "again"]
+
+
+def damaged(folders, folder, change):
+    """A copy of an adapter whose weights were changed."""
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(folders / "one", folder)
+    file = folder / "adapter_model.safetensors"
+    save_file({name: change(weight).contiguous() for name, weight in load_file(file).items()}, file)
+    return folder
+
+
+@pytest.mark.parametrize("already", [False, True])
+def test_an_adapter_that_cannot_join_leaves_the_others_as_they_were(live, client, folders, tmp_path, already):
+    names = ["base", "one"] if already else ["base"]
+    if already:
+        live.post("/load", json={"name": "one", "folder": str(folders / "one")})
+    for number, change in enumerate((lambda weight: weight[:1, :1], lambda weight: weight * float("nan"))):
+        folder = damaged(folders, tmp_path / str(number), change)
+        error = live.post("/load", json={"name": "broken", "folder": str(folder)}).json()["error"]
+        assert error["param"] == "adapter"
+        for name in names:
+            assert ask(live, model=name).json()["choices"] == ask(client, model=name).json()["choices"]
+    assert live.post("/load", json={"name": "two", "folder": str(folders / "two")}).status_code == 200
+    for name in (*names, "two"):
+        assert ask(live, model=name).json()["choices"] == ask(client, model=name).json()["choices"]
+
+
+def test_a_process_that_makes_room_refuses_requests_so_that_they_can_be_sent_again(live):
+    assert live.post("/drain").json()["pending"] == 0
+    for fields in ({}, {"stream": True}):
+        refused = ask(live, **fields)
+        assert (refused.status_code, refused.headers["X-Lathe-Moved"]) == (503, "1")
+
+
+def test_an_answer_says_how_long_it_waited_for_others(client):
+    for fields in ({}, {"stream": True}):
+        assert float(ask(client, **fields).headers["X-Lathe-Queue-Seconds"]) >= 0
 
 
 def test_an_encoder_decoder_answers_plain_text_as_when_loaded_alone(folders):

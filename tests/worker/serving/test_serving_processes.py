@@ -1,16 +1,19 @@
 """Served models: their devices and processes, with a stand-in for the serving program that loads nothing."""
 
+import contextlib
 import os
 import signal
 import sys
+import threading
 
+import httpx
 import psutil
 import pytest
 from machines import gpu, machine
 from paths import PROGRAMS, ROOT
 from patience import eventually
 from played_run import PlayedRun
-from run_files import result
+from run_files import checkpoint, result
 from sqlmodel import select
 
 from worker.engines.local import starting
@@ -19,7 +22,7 @@ from worker.machine import devices
 from worker.machine.devices import Gpu
 from worker.machine.process_identity import hostname, me
 from worker.machine.processes import is_gone
-from worker.serving import models, processes
+from worker.serving import memory, models, processes, requests, turns
 from worker.settings import get_settings
 from worker.store import claims, database, evaluations, served_models
 from worker.store.tables import DeviceLease, ServedModel, ServedState, Status
@@ -197,12 +200,12 @@ def test_models_that_do_not_fit_are_refused_with_the_memory_they_need(installati
 
 def test_the_memory_of_models_is_that_of_their_files_and_less_when_quantized():
     file = (STARTER / "model.safetensors").stat().st_size
-    plain, cache = models.needed(models.Plan(str(STARTER), "base", models={"copy": STARTER}))
+    plain, cache = memory.needed(models.Plan(str(STARTER), "base", models={"copy": STARTER}))
     assert plain == 2 * file
     assert cache > 0
-    (packed, _), (eight, _) = (models.needed(models.Plan(str(STARTER), "b", quantization=q)) for q in ("4bit", "8bit"))
+    (packed, _), (eight, _) = (memory.needed(models.Plan(str(STARTER), "b", quantization=q)) for q in ("4bit", "8bit"))
     assert packed < eight < file
-    assert models.needed(models.Plan("owner/not-here", "base")) == (0, 0)
+    assert memory.needed(models.Plan("owner/not-here", "base")) == (0, 0)
 
 
 def test_without_a_free_device_it_waits_says_for_whom_and_starts_later(installation):
@@ -222,18 +225,119 @@ def test_on_a_machine_without_a_gpu_it_leases_no_device(installation, monkeypatc
 
 
 def test_an_overloaded_machine_starts_none(installation, monkeypatch):
-    monkeypatch.setattr(processes.overload, "here", lambda: "load average of 30 per core")
+    monkeypatch.setattr(turns.overload, "here", lambda: "load average of 30 per core")
     found = ask(base())
     processes.start_waiting()
     assert "load average of 30 per core" in get(found).reason
 
 
-def test_another_request_of_the_same_user_replaces_it(installation):
+def test_models_on_another_base_wait_for_their_turn_and_those_of_another_user_do_not(installation, monkeypatch):
     first, other = served(), served(owner="anna")
     second = ask(base())
-    assert is_in(ServedState.ENDED, first.id).reason == served_models.REPLACED
+    processes.start_waiting()
+    assert (get(second).state, get(first.id).end_request) == (ServedState.WAITING, "")
+    assert f"{first.models[0]} are served for at least 20 s" in get(second).reason
+    tenure(monkeypatch, 0)
     eventually(lambda: (processes.start_waiting(), get(second).state is ServedState.READY)[1])
+    assert get(first.id).reason == served_models.TURN
     assert get(other.id).state is ServedState.READY
+
+
+def tenure(monkeypatch, seconds):
+    monkeypatch.setenv("LATHE_SERVE_TENURE", str(seconds))
+    get_settings.cache_clear()
+
+
+def completing(address, file):
+    """A request that is answered once the file exists, in a thread."""
+    found = []
+
+    def complete():
+        with contextlib.suppress(httpx.HTTPError):  # its process was ended
+            found.append(httpx.post(f"http://{address}/v1", json={"prompt": str(file)}, timeout=None))
+
+    thread = threading.Thread(target=complete)
+    thread.start()
+    eventually(lambda: httpx.get(f"http://{address}/health").json()["pending"])
+    return thread, found
+
+
+@pytest.mark.parametrize("reason", [served_models.TURN, "Run 1 needs its device."])
+def test_an_answer_in_progress_ends_before_its_model_is_replaced(installation, tmp_path, reason):
+    ready = served()
+    thread, answers = completing(ready.address, tmp_path / "go")
+    end(ready.id, reason)
+    eventually(lambda: httpx.post(f"http://{ready.address}/drain", json={}).is_success)
+    assert psutil.pid_exists(ready.pid)
+    (tmp_path / "go").touch()
+    thread.join()
+    assert answers[0].status_code == 200
+    assert is_in(ServedState.ENDED, ready.id).reason == reason
+
+
+def test_a_user_who_ends_models_does_not_wait_for_answers(installation, tmp_path):
+    ready = served()
+    thread, answers = completing(ready.address, tmp_path / "go")
+    end(ready.id, served_models.ENDED_BY_USER)
+    is_in(ServedState.ENDED, ready.id)
+    thread.join()
+    assert answers == []
+
+
+def test_models_that_were_asked_and_are_idle_make_room_before_their_time(installation, tmp_path):
+    ready = served()
+    (tmp_path / "go").touch()
+    httpx.post(f"http://{ready.address}/v1", json={"prompt": str(tmp_path / "go")})
+    second = ask(base())
+    eventually(lambda: (processes.start_waiting(), get(second).state is ServedState.READY)[1])
+    assert get(ready.id).reason == served_models.TURN
+
+
+def test_a_waiting_model_takes_the_device_of_another_user_s_after_its_time(installation, monkeypatch):
+    run = PlayedRun().claim(FIRST)
+    first = served(owner="anna")
+    second = ask(base())
+    processes.start_waiting()
+    assert "models of other users are served for at least 20 s" in get(second).reason
+    tenure(monkeypatch, 0)
+    eventually(lambda: (processes.start_waiting(), get(second).state is ServedState.READY)[1])
+    assert leased() == {FIRST: run.id, SECOND: second}
+    assert get(first.id).reason == served_models.TURN
+
+
+def adapters(*numbers):
+    """A stopped run with checkpoints of adapters, and their names."""
+    run = PlayedRun(model="models/tiny").claim("elsewhere/cpu")
+    run.end(Status.STOPPED)
+    for number in numbers:
+        (checkpoint(run.id, number) / "adapter_config.json").write_text("{}")
+    return [f"{run.id}:checkpoint-{number}" for number in numbers]
+
+
+def test_adapters_of_several_runs_and_other_names_of_the_base_join_the_process_that_serves_their_base(installation):
+    ready = served()
+    names = [*adapters(1, 2), *adapters(3), base()]
+    for name in names:
+        assert requests.ask_for_one(name, "local").id == ready.id
+    eventually(lambda: set(names) <= set(get(ready.id).models))
+    joined = get(ready.id)
+    assert (joined.pid, joined.loads, joined.state) == (ready.pid, [], ServedState.READY)
+    assert requests.ask(names[:2], "local").id == ready.id
+    other = requests.ask_for_one(base("models/other"), "local")
+    assert (other.id == ready.id, other.state) == (False, ServedState.WAITING)
+
+
+def test_an_adapter_that_cannot_join_waits_for_a_process_of_its_own(installation):
+    ready = served("models/refuses")
+    run = PlayedRun(model="models/refuses").claim("elsewhere/cpu")
+    run.end(Status.STOPPED)
+    (checkpoint(run.id, 1) / "adapter_config.json").write_text("{}")
+    name = f"{run.id}:checkpoint-1"
+    assert requests.ask_for_one(name, "local").id == ready.id
+    eventually(lambda: not get(ready.id).loads)
+    own = requests.ask_for_one(name, "local")
+    assert (own.models, own.state) == ([name], ServedState.WAITING)
+    assert requests.ask([ready.models[0], name], "local").models == [ready.models[0], name]
 
 
 def test_after_kill_9_of_the_worker_the_process_dies_and_the_next_worker_frees_the_device(installation):
@@ -286,10 +390,12 @@ def test_models_on_different_bases_and_unknown_ones_are_refused_with_the_fix(hom
     assert f"Choose one of {first.id}, {first.id}:base." in refusal(f"{first.id}:checkpoint-5")
 
 
-def test_rows_of_ended_models_stay_and_the_latest_is_found(home):
+def test_models_wait_in_the_order_in_which_they_were_asked_for_and_the_latest_is_found(home):
     first = ask("1:base")
     second = ask("2:base")
     with database.read() as session:
         latest = served_models.latest(session=session, owner="local")
         assert latest and latest.id == second
-        assert session.get_one(ServedModel, first).state is ServedState.ENDED
+        assert session.get_one(ServedModel, first).state is ServedState.WAITING
+        waiting = served_models.waiting(session=session)
+        assert [served_models.position(session=session, served=one) for one in waiting] == [1, 2]

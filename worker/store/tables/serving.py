@@ -30,6 +30,7 @@ class ServedModel(Held, table=True):
     id: str = Field(primary_key=True, max_length=32)
     owner: str = Field(default=LOCAL, max_length=120, index=True, description="who asked for it")
     models: list[str] = json_list("names in requests: RUN (its result), RUN:base or RUN:checkpoint-N")
+    loads: list[str] = json_list("names of models that its process will load beside them", added=True)
     state: ServedState = Field(
         default=ServedState.WAITING, sa_column=Column(as_text(ServedState), nullable=False, index=True)
     )

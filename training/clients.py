@@ -1,10 +1,14 @@
-"""Notices at once that the client of a request has left."""
+"""Clients of served models: notices at once that one has left, and the headers by which its turn is kept."""
 
 import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
 from starlette.requests import Request
+
+CLIENT_HEADER, QUEUE_HEADER, MOVED_HEADER = "X-Lathe-Client", "X-Lathe-Queue-Seconds", "X-Lathe-Moved"
+"""Of a request to a serving process, who its client is; of an answer, how long it waited, and that it was refused because the
+models are about to be replaced."""
 
 T = TypeVar("T")
 
