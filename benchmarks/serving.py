@@ -96,7 +96,7 @@ def installation(folder: Path) -> Iterator[tuple[str, list[str]]]:
     os.environ["LATHE_DATA_DIR"] = str(folder / "home")
     get_settings.cache_clear()
     sys.path.insert(0, str(ROOT / "tests"))
-    from web import server
+    from web import server  # type: ignore[import-not-found]
 
     from worker.queue.reaper import serve_round
     from worker.serving import processes
