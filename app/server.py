@@ -66,7 +66,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     app.state.leaving = asyncio.Event()
     app.add_middleware(middleware.Streams, leaving=app.state.leaving)
-    app.add_middleware(middleware.GradioCalls, uploads=uploads, queued=lambda: app.state.queued)
+    app.add_middleware(middleware.GradioCalls, uploads=uploads, pages=lambda: app.state.blocks)
     app.add_middleware(security.BodyLimit, upload_limit=settings.upload_limit_bytes)
     app.add_middleware(security.Gate, rules=rules, unknown=unknown)
     app.add_middleware(middleware.RequestLimits, most=settings.connections)
@@ -89,7 +89,7 @@ def _mount(app: FastAPI, settings: Settings) -> FastAPI:
     from app.web.theme import theme
 
     blocks = pages.build()
-    app.state.queued = {number: handler.queue for number, handler in blocks.fns.items()}
+    app.state.blocks = blocks
     # Gradio checks file paths only if this is set; `launch` sets it, mounting does not.
     blocks.has_launched = True
     refuse_invalid_values(blocks)

@@ -4,13 +4,13 @@ import asyncio
 import re
 import secrets
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import texts
@@ -216,6 +216,7 @@ def _uncompressed(scope: Scope) -> Scope:
 
 _PREFIX = "/gradio_api/"
 _HANDLERS = ("/gradio_api/run/predict", "/gradio_api/queue/join")
+_NO_SESSION = 'data: {"msg": "unexpected_error", "message": "404", "session_not_found": true, "success": false}\n\n'
 _STREAMS = re.compile(r"/gradio_api/(?:heartbeat/(\w+)|queue/data)")
 _SESSION = re.compile(r"[\w-]{1,64}")
 _MOST_SESSIONS = 10_000
@@ -223,20 +224,17 @@ _RELOAD = "Reload the page."
 
 
 class GradioCalls:
-    """Refuses calls that name files other than uploads, unknown handlers, or the session of another user's page.
+    """Refuses calls that name files other than uploads, unknown handlers, or the session of another user's page."""
 
-    `queued` maps each handler's number to True if Gradio's queue runs it.
-    """
-
-    def __init__(self, app: ASGIApp, uploads: Path, queued: Callable[[], Mapping[int, bool]]) -> None:
-        self.app, self.uploads, self.queued = app, uploads, queued
+    def __init__(self, app: ASGIApp, uploads: Path, pages: "Callable[[], gr.Blocks]") -> None:
+        self.app, self.uploads, self.pages = app, uploads, pages
         self._owners: OrderedDict[str, str] = OrderedDict()  # of sessions, the latest last
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "").rstrip("/")
         if stream := _STREAMS.fullmatch(path):
             session = stream[1] or QueryParams(scope["query_string"]).get("session_hash")
-            refusal = self._foreign(session)
+            refusal = self._foreign(session) or (self._ended(session) if stream[1] is None else None)
             return await (refusal or self.app)(scope, receive, send)
         if scope["type"] != "http" or scope["method"] != "POST" or not path.startswith(_PREFIX) or path in UPLOAD_PATHS:
             return await self.app(scope, receive, send)
@@ -245,6 +243,12 @@ class GradioCalls:
         if refusal is not None:
             return await refusal(scope, receive, send)
         return await self.app(scope, _again(messages, receive), send)
+
+    def _ended(self, session: str | None) -> Response | None:
+        """The stream of a session that has no calls, as Gradio writes it before it fails: its page starts the session again."""
+        if session is None or session in self.pages()._queue.pending_messages_per_session:
+            return None
+        return Response(_NO_SESSION, media_type="text/event-stream")
 
     def _refusal(self, path: str, body: bytes) -> JSONResponse | None:
         try:
@@ -260,9 +264,9 @@ class GradioCalls:
 
     def _unknown(self, path: str, value: Any) -> JSONResponse | None:
         number = value.get("fn_index") if isinstance(value, dict) else None
-        known = self.queued()
+        known = self.pages().fns
         # True and 3.0 would equal the numbers of handlers.
-        if type(number) is not int or number not in known or (path == _HANDLERS[1] and not known[number]):
+        if type(number) is not int or number not in known or (path == _HANDLERS[1] and not known[number].queue):
             shown = None if number is None else str(number)[:80]
             return error(404, "fn_index", shown, "is not a handler of a page.", _RELOAD)
         return None

@@ -437,3 +437,10 @@ def test_the_session_of_another_user_s_page_is_refused(api, prepared):
     stream = api.get("/gradio_api/queue/data?session_hash=of-alice", headers=as_(prepared, "bob"))
     assert stream.status_code == 403
     assert api.post("/gradio_api/run/predict", json=body | {"session_hash": "x" * 65}).status_code == 422
+
+
+def test_the_stream_of_a_session_without_calls_ends_without_an_error(api, prepared):
+    """As of a page that was open while the server started again."""
+    answer = api.get("/gradio_api/queue/data?session_hash=unknown", headers=as_(prepared, "bob"))
+    assert answer.status_code == 200
+    assert json.loads(answer.text.removeprefix("data: "))["session_not_found"] is True
