@@ -1,7 +1,7 @@
 """Evaluations: what was asked for, what the scores show, and the answers row by row. Read-only."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -20,8 +20,8 @@ from training.scoring.request import BASE, CARD, RECORDS_FILE, RESULT
 from training.scoring.score_card import ScoreCard
 from worker.evaluations.reward_trial import Trial
 from worker.evaluations.submit import folder_of
-from worker.store import evaluations, runs
-from worker.store.tables import Evaluation, Status
+from worker.store import evaluations, runs, sight
+from worker.store.tables import Dataset, Evaluation, Status
 
 UNRECORDED = ScoreCard()
 Key = tuple[str, int, str]
@@ -190,20 +190,25 @@ class EvaluationRows(Document):
     total: int
 
 
-def document(item: Evaluation, against: Evaluation | None = None, comparisons: int = 0) -> EvaluationAnswer:
-    """An evaluation; `against` is another one that answered the same rows, one of so many `comparisons` on them."""
+def document(
+    item: Evaluation, against: Evaluation | None = None, comparisons: int = 0, hidden: Collection[str] = ()
+) -> EvaluationAnswer:
+    """An evaluation; `against` is another one that answered the same rows, one of so many `comparisons` on them. `hidden` are
+    hashes of data that are not shown."""
     request = item.asked
+    card = card_of(item) if item.status is Status.FINISHED and not request.lm_eval else None
+    hides = request.sha256 in hidden
     return EvaluationAnswer(
         **item.shown(*_FIELDS),
         source=request.source,
         data=request.name,
-        sha256=request.sha256,
+        sha256="" if hides else request.sha256,
         columns=request.columns,
         asked_rows=request.rows,
         metrics=list(request.metrics),
         lm_eval=list(request.lm_eval),
         judge=request.judge.model_dump() if request.judge else None,
-        card=card_of(item) if item.status is Status.FINISHED and not item.asked.lm_eval else None,
+        card=card.model_copy(update={"sha256": ""}) if card and hides else card,
         against=_against(item, against, comparisons) if against else None,
     )
 
@@ -239,7 +244,7 @@ def card_of(item: Evaluation) -> ScoreCard:
     longest = {"max_new_tokens": request.max_new_tokens} if request.max_new_tokens else {}
     return ScoreCard(
         data=request.name,
-        sha256=request.sha256,
+        sha256="" if hides else request.sha256,
         columns=request.columns,
         decoding=longest,
         metrics=fingerprints(request),
@@ -279,7 +284,16 @@ def listing(session: Session, run_id: str) -> EvaluationList:
 def _documents(session: Session, items: Sequence[Evaluation], shown: Sequence[Evaluation]) -> list[EvaluationAnswer]:
     """Those that are `shown`, each compared with one of the `items`, all those of its run."""
     counts = evaluations.models_by_data(session=session, digests={item.asked.sha256 for item in shown})
-    return [document(item, baseline(item, items), counts.get(item.asked.sha256, 0)) for item in shown]
+    hidden = _hidden_data(session, shown)
+    return [document(item, baseline(item, items), counts.get(item.asked.sha256, 0), hidden) for item in shown]
+
+
+def _hidden_data(session: Session, items: Sequence[Evaluation]) -> set[str]:
+    """The content hashes, with which ids begin, of data sets that evaluations of other users name and the user does not see."""
+    user = sight.user()
+    others = {item.asked.sha256 for item in items if user not in (None, item.owner)}
+    seen = set(session.exec(select(Dataset.sha256).where(col(Dataset.sha256).in_(others)))) if others else set()
+    return others - seen
 
 
 def baseline(item: Evaluation, others: Sequence[Evaluation]) -> Evaluation | None:
