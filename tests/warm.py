@@ -21,6 +21,7 @@ import pytest
 from paths import PROGRAMS, ROOT
 
 from training.config.run_config import RunConfig
+from training.limited import ARROW
 from worker.supervision.launcher import launch
 
 _PROGRAM = str(PROGRAMS / "warm_launcher.py")
@@ -76,6 +77,7 @@ def _connected() -> socket.socket:
 def _start_warm_launcher(place: Path) -> None:
     (place / "socket").unlink(missing_ok=True)
     env = os.environ | launch(RunConfig(model="any", data="any"), Path(), ["here/cpu"]).env | {"PYTHONPATH": PYTHONPATH}
+    env |= ARROW  # a program is confined after its imports, which start no threads
     argv = [sys.executable, _PROGRAM, str(place), str(_session())]
     with (place / "output.log").open("wb") as log:
         process = subprocess.Popen(

@@ -1,14 +1,12 @@
-"""`python -m training.limits BYTES SECONDS MODULE ...` runs a module with limits on memory and CPU time.
+"""`python -m training.limits LIMITS MODULE ...` runs a module with limits on memory, CPU time and files.
 
-The module cannot write files. With `--writing BYTES SECONDS FILE_BYTES MODULE ...` it can, up to FILE_BYTES each; then only
-allocated memory counts, not mapped libraries and files. With `--reading PATHS BYTES SECONDS MODULE ...` it is confined
-(training/jail): of all files it reads only these, a JSON list, and libraries.
-
-Uploaded files are read this way, so that a malicious file only harms its own process. The limits are set here and not between
-fork and exec, which is unsafe in a server with threads.
+LIMITS is JSON with the fields of `Limits` (training/limited.py). Uploaded files are read this way, so that a malicious file only
+harms its own process. The limits are set here and not between fork and exec, which is unsafe in a server with threads.
 """
 
+import importlib
 import json
+import os
 import resource
 import runpy
 import sys
@@ -17,24 +15,31 @@ from pathlib import Path
 from training.jail.confinement import confine
 
 
-def main(arguments: list[str]) -> None:
-    reads: list[str] | None = None
-    if arguments[0] == "--reading":
-        reads, arguments = json.loads(arguments[1]), arguments[2:]
-    if arguments[0] == "--writing":
-        memory, seconds, length, module, *rest = arguments[1:]
-        kind = resource.RLIMIT_DATA
-    else:
-        memory, seconds, module, *rest = arguments
-        length, kind = "0", resource.RLIMIT_AS
+def main(text: str, module: str, *arguments: str) -> None:
+    limits = json.loads(text)
     _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_FSIZE, int(length))
-    _limit(resource.RLIMIT_CPU, int(seconds), spare=5)  # SIGXCPU comes first, which differs from a kill for memory
-    _limit(kind, int(memory))
-    if reads is not None:
-        confine("a reader", map(Path, reads))
-    sys.argv = [module, *rest]
+    _limit(resource.RLIMIT_CPU, limits["seconds"], spare=5)  # SIGXCPU comes first, which differs from a kill for memory
+    _limit(resource.RLIMIT_DATA if limits["allocated"] else resource.RLIMIT_AS, limits["memory_bytes"])
+    if limits["imports_first"]:
+        _import(module)
+    _limit(resource.RLIMIT_FSIZE, limits["file_bytes"])
+    if limits["reads"] is not None:
+        confine("a reader", [*map(Path, limits["reads"]), _package(module)])
+    sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _import(module: str) -> None:
+    """Imports what a program imports: torch and what it imports try to write while they are imported."""
+    importlib.import_module(module)
+    del sys.modules[module]  # it runs as __main__
+    if sys.platform == "linux" and len(os.listdir("/proc/self/task")) > 1:  # noqa: PTH208
+        raise RuntimeError("a library has started threads while it was imported, which the jail would not hold")
+
+
+def _package(module: str) -> Path:
+    """The folder of the package with the program."""
+    return Path(__file__).resolve().parents[1] / module.partition(".")[0]
 
 
 def _limit(which: int, soft: int, spare: int = 0) -> None:
@@ -44,4 +49,4 @@ def _limit(which: int, soft: int, spare: int = 0) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(*sys.argv[1:])

@@ -272,7 +272,7 @@ def _using_results(fault: Fault) -> list[psutil.Process]:
     with database.read() as session:
         if fault.target == faults.SERVED:
             busy = ServedModel.state.in_((ServedState.STARTING, ServedState.READY))  # type: ignore[attr-defined]
-            found = [_with(served.pid, SERVING) for served in session.exec(select(ServedModel).where(busy))]
+            found = [_with(served.pid, SERVING.module) for served in session.exec(select(ServedModel).where(busy))]
         else:
             table = Evaluation if fault.target == faults.EVALUATION else Build
             rows: Any = session.exec(select(table).where(table.status == Status.RUNNING))

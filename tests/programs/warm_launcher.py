@@ -7,6 +7,7 @@ warm_python.py. It ends, and removes FOLDER, with the process SESSION.
 """
 
 import contextlib
+import fcntl
 import gc
 import importlib
 import json
@@ -19,7 +20,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -146,7 +146,7 @@ def run_program(
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
-    threading.Thread(target=end_with, args=[connection], daemon=True).start()
+    end_with(connection)
     sys.executable = executable
     words = iter(program)
     while (kind := next(words)) not in ("-m", "-c"):
@@ -160,14 +160,17 @@ def run_program(
         code = exit_code(lambda: exec(text, {"__name__": "__main__"}))
     sys.stdout.flush()
     sys.stderr.flush()
-    connection.sendall(f"{code}\n".encode())
+    os.write(connection.fileno(), f"{code}\n".encode())  # a confined program cannot send
     return code
 
 
 def end_with(connection: socket.socket) -> None:
-    """Ends this process when the other end of the connection is closed."""
-    connection.recv(1)
-    os.kill(os.getpid(), signal.SIGKILL)
+    """Lets the kernel end this process when the other end of the connection is closed. A thread would keep it from the jail."""
+    fcntl.fcntl(connection, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(connection, fcntl.F_SETFL, fcntl.fcntl(connection, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([connection], [], [], 0)[0]:  # closed before
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def enter(env: dict[str, str], folder: str, arguments: list[str]) -> None:

@@ -1,4 +1,7 @@
-"""The source of a chat template: named ones, reading a file, its syntax, and the line of an error. No torch."""
+"""The source of a chat template: named ones, reading a file, its syntax, and the line of an error. No torch.
+
+`python -m training.chat.template` checks the syntax of the text on standard input: Jinja may take seconds for a long one.
+"""
 
 import re
 from pathlib import Path
@@ -11,12 +14,16 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from training.errors import DataError
+from training.errors import DataError, answer_json
 from training.files import read_regular
 
 LARGEST_BYTES = 256 * 1024
 LARGEST_TEXT = 20_000_000
 """The longest text, in characters, that a template may make of a row."""
+SHORT_TEXT = 2_048
+"""The longest template, in characters, whose syntax is checked at once: at most 50 ms, whatever it is."""
+NOT_VALID = "The chat template is not valid Jinja: {}"
+FIX = "Correct that line, or clear chat_template to use the model's."
 _SOURCE = re.compile(r"\{[{%#]|\n")
 _FRAMES = ("<template>", "<unknown>")  # how Jinja names a template without a file
 
@@ -132,3 +139,7 @@ NAMED = {
 }
 """By name: chatml (Qwen), llama3 (Llama 3), zephyr, gemma (Gemma 1 to 3), mistral. Gemma's and Mistral's write a system message
 into the first message of the user."""
+
+
+if __name__ == "__main__":
+    answer_json(lambda source: {"syntax": syntax_problem(source)})

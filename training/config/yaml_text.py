@@ -1,10 +1,17 @@
-"""Reads YAML that a user wrote, with limits: a few hundred bytes with nested aliases can stand for terabytes."""
+"""Reads YAML that a user wrote, with limits: a few hundred bytes with nested aliases can stand for terabytes.
 
+`python -m training.config.yaml_text` reads the text on standard input, and prints its value, or `problem`, as JSON.
+"""
+
+import json
+import sys
 from itertools import chain
 from typing import Any
 
 import yaml
 
+SHORT_TEXT = 2_048
+"""The longest text, in characters, that is read at once: at most 50 ms, whatever it is."""
 LONGEST_TEXT = 200_000  # which takes PyYAML about three seconds
 LONGEST_EXPANDED = 4_000_000
 """Values and characters after each alias (`*name`) is replaced by what it stands for."""
@@ -61,3 +68,15 @@ def _check(root: yaml.Node) -> None:
 
     if (expanded := size(root, 0)) > LONGEST_EXPANDED:
         raise YamlTextError(f"its aliases expand to {expanded:,} characters; at most {LONGEST_EXPANDED:,} are possible")
+
+
+def main() -> None:
+    try:
+        answer = {"value": load(sys.stdin.read())}
+    except YamlTextError as error:
+        answer = {"problem": str(error)}
+    sys.stdout.write(json.dumps(answer, default=str) + "\n")
+
+
+if __name__ == "__main__":
+    main()

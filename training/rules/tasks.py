@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from training.chat.template import is_source, syntax_problem
+from training.chat.template import FIX, NOT_VALID, SHORT_TEXT, is_source, syntax_problem
 from training.config.choices import Interval, LossOn, Task
 from training.config.machine import Machine
 from training.config.name_values import OptionError, template_arguments
@@ -55,14 +55,16 @@ def chat_template_arguments_are_valid(config: RunConfig, machine: Machine) -> It
 
 @rule
 def chat_template_compiles(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    """A file's path is read, and replaced by its text, when the run is submitted."""
-    if not config.chat_template or not is_source(config.chat_template):
+    """A file's path is read, and replaced by its text, when the run is submitted; of long texts, too, the worker checks the syntax
+    (worker/runs/checks.py)."""
+    template = config.chat_template
+    if not template or not is_source(template) or len(template) > SHORT_TEXT:
         return
-    if problem := syntax_problem(config.chat_template):
+    if problem := syntax_problem(template):
         yield Conflict(
             ("chat_template",),
-            f"The chat template is not valid Jinja: {problem}",
-            "Correct that line, or clear chat_template to use the model's.",
+            NOT_VALID.format(problem),
+            FIX,
             {"chat_template": None},
         )
 

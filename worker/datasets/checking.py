@@ -15,9 +15,6 @@ from training.units import signal_name
 from worker.machine import programs
 from worker.machine.programs import ProgramError, Result
 
-MEMORY_BYTES = 2 * 2**30  # of the reader, plus the file's size
-SECONDS = 10  # of CPU time, plus one for each BYTES_PER_SECOND of the file
-BYTES_PER_SECOND = 2 * 2**20
 READER, JOINER = programs.INSPECTION, programs.JOIN_FILES
 LARGEST_OUTPUT = 4 * 2**20  # bytes
 
@@ -75,8 +72,7 @@ def limits_for(*paths: Path) -> Limits:
     Raises:
         DataError: one of them is not there, or may not be read.
     """
-    length = sum(map(length_of, paths))
-    return Limits(MEMORY_BYTES + length, SECONDS + length // BYTES_PER_SECOND, reads=paths)
+    return READER.limits(*paths, length=sum(map(length_of, paths)))
 
 
 def _failed(name: str, error: DataError) -> Inspection:
@@ -102,9 +98,8 @@ def first_rows(path: Path, count: int, columns: str | None = None) -> list[dict[
     """The first `count` rows as `training.data.inspection` prints them; if it fails, one row with the problem."""
     mapping = ["--columns", columns] if columns else []
     try:
-        limits = Limits(MEMORY_BYTES + length_of(path), SECONDS, reads=(path,))
         arguments = [str(path.absolute()), "--first", str(count), *mapping]
-        rows: list[dict[str, Any]] = programs.run_for_json(programs.INSPECTION, arguments, limits)
+        rows: list[dict[str, Any]] = programs.run_for_json(programs.INSPECTION, arguments, limits_for(path))
     except (DataError, ProgramError):
         fix = "Check the file: lathe dataset check FILE"
         return [{"number": 1, "problem": "The first rows could not be read.", "fix": fix}]

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from training import limited
 from training.errors import DataError
 from training.limited import Limits
 from training.tokens import store as token_store
@@ -32,9 +31,6 @@ from worker.settings import get_settings
 log = logging.getLogger(__name__)
 
 TOKENIZER_VARIABLES = {"TOKENIZERS_PARALLELISM": "true", "TRANSFORMERS_VERBOSITY": "error"}
-MEMORY_BYTES = 4 * 2**30  # allocated by the tokenizing process; mapped files do not count
-SECONDS = 300  # of CPU time, plus one for each BYTES_PER_SECOND of the file
-BYTES_PER_SECOND = 20_000
 STORE_FACTOR = 8  # a store rarely exceeds 8 times its file: four bytes per token, and facts about the rows
 SPARE_BYTES = 64 * 2**20
 _LOOK_SECONDS = 0.2
@@ -110,7 +106,7 @@ def program(
     arguments += ["--name", name, *(["--columns", columns] if columns else [])]
     length = length_of(path)
     written = SPARE_BYTES + 4 * (SPARE_BYTES + STORE_FACTOR * length)
-    return arguments, Limits(MEMORY_BYTES, SECONDS + length // BYTES_PER_SECOND, file_bytes=written)
+    return arguments, programs.MAKE_STORE.limits(length=length, file_bytes=written)
 
 
 def wait(current: Callable[[], TokenCount], on_progress: Callable[[TokenCount], None] | None = None) -> Path:
@@ -170,11 +166,10 @@ def _start(path: Path, folder: Path, arguments: list[str], limits: Limits) -> To
             fix = "Free disk space, or set LATHE_DATA_DIR to a larger disk."
             return TokenCount("failed", problem=_problem(message, fix))
         with Path(f"{folder}.log").open("wb") as output:
-            child = limited.start_limited(
+            child = programs.start(
                 programs.MAKE_STORE,
                 [*arguments, "--locked", str(lock)],
                 limits,
-                variables=programs.HUB,
                 env=TOKENIZER_VARIABLES,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -16,7 +16,6 @@ import httpx
 import psutil
 from packaging.requirements import Requirement
 
-from training.limited import Limits
 from training.units import byte_size
 from worker.doctor.finding import Finding, State, judged
 from worker.machine import devices, programs
@@ -32,7 +31,6 @@ _GIB, _MIB = 2**30, 2**20
 _SHARED = "/dev/shm"  # noqa: S108 only its size is asked for
 _SHARED_BYTES, _OPEN_FILES, _ROOM_BYTES = _GIB, 4096, 20 * _GIB
 _WRITTEN_BYTES, _SLOW_BYTES = 64 * _MIB, 50 * _MIB
-_JAIL_LIMITS = Limits(2 * _GIB, seconds=20)
 _CLOCK_SECONDS, _HUB_SECONDS = 5.0, 5.0
 _VLLM_SECONDS = 300.0  # it imports torch, perhaps from a slow disk
 _OPTIONAL = ("flash_attn", "bitsandbytes", "torchao")  # packages that runs use if they are there
@@ -80,7 +78,7 @@ def vllm() -> Iterator[Finding]:
     """Whether the program of LATHE_VLLM_COMMAND starts, its version, and whether it fits the cards."""
     if not (words := shlex.split(get_settings().vllm_command)):
         return
-    argv = [sys.executable, "-m", programs.VLLM, *words, "--version"]
+    argv = [sys.executable, "-m", programs.VLLM.module, *words, "--version"]
     try:
         done = subprocess.run(
             argv, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, timeout=_VLLM_SECONDS, text=True, check=False
@@ -164,7 +162,7 @@ def confinement() -> Iterator[Finding]:
     """What of the jail of rewards and of readers of files this kernel, or the container, does not give."""
     cure = "Use Linux 5.13 or later with Landlock, and allow user namespaces and seccomp in containers; docs/evaluation.md."
     try:
-        found = programs.run_for_json(programs.JAIL, [], _JAIL_LIMITS)
+        found = programs.run_for_json(programs.JAIL, [])
     except ProgramError as error:
         yield Finding("confinement", State.WARNING, f"could not be tried: {error}", cure)
         return

@@ -12,7 +12,7 @@ from training.config.data_sets import sources
 from training.config.fields import ConfigError
 from training.config.run_config import RunConfig
 from training.errors import Problem
-from training.limited import Limits
+from training.model_info.folder import adapter_base
 from training.scoring.built_in import MODEL
 from training.scoring.reward_batch import Trouble, together
 from training.scoring.reward_process import RewardProcess
@@ -20,7 +20,7 @@ from training.scoring.rewards import CODE_FILE, Reward, Sample, parse_rewards, r
 from worker import allowed_rewards
 from worker.allowed_paths import AllowedPaths
 from worker.datasets import checking, datasets
-from worker.machine import programs
+from worker.machine import model_files, programs
 from worker.machine.programs import ProgramError
 from worker.runs import reward_models
 from worker.runs.settle import find_data, settle
@@ -28,9 +28,6 @@ from worker.sent_code import OWN, refuse_code
 
 MOST_ROWS = 1000
 _BATCH = 256
-_MODEL_LIMITS = Limits(
-    16 * 2**30, seconds=600, file_bytes=64 * 2**20
-)  # the files are what a hub sends besides the weights
 
 Values = dict[str, list[float | None]]
 Troubles = dict[str, Trouble]
@@ -116,10 +113,9 @@ def _by_models(
         "answers": answers,
         "rewards": [reward_models.with_folder(reward).document() for reward in models],
     }
+    limits = programs.REWARD_SCORES.limits(Path(source["path"]), *_files_of_models(asked["rewards"]))
     try:
-        found = programs.run_for_json(
-            programs.REWARD_SCORES, [], _MODEL_LIMITS, text=json.dumps(asked), variables=programs.HUB
-        )
+        found = programs.run_for_json(programs.REWARD_SCORES, [], limits, text=json.dumps(asked))
     except ProgramError as error:
         sentence = f"cannot be computed here ({error}); `lathe reward --model` scores samples where runs train"
         trouble = Trouble(len(samples), sentence, "reward model")
@@ -127,6 +123,12 @@ def _by_models(
     if "problem" in found:
         raise ConfigError([Problem(**found["problem"])])
     return found["scores"], {name: Trouble(*values) for name, values in found["troubles"].items()}
+
+
+def _files_of_models(rewards: Sequence[Mapping[str, Any]]) -> list[Path]:
+    """What the program reads of reward models: their folders, and those of the base models of adapters."""
+    names = [reward["model"] for reward in rewards]
+    return model_files.files_of([*names, *(adapter_base(Path(name)) for name in names)])
 
 
 def _source(data: str, columns: str | None, allowed: AllowedPaths) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from training import redaction
 from training.config.data_sets import sources
 from training.config.run_config import RunConfig
 from training.errors import UserError
-from training.limited import Limits
 from training.run_folder.paths import CONFIG_FILE
 from training.scoring import request as requests
 from training.scoring.fingerprints import fingerprints, of_judge
@@ -33,7 +32,6 @@ from worker.supervision.launcher import Launch
 from worker.supervision.queued_work import State, Supervisor
 from worker.supervision.training_process import environment
 
-_OVERLAP_BYTES, _OVERLAP_SECONDS = 4 * 2**30, 600
 _LOOK_SECONDS = 0.5
 _ERROR_FILE = "error.json"
 _KEPT_LINES = 3
@@ -96,7 +94,7 @@ def _scored(run_id: str, folder: Path, request: requests.EvaluationRequest, stat
 def launched(run: Run, item: Evaluation) -> Launch:
     """The program that answers the rows, on the evaluation's device."""
     run_dir = get_settings().runs_dir / run.id
-    argv = [sys.executable, "-m", programs.EVALUATE, str(run_dir.absolute()), item.id]
+    argv = [sys.executable, "-m", programs.EVALUATE.module, str(run_dir.absolute()), item.id]
     env = devices.variables([item.device]) | {
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "TOKENIZERS_PARALLELISM": "true",
@@ -126,7 +124,7 @@ def _overlap(config: RunConfig, request: requests.EvaluationRequest) -> dict[str
     asked = {"evaluation": [answered], "training": sets, "rows": request.rows}
     reads = tuple(Path(path) for path, *_ in (answered, *sets) if path)
     try:
-        limits = Limits(_OVERLAP_BYTES, _OVERLAP_SECONDS, reads=reads)
+        limits = programs.OVERLAP.limits(*reads)
         return dict(programs.run_for_json(programs.OVERLAP, [], limits, text=json.dumps(asked)))
     except ProgramError as error:
         return {"problem": f"The training rows could not be read: {error}."}

@@ -21,14 +21,13 @@ from training.config.fields import ConfigError
 from training.config.run_config import RunConfig
 from training.errors import Problem
 from training.files import write_whole
-from training.limited import Limits
 from training.model_info.config_json import ModelError, read_config
 from training.model_info.families import UnknownLayers, shape_of, with_limits
 from training.model_info.folder import adapter_base
 from training.model_info.shape import ModelShape, from_document
 from training.scoring.rewards import reward_models
 from worker.allowed_paths import HUB_ID
-from worker.machine import programs
+from worker.machine import model_files, programs
 from worker.machine.programs import ProgramError
 from worker.runs.settle import Settled, find_result
 from worker.settings import get_settings
@@ -36,8 +35,6 @@ from worker.settings import get_settings
 _MOST_BYTES = 2**20
 _ANSWER_SECONDS = 15
 _FIX = "Download its config.json (the weights are not needed) and give the folder or the file."
-# Importing the libraries takes most of the time. The files are what a hub sends of a model besides its weights.
-_LIMITS = Limits(8 * 2**30, seconds=120, file_bytes=64 * 2**20)
 
 Read = Callable[[str, str | None, Task], ModelShape]
 """`shape_at`, or what remembers its answers."""
@@ -107,7 +104,7 @@ def _shape_of_class(config: Path, task: Task, unknown: UnknownLayers) -> ModelSh
 def _read_class(config: Path, task: Task, name: str) -> Any:
     try:
         text = json.dumps({"model": str(config.resolve()), "task": task.value})
-        answer = programs.run_for_json(programs.LAYERS, [], _LIMITS, text=text)
+        answer = programs.run_for_json(programs.LAYERS, [], programs.LAYERS.limits(config.resolve()), text=text)
     except ProgramError as error:
         message = f"cannot say how much memory it needs: its class cannot be read here ({error})."
         fix = "Install the training packages, or forecast it on a machine that has them."
@@ -204,11 +201,10 @@ def list_targets(settled: Settled) -> Targets:
     Raises:
         ConfigError: the model cannot be built, no module matches, or the user may not read the model.
     """
-    text = settled.readable.model_dump_json()
+    config = settled.readable
+    limits = programs.TARGETS.limits(*model_files.files_of([config.model], config.revision))
     try:
-        answer: Targets = programs.run_for_json(
-            programs.TARGETS, [], _LIMITS, text=text, variables=programs.HUB_WITH_TOKEN
-        )
+        answer: Targets = programs.run_for_json(programs.TARGETS, [], limits, text=config.model_dump_json())
     except ProgramError as error:
         fix = "Check that the model can be loaded and that the training packages are installed on this machine."
         raise ConfigError([Problem("model", settled.typed.model, f"cannot be inspected ({error}).", fix)]) from None

@@ -9,11 +9,8 @@ from training.forecast.formula.sizes import resolved
 from training.limited import Limits
 from training.scoring.rewards import reward_models
 from worker.forecasts.forecast import Estimate, Setup
-from worker.machine import programs
+from worker.machine import model_files, programs
 from worker.machine.programs import ProgramError
-
-# A 7B model takes about 60 s. The files are what a hub sends of a model besides its weights.
-LIMITS = Limits(12 * 2**30, seconds=300, file_bytes=64 * 2**20)
 
 Answer = dict[str, Any]
 """A `Simulation` as JSON, or a `problem` with field, value, message and fix."""
@@ -70,12 +67,16 @@ def simulated_batch(estimate: Estimate) -> dict[str, Any]:
     return {"lengths": worst.lengths, name: worst.answers, "places": places}
 
 
+def limits_of(request: dict[str, Any]) -> Limits:
+    """The limits of a simulation, which reads the run's model."""
+    config = request["config"]
+    return programs.SIMULATE.limits(*model_files.files_of([config["model"]], config["revision"]))
+
+
 def _simulate(request: dict[str, Any]) -> Answer:
     """Peak and timeline of a step; `request` holds the fields of a `Request` of training/simulation."""
     try:
-        answer: Answer = programs.run_for_json(
-            programs.SIMULATE, [], LIMITS, text=json.dumps(request), variables=programs.HUB_WITH_TOKEN
-        )
+        answer: Answer = programs.run_for_json(programs.SIMULATE, [], limits_of(request), text=json.dumps(request))
     except ProgramError as error:
         fix = "Use the forecast, which is computed from config.json; or simulate a shorter batch."
         message = f"cannot be simulated ({error})."

@@ -16,7 +16,7 @@ from worker.forecasts import prices
 from worker.forecasts.calibration import calibrate
 from worker.forecasts.forecast import Setup, estimate_run
 from worker.forecasts.prices import Prices
-from worker.forecasts.simulating import LIMITS, request_of
+from worker.forecasts.simulating import limits_of, request_of
 from worker.machine import programs
 from worker.machine.programs import ProgramError
 
@@ -59,14 +59,13 @@ def _simulated(solution: Solution, guess: int, setup: Setup, forecast: solve.For
         return solution
     besides = expected.parts.get("context", 0)  # 0 on CPU, where a limit counts tensors
     wanted = solution.wanted
+    request = _request(setup, wanted)
     search = {
-        "request": _request(setup, wanted), "wanted": wanted.value, "guess": guess, "step": solve.steps_of(wanted),
+        "request": request, "wanted": wanted.value, "guess": guess, "step": solve.steps_of(wanted),
         "most": solve.most_of(wanted, setup.longest), "limit_bytes": expected.limit_bytes - besides,
     }  # fmt: skip
     try:
-        answer = programs.run_for_json(
-            programs.SIMULATE, ["--largest"], LIMITS, text=json.dumps(search), variables=programs.HUB_WITH_TOKEN
-        )
+        answer = programs.run_for_json(programs.SIMULATE, ["--largest"], limits_of(request), text=json.dumps(search))
     except ProgramError:
         return solution
     if "problem" in answer:

@@ -47,7 +47,7 @@ def tried(leased: Sequence[str], *, links: bool = False) -> dict[str, Any]:
     several = (
         sum("/cuda:" in device for device in leased) if links and not any(_is_instance(one) for one in leased) else 1
     )
-    command = [sys.executable, "-m", programs.DEVICE_CHECK, str(several)]
+    command = [sys.executable, "-m", programs.DEVICE_CHECK.module, str(several)]
     ended = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, timeout=_SECONDS, check=False, text=True
     )

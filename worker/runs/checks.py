@@ -4,12 +4,15 @@ import json
 import shutil
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 from sqlmodel import Session
 
 from training import rules
+from training.chat import template
 from training.config.choices import EngineName, LoraInit, Method, Packing, Task
 from training.config.continued_adapter import differing, settings_as_fields, taken_over
 from training.config.fields import ConfigError
@@ -17,7 +20,6 @@ from training.config.name_values import OptionError, as_names, missing_trackers,
 from training.config.peft_methods import is_pattern
 from training.config.run_config import RunConfig
 from training.errors import Problem, UserError
-from training.limited import Limits
 from training.model_info.config_json import ModelError, read_config, text_config
 from training.model_info.families import read_shape, why_padded
 from training.model_info.folder import ModelFacts, adapter_base, describe_model, has_tokenizer, misspelled, module_names
@@ -26,6 +28,7 @@ from worker import disk_quota
 from worker.allowed_paths import HUB_ID, no_adapter
 from worker.datasets import run_data
 from worker.machine import programs
+from worker.machine.model_files import with_links
 from worker.runs import reward_models
 from worker.runs.settle import Settled, target_modules
 from worker.settings import get_settings, hub_token
@@ -91,6 +94,29 @@ def adapter_problems(config: RunConfig, adapter: dict[str, Any] | None) -> Itera
         yield no_adapter(config.init_adapter)
     else:
         yield from _adapter_differences(config, adapter)
+
+
+def template_problems(settled: Settled) -> Iterator[Problem]:
+    """What is wrong with the syntax of a long chat template; that of a short one is a rule."""
+    text = settled.config.chat_template or ""
+    if len(text) <= template.SHORT_TEXT or not template.is_source(text) or text in template.NAMED.values():
+        return
+    with suppress(programs.ProgramKilled):  # which says nothing about the text, and is not remembered
+        if problem := _syntax_problem(text):
+            changes = {"chat_template": None}
+            yield Problem("chat_template", None, template.NOT_VALID.format(problem), template.FIX, changes)
+
+
+@lru_cache(maxsize=64)
+def _syntax_problem(text: str) -> str | None:
+    """As `template.syntax_problem`, from a process with limits."""
+    try:
+        found: str | None = programs.run_for_json(programs.TEMPLATE_SYNTAX, [], text=text)["syntax"]
+    except programs.ProgramKilled:
+        raise
+    except programs.ProgramError as error:
+        return f"it cannot be checked: {error}."
+    return found
 
 
 def model_problems(settled: Settled) -> Iterator[Problem]:
@@ -266,7 +292,6 @@ def _disk(settled: Settled) -> Iterator[Problem]:
         yield Problem("save_total_limit", config.save_total_limit, over, f"Keep fewer checkpoints. {disk_quota.FIX}")
 
 
-_COMPARING = Limits(memory_bytes=4 * 2**30, seconds=30)
 _TEACHER_FIX = "Choose a decoder-only model as the teacher."
 
 
@@ -309,7 +334,8 @@ def _check_teacher(settled: Settled, folder: Path) -> None:
 def _compare_tokens(teacher: str | None, model: Path, folders: Sequence[Path]) -> None:
     asked = json.dumps([teacher, str(model), [str(folder) for folder in folders]])
     try:
-        answer = programs.run_for_json(programs.VOCABULARIES, [], _COMPARING, text=asked)
+        limits = programs.VOCABULARIES.limits(*(path for folder in (model, *folders) for path in with_links(folder)))
+        answer = programs.run_for_json(programs.VOCABULARIES, [], limits, text=asked)
     except programs.ProgramError as error:
         raise UserError(
             "teacher", teacher, f"has a tokenizer.json that cannot be read: {error}.", _TEACHER_FIX
@@ -322,6 +348,7 @@ CHECKS: Final[tuple[Callable[[Settled], Iterable[Problem]], ...]] = (
     _quota,
     lambda settled: adapter_problems(settled.config, settled.adapter),
     model_problems,
+    template_problems,
     _surroundings,
     _misspelled,
     _no_target,

@@ -23,7 +23,7 @@ from training.run_folder import paths
 from training.run_folder.derived import ADAPTER_GGUF_FILE, GgufType
 from training.units import byte_size
 from worker.machine import programs
-from worker.machine.programs import ProgramError, ProgramKilled, ProgramRefused
+from worker.machine.programs import Program, ProgramError, ProgramKilled, ProgramRefused
 from worker.machine.sizes import size_of
 from worker.runs import fetching
 from worker.runs.archive import missing_bytes, pack
@@ -189,11 +189,11 @@ class Builder:
             raise OSError(errno.ENOSPC, f"{byte_size(missing)} more of disk space needed to pack it")
         pack(folder, target, lambda packed: self.progress("packing", packed, total))
 
-    def _run(self, module: str, *arguments: str) -> None:
+    def _run(self, program: Program, *arguments: str) -> None:
         """Runs a program of `training` that makes a result of the run, and tells its progress and notes."""
         self.progress("loading", 0, 0)
         try:
-            with closing(printed(module, *arguments, mark=self.mark)) as lines:
+            with closing(printed(program, *arguments, mark=self.mark)) as lines:
                 for line in lines:
                     self._report(line)
         except ProgramError as error:
@@ -209,7 +209,7 @@ class Builder:
             self.progress(line["phase"], line["done"], line["total"])
 
 
-def printed(module: str, *arguments: str, mark: str = "") -> Generator[dict[str, Any], None, None]:
+def printed(program: Program, *arguments: str, mark: str = "") -> Generator[dict[str, Any], None, None]:
     """The JSON objects that a program of `training` prints which loads a run's model; `mark` marks its processes.
 
     It is killed if it is closed before the end: it may write nothing more once its caller has given up.
@@ -218,7 +218,7 @@ def printed(module: str, *arguments: str, mark: str = "") -> Generator[dict[str,
         ProgramRefused: it said what is wrong.
         ProgramError: it failed otherwise; with its last lines on standard error.
     """
-    command = [sys.executable, "-m", module, *arguments]
+    command = [sys.executable, "-m", program.module, *arguments]
     env = environment() | {paths.SUPERVISOR_VARIABLE: str(os.getpid())} | ({paths.RUN_VARIABLE: mark} if mark else {})
     with TemporaryFile("w+", errors="replace") as errors, subprocess.Popen(
         command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
@@ -240,7 +240,7 @@ def printed(module: str, *arguments: str, mark: str = "") -> Generator[dict[str,
     if code == -signal.SIGKILL:
         raise ProgramKilled
     if code:
-        raise ProgramError(" ".join(lines) or f"{module} ended with exit code {code}")
+        raise ProgramError(" ".join(lines) or f"{program.module} ended with exit code {code}")
 
 
 def _missing(run: Run, run_dir: Path) -> NoResult:

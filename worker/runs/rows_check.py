@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -15,7 +14,6 @@ from training.config.fields import ConfigError
 from training.config.machine import A_CLUSTER
 from training.config.run_config import RunConfig
 from training.errors import Problem
-from training.limited import Limits
 from training.model_info.folder import has_tokenizer
 from training.template_check.findings import ERROR, Fault, Finding, Report
 from training.tokens.store import tokenizer_fingerprint
@@ -23,13 +21,13 @@ from worker.allowed_paths import AllowedPaths
 from worker.datasets import datasets
 from worker.datasets.run_data import RunData
 from worker.machine import programs
+from worker.machine.model_files import with_links
 from worker.machine.programs import Result
+from worker.runs.checks import template_problems
 from worker.runs.settle import settle
 from worker.settings import get_settings
 from worker.store.tables import Dataset
 
-MEMORY_BYTES = 3 * 2**30  # of the program's address space, plus the file's size
-SECONDS = 25  # of CPU time; rendering the rows takes about one
 _KEPT = 64  # reports, for the files of tokenizer and data and the settings: Start needs no second check of what a page has shown
 _SETTINGS = (
     "model", "revision", "task", "max_length", "train_on_prompt", "method", "modules_to_save", "target_modules",
@@ -55,7 +53,7 @@ def check_rows(config: RunConfig, allowed: AllowedPaths) -> list[CheckedSet]:
         ConfigError: a file is not there or not allowed, the chat template is not valid, or rows of this run cannot be checked.
     """
     settled = settle(config, allowed, files=["chat_template"])
-    if problems := [*settled.refused, *_invalid(settled.config)]:
+    if problems := [*settled.refused, *_invalid(settled.config), *template_problems(settled)]:
         raise ConfigError(problems)
     config = settled.config
     if not _can_check(config):
@@ -169,23 +167,16 @@ def _changed(file: Path) -> int:
         return 0
 
 
-def _with_links(model: Path) -> Iterator[Path]:
-    """A model's folder, and the folders of the files to which its links lead, as those of a hub's cache."""
-    yield model
-    yield from {link.resolve().parent for link in model.iterdir() if link.is_symlink()} if model.is_dir() else ()
-
-
 def _run(config: RunConfig, file: Path, columns: str | None) -> tuple[Report, bool]:
     """The report, and whether it would be the same again: not if the program failed for a reason of its own."""
     settings = config.model_dump(mode="json", include=set(_SETTINGS))
     model = str(Path(config.model).expanduser().absolute())
     asked = {"config": settings | {"model": model, "data": "data"}, "file": str(file.absolute()), "columns": columns}
     try:
-        reads = (file, *_with_links(Path(model)))
-        limits = Limits(MEMORY_BYTES + file.stat().st_size, SECONDS, reads=reads)
+        limits = programs.TEMPLATE_CHECK.limits(file, *with_links(Path(model)), length=file.stat().st_size)
     except OSError as error:
         return _failed(f"The data file cannot be read: {error.strerror}.", "Import it again."), False
-    result = programs.run_limited(programs.TEMPLATE_CHECK, [], limits, text=json.dumps(asked), variables=programs.HUB)
+    result = programs.run_limited(programs.TEMPLATE_CHECK, [], limits, text=json.dumps(asked))
     try:
         values: dict[str, Any] = json.loads(result.output.splitlines()[-1])
         return Report.from_json(values), True
@@ -195,7 +186,7 @@ def _run(config: RunConfig, file: Path, columns: str | None) -> tuple[Report, bo
 
 def _crashed(result: Result) -> tuple[Report, bool]:
     if result.too_slow:
-        message = f"Rendering the first rows takes more than {SECONDS} s of CPU time."
+        message = f"Rendering the first rows takes more than {programs.TEMPLATE_CHECK.seconds} s of CPU time."
         return _failed(message, "Check the chat template for an endless loop.", Fault.CANNOT_RENDER), True
     if result.was_killed:
         return _failed("The program that renders the rows was killed.", "Check them again."), False

@@ -5,11 +5,9 @@ from collections.abc import Sequence
 
 from training.errors import Problem, UserError
 from training.foreign.translate import Imported
-from training.limited import Limits
 from worker.machine import programs
 
 LONGEST = 2**20  # characters; configurations have a few thousand
-_LIMITS = Limits(memory_bytes=2**30, seconds=10)
 _SHORTER = "Give the configuration alone, a notebook without its outputs, or use `lathe import`."
 
 
@@ -24,7 +22,7 @@ def translated(texts: Sequence[tuple[str, str]]) -> Imported:
         if len(text) > LONGEST:  # a part of a configuration would be another one
             raise UserError("file", name, "is larger than 1 MiB.", _SHORTER)
     try:
-        document = programs.run_for_json(programs.TRANSLATING, [], _LIMITS, text=json.dumps([*texts]))
+        document = programs.run_for_json(programs.TRANSLATING, [], text=json.dumps([*texts]))
     except programs.ProgramError as error:
         raise UserError("file", texts[0][0], f"cannot be read: {error}.", _SHORTER) from None
     if problem := document.get("problem"):

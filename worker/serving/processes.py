@@ -50,7 +50,7 @@ def program(planned: models.Plan) -> list[str]:
     settings = get_settings()
     idle = str(60 * settings.serve_idle)
     options = ["--host", settings.serve_host, "--idle", idle]
-    return [sys.executable, "-m", programs.SERVING, *planned.arguments, *options]
+    return [sys.executable, "-m", programs.SERVING.module, *planned.arguments, *options]
 
 
 def start_waiting() -> None:

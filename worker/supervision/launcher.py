@@ -8,7 +8,7 @@ from pathlib import Path
 from training.config.choices import Offload, Strategy
 from training.config.run_config import RunConfig
 from training.run_folder.paths import LEASED_GPUS_VARIABLE
-from worker.machine import devices
+from worker.machine import devices, programs
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def _arguments(config: RunConfig, *, on_cpu: bool, node: Node | None = None) -> 
         kind = ["--use_fsdp", "--fsdp_version", "2", "--fsdp_offload_params", offloads, *_meeting(config, node)]
     else:
         kind = ["--use_deepspeed", *_meeting(config, node)]
-    return ["-m", "training.ranks.launch", *kind, *shared, "--module", "training.train"]
+    return ["-m", programs.LAUNCH.module, *kind, *shared, "--module", programs.TRAIN.module]
 
 
 def _meeting(config: RunConfig, node: Node | None) -> list[str]:

@@ -1,6 +1,7 @@
 """Tokenizing a file for the command line, in a process with limits, with a progress line."""
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -26,14 +27,18 @@ def tokenized(file: Path, folder: Path, model: str, columns: str | None, rows: i
         programs.MAKE_STORE,
         arguments,
         limits,
-        variables=programs.HUB_WITH_TOKEN,
-        env=token_stores.TOKENIZER_VARIABLES,
+        env=token_stores.TOKENIZER_VARIABLES | _token(),
         stdout=subprocess.DEVNULL,
     ) as child:
         stderr = _monitored(child, folder, file.name, rows)
     if child.returncode:
         raise _failure(folder, file.name, stderr)
     return open_store(folder)
+
+
+def _token() -> dict[str, str]:
+    """The hub token of the user of the command line."""
+    return {name: os.environ[name] for name in ("HF_TOKEN",) if name in os.environ}
 
 
 def _monitored(child: "subprocess.Popen[bytes]", folder: Path, name: str, rows: int) -> str:

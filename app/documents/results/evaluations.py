@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from pydantic import Field
-from sqlmodel import Session
+from sqlmodel import Session, col, select
 
 from app.documents import Document, Stored, columns
 from training.config.name_values import MINOR_METRICS
@@ -197,9 +197,11 @@ def document(
     hashes of data that are not shown."""
     request = item.asked
     card = card_of(item) if item.status is Status.FINISHED and not request.lm_eval else None
-    hides = request.sha256 in hidden
+    shown, hides = item.shown(*_FIELDS), request.sha256 in hidden
+    if hides and shown["summary"]:
+        shown["summary"] = {name: value for name, value in shown["summary"].items() if name != CARD}
     return EvaluationAnswer(
-        **item.shown(*_FIELDS),
+        **shown,
         source=request.source,
         data=request.name,
         sha256="" if hides else request.sha256,
@@ -244,7 +246,7 @@ def card_of(item: Evaluation) -> ScoreCard:
     longest = {"max_new_tokens": request.max_new_tokens} if request.max_new_tokens else {}
     return ScoreCard(
         data=request.name,
-        sha256="" if hides else request.sha256,
+        sha256=request.sha256,
         columns=request.columns,
         decoding=longest,
         metrics=fingerprints(request),

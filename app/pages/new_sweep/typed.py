@@ -4,14 +4,17 @@ import re
 from typing import Any
 
 from app.access import callers
-from training.config import yaml_text
 from training.config.fields import ConfigError
+from training.config.yaml_text import YamlTextError
 from training.errors import Problem
 from worker.store.tables.sweep_values import SweepSpec
+from worker.sweeps import sent_yaml
 from worker.sweeps.spec import parse_sweep
 
+# Each text is matched in one way only: a long one takes linear time.
+_NUMBER = r"[-+]?\d*(?:\.\d*)?(?:[eE][-+]?\d*)?"
 _RANGE = re.compile(
-    r"(?P<low>[-+.\deE]+)\s*(?:to|\.\.)\s*(?P<high>[-+.\deE]+)(?:[,\s]+(?P<how>log|step\s*(?P<step>[-+.\deE]+)))?"
+    rf"(?P<low>{_NUMBER})\s*(?:to|\.\.)\s*(?P<high>{_NUMBER})(?:[,\s]+(?P<how>log|step\s*(?P<step>{_NUMBER})))?"
 )
 
 
@@ -54,8 +57,8 @@ def applies(name: str, method: str) -> bool:
 
 def _configuration(text: str) -> dict[str, Any]:
     try:
-        values = yaml_text.load(text or "")
-    except yaml_text.YamlTextError as error:
+        values = sent_yaml.load(text or "")
+    except YamlTextError as error:
         fix = "Each line is `setting: value`."
         raise ConfigError([Problem("config", None, f"is not valid YAML: {error}", fix)]) from None
     if not isinstance(values, dict):

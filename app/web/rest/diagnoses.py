@@ -15,7 +15,6 @@ from app.web.rest.openapi import raw_body
 from app.web.rest.routing import JsonRouter, MicroBatch, PathQuery
 from training.config.fields import ConfigError
 from training.errors import Problem
-from training.limited import Limits
 from training.model_info.config_json import Dimensions, read_dimensions
 from worker.diagnosis.log_file import Excerpt, read_log
 from worker.machine import programs
@@ -24,7 +23,6 @@ from worker.runs.settle import find_model
 from worker.supervision import run_diagnosis
 
 router = JsonRouter()
-_LIMITS = Limits(memory_bytes=2 * 2**30, seconds=60)
 
 
 @router.get("/api/runs/{run_id}/diagnosis")
@@ -98,7 +96,7 @@ def _read(parts: list[Excerpt], dimensions: Dimensions | None, micro_batch: int 
         "micro_batch": micro_batch,
     }
     try:
-        found: dict[str, Any] = programs.run_for_json(programs.DIAGNOSIS, [], _LIMITS, text=json.dumps(given))
+        found: dict[str, Any] = programs.run_for_json(programs.DIAGNOSIS, [], text=json.dumps(given))
     except programs.ProgramError as error:
         fix = "Send the end of the log, with the error."
         raise ConfigError([Problem("log", None, f"cannot be read: {error}.", fix)]) from None

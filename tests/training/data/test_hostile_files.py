@@ -5,6 +5,7 @@ One limited process reads all files of tests/data. Those that would exceed a lim
 
 import gzip
 import json
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -16,7 +17,6 @@ from subtest_table import table
 from app.format.dataset_text import problems_of
 from training.data.row_formats import UNKNOWN
 from training.errors import DataError
-from training.limited import Limits
 from worker.datasets import checking, datasets
 from worker.machine import programs
 from worker.machine.programs import Result
@@ -133,8 +133,10 @@ TAKEN = {  # file: the format of its rows, their number, and words of the warnin
 def reports():
     """What the reader prints about each file of tests/data."""
     files = sorted(DATA.iterdir())
-    limits = Limits(checking.MEMORY_BYTES, seconds=100)
-    read = programs.run_limited("tests.programs.inspect_files", [str(file) for file in files], limits)
+    reader = replace(
+        programs.INSPECTION, module="tests.programs.inspect_files", unconfined="it reads many", seconds=100
+    )
+    read = programs.run_limited(reader, [str(file) for file in files])
     assert read.code == 0, read.errors.decode()
     return {file.name: line for file, line in zip(files, read.output.splitlines(), strict=True)}
 

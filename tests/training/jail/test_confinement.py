@@ -3,12 +3,12 @@
 import ctypes
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 
 from training.jail import landlock
 from training.jail.confinement import Confinement
-from training.limited import Limits
 from worker.doctor import AT_START, host_checks
 from worker.doctor.finding import State
 from worker.machine import programs
@@ -23,14 +23,15 @@ has_landlock = pytest.mark.skipif(
 def test_a_reader_reads_its_file_and_no_other(tmp_path):
     for name in ("own", "other"):
         (tmp_path / f"{name}.jsonl").write_text('{"prompt": "one", "completion": "two"}\n')
-    limits = Limits(2 * 2**30, 20, reads=(tmp_path / "own.jsonl",))
+    limits = programs.INSPECTION.limits(tmp_path / "own.jsonl")
     own, other = (
         programs.run_limited(programs.INSPECTION, [str(tmp_path / f"{name}.jsonl")], limits)
         for name in ("own", "other")
     )
     assert json.loads(own.output)["rows"] == 1 and not json.loads(own.output)["problems"]
     assert "PermissionError" in other.last_line or "Permission denied" in other.output.decode()
-    unlimited = programs.run_limited(programs.INSPECTION, [str(tmp_path / "other.jsonl")], Limits(2 * 2**30, 20))
+    free = replace(programs.INSPECTION, unconfined="to compare")
+    unlimited = programs.run_limited(free, [str(tmp_path / "other.jsonl")])
     assert json.loads(unlimited.output)["rows"] == 1
 
 

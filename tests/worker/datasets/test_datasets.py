@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from paths import PROGRAMS
 from sqlmodel import select
 
 from training import limited
@@ -20,6 +19,7 @@ from training.data.inspection import Inspection
 from training.errors import DataError
 from worker.datasets import checking, datasets, incoming
 from worker.datasets.datasets import DatasetInUse, DatasetNotFound
+from worker.machine import programs
 from worker.settings import get_settings
 from worker.store import database as db
 from worker.store import runs
@@ -207,11 +207,9 @@ def test_a_disk_that_fills_up_while_copying_leaves_no_file(home, rows, monkeypat
     ],
 )
 def test_a_file_that_crashes_its_reader_is_refused(home, tmp_path, monkeypatch, what, message):
-    monkeypatch.setattr(checking, "READER", "tests.programs.hostile_reader")
-    limits_for = checking.limits_for
-    monkeypatch.setattr(checking, "limits_for", lambda path: replace(limits_for(path), reads=(path, PROGRAMS.parent)))
+    monkeypatch.setattr(checking, "READER", replace(programs.INSPECTION, module="tests.programs.hostile_reader"))
     if what in ("loop", "sleep"):
-        monkeypatch.setattr(checking, "SECONDS", 1)
+        monkeypatch.setattr(checking, "READER", replace(checking.READER, seconds=1))
     path = tmp_path / "hostile.jsonl"
     path.write_text(what)
     error = refused(path)

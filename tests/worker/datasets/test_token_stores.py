@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from training.tokens import store as token_store
 from training.tokens.make_store import failure_file, find_or_make, make_store
 from worker.datasets import datasets, token_report, token_stores
 from worker.datasets.token_stores import TokenCount
+from worker.machine import programs
 from worker.settings import get_settings
 from worker.store import database
 
@@ -140,7 +142,7 @@ def test_a_harmful_template_fails_with_a_clear_error(
 def test_a_template_that_never_ends_is_killed(
     home: Path, tmp_path: Path, data: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(token_stores, "SECONDS", 4)
+    monkeypatch.setattr(programs, "MAKE_STORE", replace(programs.MAKE_STORE, seconds=4))
     endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     problem = failed(data, bad_model(tmp_path / "bad", model, endless)).problem
     assert problem is not None and "CPU time" in problem["message"]

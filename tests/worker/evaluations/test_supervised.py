@@ -134,7 +134,7 @@ def test_an_evaluation_whose_program_is_killed_is_queued_again_and_not_called_ou
 
     def program():
         marked = processes.marked(RUN_VARIABLE, f"evaluation-{item.id}")
-        return next((one for one in marked if programs.EVALUATE in one.cmdline()), None)
+        return next((one for one in marked if programs.EVALUATE.module in one.cmdline()), None)
 
     eventually(program, every=0.2).kill()
     queued = eventually(lambda: (one := get(item)).status is not Status.RUNNING and one, every=0.2)

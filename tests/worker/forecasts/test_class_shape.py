@@ -14,6 +14,7 @@ from training.config.choices import Task
 from training.model_info.config_json import ModelError
 from worker.forecasts import shapes, solving
 from worker.forecasts.forecast import Setup
+from worker.machine.programs import Program
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -38,7 +39,7 @@ def test_a_class_is_read_once_and_then_known_without_it(
     shape = shapes.shape_at(str(config.parent))
     assert shape.counted_by == "class" and shape.all_linear > 0
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr("worker.machine.programs.LAYERS", "no.such.program")
+    monkeypatch.setattr("worker.machine.programs.LAYERS", Program("no.such.program", 2**30, 10))
     assert shapes.shape_at(str(config)) == shape
     with pytest.raises(ModelError, match="cannot say how much memory it needs: its class cannot be read here"):
         shapes.shape_at(str(config), task=Task.CLASSIFICATION)

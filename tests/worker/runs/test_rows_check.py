@@ -8,14 +8,13 @@ import pytest
 import trained
 from chat_models import chat, write_rows
 from environment import use
-from paths import PROGRAMS
 
 from training.config.fields import ConfigError
 from training.config.run_config import RunConfig
 from training.limited import Limits
 from worker.allowed_paths import EVERYTHING
 from worker.machine import programs
-from worker.machine.programs import Result
+from worker.machine.programs import Program, Result
 from worker.runs import rows_check, submit
 
 NO_END = (
@@ -56,7 +55,7 @@ def test_a_fault_prevents_the_start_unless_the_check_only_warns(config: Any, tmp
 
 
 def test_a_template_that_does_not_end_is_ended(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows_check, "SECONDS", 3)
+    monkeypatch.setattr(programs, "TEMPLATE_CHECK", replace(programs.TEMPLATE_CHECK, seconds=3))
 
     (checked,) = rows_check.check_rows(config(chat_template=ENDLESS), EVERYTHING)
     (error,) = checked.report.errors
@@ -68,6 +67,8 @@ def test_a_template_that_does_not_end_is_ended(config: Any, monkeypatch: pytest.
     [
         ({"chat_template": "missing.jinja"}, "neither a Jinja template nor an existing file"),
         ({"chat_template": "{% for %}"}, r"not valid Jinja: line 1"),
+        ({"chat_template": f"{'{# a #}' * 400}\n{{% for %}}"}, r"not valid Jinja: line 2"),
+        ({"chat_template": "{{ -" + "-" * 65_000 + "1 }}"}, r"not valid Jinja: is nested too deeply"),
         ({"task": "pretraining"}, "does not train answers"),
         ({"model": "someone/unknown"}, "no tokenizer in a folder"),
         ({"data": "missing.jsonl"}, "neither a file nor a data set id"),
@@ -92,12 +93,12 @@ def test_a_killed_check_prevents_no_start_and_is_not_remembered(
     """As of a machine without memory: it says nothing about the rows."""
     run_limited = programs.run_limited
 
-    def killed(module: str, arguments: list[str], limits: Limits, **options: Any) -> Result:
-        if module != programs.TEMPLATE_CHECK:
-            return run_limited(module, arguments, limits, **options)
+    def killed(program: Program, arguments: list[str], limits: Limits, **options: Any) -> Result:
+        if program is not programs.TEMPLATE_CHECK:
+            return run_limited(program, arguments, limits, **options)
         (order := tmp_path / "order.txt").write_text("killed")
-        reads = (*(limits.reads or ()), order, PROGRAMS.parent)
-        return run_limited("tests.programs.hostile_reader", [str(order)], replace(limits, reads=reads), **options)
+        hostile = replace(program, module="tests.programs.hostile_reader")
+        return run_limited(hostile, [str(order)], hostile.limits(order), **options)
 
     with monkeypatch.context() as short:
         short.setattr(programs, "run_limited", killed)

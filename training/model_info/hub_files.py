@@ -1,0 +1,16 @@
+"""`python -m training.model_info.hub_files MODEL [REVISION]` downloads the files of a public hub model but its weights into the
+cache of the hub's client, where confined programs read them."""
+
+import sys
+
+from huggingface_hub import snapshot_download
+
+NEEDED = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
+
+
+def main(model: str, revision: str | None = None) -> None:
+    snapshot_download(model, revision=revision, allow_patterns=list(NEEDED), token=False)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
