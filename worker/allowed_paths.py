@@ -16,8 +16,8 @@ from worker.settings import ROOT, get_settings
 
 HUB_ID = re.compile(r"[\w-][\w.-]{0,95}(/[\w-][\w.-]{0,95})?")
 """The id of a model on the hub: a name and its owner's, each of at most 96 characters (huggingface_hub's `validate_repo_id`)."""
-RUN_ID = re.compile(r"[\w-]+")
-"""What the id of a run can be."""
+RUN_ID = re.compile(r"[\w-]{1,60}")
+"""What the id of a run can be: it fits into the name of a folder, of 255 bytes."""
 STARTER = ROOT / "static" / "starter"
 
 _MODEL_FIX = "Give a hub id such as Qwen/Qwen3-0.6B, or a model in a folder of LATHE_MODEL_FOLDERS."

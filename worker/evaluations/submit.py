@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from training.config import json_text
 from training.config.choices import Task
 from training.config.fields import ConfigError
 from training.data.row_formats import ANSWERS_FIX, NO_EXPECTED, PROMPTS, UNKNOWN, UNKNOWN_FIX
@@ -106,7 +107,7 @@ def _files_of(metrics: Iterable[str]) -> Iterator[str]:
     """The files of code that metrics name; what is no metric is refused later."""
     for metric in metrics:
         with suppress(UserError, ValueError):
-            if own := reward_of(json.loads(metric) if metric.lstrip().startswith("{") else metric).own:
+            if own := reward_of(json_text.load(metric) if metric.lstrip().startswith("{") else metric).own:
                 yield own[0]
 
 

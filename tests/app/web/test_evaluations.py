@@ -90,3 +90,11 @@ def test_another_account_may_not_evaluate_a_run(run, rows):
     alice = {"Authorization": f"Bearer {token}"}
     answer = client().post(f"/api/runs/{run}/evaluations", json={"data": rows}, headers=alice)
     assert answer.status_code == 403
+
+
+def test_a_metric_that_is_nested_too_deeply_is_refused(prepared):
+    metric = '{"a":' * 3_000 + "1" + "}" * 3_000
+    answer = client().post(
+        f"/api/runs/{prepared.finished}/evaluations", json={"data": prepared.dataset, "metrics": [metric]}
+    )
+    assert answer.status_code == 422 and "levels of nesting" in answer.text

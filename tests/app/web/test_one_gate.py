@@ -128,6 +128,15 @@ def test_an_account_is_not_told_which_files_exist(api, alice, secret, fine):
     assert told == {}
 
 
+@pytest.mark.parametrize("letter", ["a", "9", "-", "\N{LATIN SMALL LIGATURE FFI}", "\N{CJK UNIFIED IDEOGRAPH-20000}"])
+def test_a_name_that_no_folder_can_have_is_no_adapter(api, alice, fine, letter):
+    for length in (60, 61, 255, 256, 2000):
+        for headers in ({}, alice):
+            answer = api.post("/api/checks", json=fine | {"init_adapter": letter * length}, headers=headers)
+            assert answer.status_code == 200
+            assert "init_adapter" in [problem["field"] for problem in answer.json()["problems"]]
+
+
 def test_only_settle_looks_up_what_a_configuration_names():
     """What needs a file takes a `Settled`, which says what its user may not name. Commands act for the server's user."""
     looking = {
