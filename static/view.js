@@ -136,10 +136,13 @@
     told.scrollIntoView({ block: "nearest" });
   }
 
+  // The values in the lines of a text, each of which is JSON.
+  const objects = (text) => text.split("\n").filter((line) => line.trim()).map((line) => JSON.parse(line));
+
   // The values of a form. `name[]` is a list, of what is checked; a box that is alone is true or false; `outer/name` is a value in
-  // another one. Fields with data-kind are numbers or lists; those with data-optional are left out if they are empty.
+  // another one. Fields with data-kind are numbers, lists or JSON; those with data-optional are left out if they are empty.
   function written(form) {
-    const kinds = { number: Number, list: (text) => text.split(",").map((item) => item.trim()).filter(Boolean) };
+    const kinds = { number: Number, list: (text) => text.split(",").map((item) => item.trim()).filter(Boolean), json: objects };
     const body = {};
     for (const field of form.elements) {
       if (!field.name || (!field.value && ("optional" in field.dataset || field.tagName === "SELECT"))) continue;

@@ -10,7 +10,20 @@ from app.cli.runs.queue import queue
 from app.cli.runs.sweep import sweep
 from app.cli.services import backup, doctor, machines, restore_backup, system, up, web, worker
 from app.cli.setting_flags import RunCommand, settings_by_any_name, underscores_too
-from app.cli.take_away import archive, evaluate, evaluations, export, gather, push, restore, reward, samples, verify
+from app.cli.take_away import (
+    archive,
+    evaluate,
+    evaluations,
+    export,
+    gather,
+    push,
+    restore,
+    reward,
+    samples,
+    suite,
+    suites,
+    verify,
+)
 from app.cli.user import share, token, user
 from training.config.choices import Strategy
 
@@ -227,7 +240,7 @@ def resume() -> None:
     """
 
 
-for command in (evaluate, evaluations, samples, reward, export, gather, verify, push, archive, restore):
+for command in (evaluate, evaluations, suite, suites, samples, reward, export, gather, verify, push, archive, restore):
     main.add_command(command)
 
 

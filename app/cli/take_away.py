@@ -7,7 +7,7 @@ import click
 from app.cli.options import Command, LocalCommand, calls, count_type, json_option, path_type, run_argument
 from training.config.choices import Quantization
 from training.run_folder.derived import GgufType
-from training.scoring.request import Decoding
+from training.scoring.request import MOST_SHOTS, Decoding
 
 FORMS = (
     "adapter",
@@ -139,6 +139,51 @@ def evaluate() -> None:
 
     Exit codes: 0 finished, 1 failed, 3 stopped.
     """
+
+
+@click.command(cls=Command)
+@run_argument
+@click.option(
+    "--cases",
+    metavar="FILE",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Prompts with expectations: a JSON object in each line.",
+)
+@click.option("--data", default="", metavar="FILE|ID", help="Held-out rows: data file or data set id.")
+@click.option("--source", metavar="SOURCE", help="result or checkpoint-N.  [default: result]")
+@click.option(
+    "--metric", "metrics", multiple=True, metavar="NAME", help="As for lathe evaluate; the first one decides."
+)
+@click.option("--rows", type=count_type, metavar="N", help="Only the first N rows.")
+@click.option("--columns", metavar="TEXT", help="Column of each role, such as prompt=question, completion=answer.")
+@click.option(
+    "--shots", type=click.IntRange(0, MOST_SHOTS), metavar="K", help="Training rows in the prompts of a baseline."
+)
+@click.option("--max-new-tokens", type=count_type, metavar="N", help="Longest answer.  [default: the run's]")
+@click.option(
+    "--text",
+    metavar="FILE",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Plain text whose loss is measured before and after training.",
+)
+@click.option("--most-kl", type=float, metavar="NATS", help="Highest KL divergence from the base.  [default: 1]")
+@click.option("--most-loss", type=float, metavar="NATS", help="Highest growth of the loss on the text.  [default: 0.5]")
+@click.option("--junit", "junit_file", metavar="FILE", type=path_type, help="Write JUnit XML.")
+@json_option
+@calls("suite:suite")
+def suite() -> None:
+    """Check what training has gained and cost: held-out rows, forgetting, and cases with expectations.
+
+    Exit codes: 0 passed, 1 a check or a case failed.
+    """
+
+
+@click.command(cls=Command)
+@run_argument
+@json_option
+@calls("suite:listing")
+def suites() -> None:
+    """List the suites of a run, newest first."""
 
 
 @click.command(cls=Command)

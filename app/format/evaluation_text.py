@@ -28,8 +28,9 @@ def label(metric: str) -> str:
 
 def source(evaluation: dict[str, Any]) -> str:
     """Which weights were evaluated: "result", "before training", "checkpoint-40"."""
-    name = str(evaluation["source"])
-    return _(_SOURCES.get(name, name))
+    name, shots = str(evaluation["source"]), evaluation.get("shots")
+    words = _(_SOURCES.get(name, name))
+    return _("{weights}, {count} shots").format(weights=words, count=shots) if shots else words
 
 
 def data(evaluation: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from training.chat.rendering_settings import ChatSettings
 from training.config.choices import Task
 from training.config.run_config import RunConfig
 from training.run_folder.record import shared, weights_digest
-from training.scoring.score_card import CLASSES, GREEDY, OWN, ScoreCard
+from training.scoring.score_card import CLASSES, GREEDY, OWN, TRAINED_TEMPLATE, ScoreCard
 
 _DIGITS = 16
 
@@ -30,10 +30,13 @@ def card(
     weights: Path | None,
     engine: str = "",
     own: Mapping[str, Any] | None = None,
+    shots: int = 0,
+    trained_template: Any = None,
 ) -> ScoreCard:
     """The score card of `rows` answers of at most `longest` tokens, without the metrics; `data` are its name, SHA-256 and column
     mapping. The weights are those in a folder; those before training for None. `own` is the model's own generation configuration,
-    if it applies."""
+    if it applies; `shots` rows of the training data stand before each prompt. `trained_template` is shown if it
+    is not the tokenizer's."""
     name, sha256, columns = data
     is_classifier = config.task is Task.CLASSIFICATION
     return ScoreCard(
@@ -42,10 +45,10 @@ def card(
         columns=columns,
         rows=rows,
         decoding={"search": CLASSES} if is_classifier else _decoding(longest, own),
-        prompt=_prompt(config, tokenizer),
+        prompt=_prompt(config, tokenizer) | _trained(tokenizer, trained_template),
         engine=engine or f"transformers {version('transformers')}",
         dtype=str(dtype).removeprefix("torch."),
-        weights=_weights(config, source, weights),
+        weights=_weights(config, source, weights) | ({"shots": shots} if shots else {}),
     )
 
 
@@ -56,17 +59,22 @@ def _decoding(longest: int, own: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def _prompt(config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     chat = ChatSettings.of(config)
-    template = str(tokenizer.chat_template or "")
-    form: dict[str, Any] = {
-        "template_sha256": hashlib.sha256(template.encode()).hexdigest()[:_DIGITS] if template else None
-    }
+    form: dict[str, Any] = {"template_sha256": _digest(tokenizer.chat_template)}
     form |= {f"template_{name}": value for name, value in chat.template_arguments.items()}
     if config.task is Task.CLASSIFICATION:
         form["max_length"] = config.max_length
     return form | {"reasoning_history": chat.reasoning.value}
 
 
-def _weights(config: RunConfig, source: str, weights: Path | None) -> Mapping[str, Any]:
+def _trained(tokenizer: PreTrainedTokenizerBase, template: Any) -> dict[str, Any]:
+    return {} if template in (None, tokenizer.chat_template) else {TRAINED_TEMPLATE: _digest(template)}
+
+
+def _digest(template: Any) -> str | None:
+    return hashlib.sha256(str(template).encode()).hexdigest()[:_DIGITS] if template else None
+
+
+def _weights(config: RunConfig, source: str, weights: Path | None) -> dict[str, Any]:
     base = {
         "source": source,
         "base": shared(config).model,

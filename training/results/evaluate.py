@@ -7,6 +7,8 @@ each row with its built-in scores. With tasks of lm-eval it writes their results
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from copy import copy
 from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +23,7 @@ from training.config.choices import LoraInit, Task
 from training.config.name_values import template_arguments
 from training.config.run_config import RunConfig
 from training.data.example import Example
+from training.data.example import prompt_text as example_text
 from training.data.rows import DataFile, read_files
 from training.errors import DataError, UserError
 from training.model_info.folder import check_weights
@@ -33,12 +36,17 @@ from training.redaction import redact_output
 from training.results.answers import answer_all, answer_with_classes
 from training.results.by_vllm import answers as vllm_answers
 from training.results.carded import card
+from training.results.few_shot import shots, with_shots
+from training.results.forgetting import forgotten
 from training.results.merging import last_summary
 from training.run_folder import checkpoints
 from training.run_folder.paths import CONFIG_FILE, checkpoints_dir, saved_result
+from training.run_folder.record import saved_template
 from training.scoring.request import (
     ACCURACY,
     BASE,
+    BASELINE,
+    BEFORE,
     CARD,
     COLUMNS,
     PLAIN,
@@ -63,6 +71,7 @@ _ALL_ROWS = 2**31
 _SCORED_ROWS = 16  # at once, by a reward model
 _OTHER_BASE = (LoraInit.PISSA, LoraInit.OLORA, LoraInit.LOFTQ)
 _NOT_BY_VLLM = "vLLM does not apply the model's own generation_config.json."
+_NOT_BOTH = "Cases compare with the model before training, which transformers loads too."
 _NO_WEIGHTS = "Evaluate the result, or a checkpoint of a run on one device or with DDP."
 
 
@@ -88,13 +97,16 @@ def evaluate(run_dir: Path, folder: Path) -> None:
         results = run_tasks(model, tokenizer, request.lm_eval, request.rows)
         _summarize(folder, {"lm_eval": results})
         return
-    prompts = prompted(config, request, tokenizer) if request.prompts else ask(config, request, tokenizer)
+    served = with_saved_template(tokenizer, weights)
+    prompts = prompted(config, request, served) if request.prompts else ask(config, request, tokenizer)
+    befores: list[str] = []
     longest, by_vllm, own = request.max_new_tokens or config.max_new_tokens, None, None
     if config.task is Task.CLASSIFICATION:
         answers = answer_with_classes(load(), prompts, tokenizer, config.max_length, classes, progress)
     else:
-        if command() and request.decoding is Decoding.MODEL:
-            _summarize(folder, {"engine": {"name": "transformers", "reason": _NOT_BY_VLLM}})
+        if command() and (request.decoding is Decoding.MODEL or request.has_cases):
+            reason = _NOT_BOTH if request.has_cases else _NOT_BY_VLLM
+            _summarize(folder, {"engine": {"name": "transformers", "reason": reason}})
         elif command():
             by_vllm = _answered_by_vllm(config, weights, prompts, tokenizer, longest, folder, progress)
         if by_vllm is None:
@@ -102,17 +114,22 @@ def evaluate(run_dir: Path, folder: Path) -> None:
             own = own_values(model) if request.decoding is Decoding.MODEL else None
             counted = _counting(progress, len(prompts))
             answers = answer_all(model, prompts, tokenizer, longest, counted, request.decoding)
+            if request.has_cases and weights is not None:
+                befores = _before(config, request, model, tokenizer, longest, folder, progress)
         else:
             answers = by_vllm
     found = card(
-        config, tokenizer, _dtype(config), data=(request.name, request.sha256, request.columns), rows=len(answers), longest=longest,
-        source=request.source, weights=weights, engine="vllm" if by_vllm else "", own=own,
+        config, served if request.prompts else tokenizer, _dtype(config),
+        data=(request.name, request.sha256, request.columns), rows=len(answers), longest=longest, source=request.source,
+        weights=weights, engine="vllm" if by_vllm else "", own=own, shots=request.shots,
+        trained_template=tokenizer.chat_template,
     )  # fmt: skip
     _summarize(folder, {CARD: found.document()})
     scores = _scored_by_models(config, request, prompts, answers, device, folder, progress)
     with (folder / RECORDS_FILE).open("w", encoding="utf-8") as stream:
         for index, (question, answer) in enumerate(zip(prompts, answers, strict=True)):
             record = _record(question, answer, request.built_in)
+            record |= {BEFORE: befores[index]} if befores else {}
             record["scores"] |= {name: values[index] for name, values in scores.items()}
             stream.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
 
@@ -198,6 +215,7 @@ def _dtype(config: RunConfig) -> torch.dtype:
 def ask(config: RunConfig, request: EvaluationRequest, tokenizer: PreTrainedTokenizerBase) -> list[Question]:
     """Returns the rows that are answered: the first ones with a prompt. Raises UserError if no row has a prompt and an answer."""
     files = [DataFile(Path(request.path), request.columns, request.name)]
+    before, plain = shots(request), dict[int, str]()
     columns: dict[int, dict[str, Any]] = {}
     scored: dict[int, Example] = {}
 
@@ -208,7 +226,9 @@ def ask(config: RunConfig, request: EvaluationRequest, tokenizer: PreTrainedToke
                     columns[number] = row
                 if request.reward_models:
                     scored[number] = example
-                yield number, example
+                if before:
+                    plain[number] = example_text(example)
+                yield number, with_shots(example, before)
 
     # A class is predicted from the whole prompt, as an encoder-decoder reads it.
     task = Task.SEQ2SEQ if config.task is Task.CLASSIFICATION else config.task
@@ -224,7 +244,7 @@ def ask(config: RunConfig, request: EvaluationRequest, tokenizer: PreTrainedToke
         replace(
             question,
             expected=question.expected.strip(),
-            plain=question.plain if request.is_scored_later else "",
+            plain=plain.get(question.row, question.plain) if request.is_scored_later else "",
             columns=columns.get(question.row, {}),
             example=scored.get(question.row),
         )
@@ -232,8 +252,51 @@ def ask(config: RunConfig, request: EvaluationRequest, tokenizer: PreTrainedToke
     ]
 
 
+def with_saved_template(tokenizer: PreTrainedTokenizerBase, weights: Path | None) -> PreTrainedTokenizerBase:
+    """A tokenizer with the chat template in the folder of the weights, if there is one."""
+    if not (saved := saved_template(weights) if weights else None):
+        return tokenizer
+    served = copy(tokenizer)
+    served.chat_template = saved
+    return served
+
+
+def _before(
+    config: RunConfig,
+    request: EvaluationRequest,
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    longest: int,
+    folder: Path,
+    progress: Callable[[str, int, int], None],
+) -> list[str]:
+    """The answers of the model before training to the cases. The summary says what was forgotten."""
+    asked = prompted(config, request, tokenizer)
+    base = nullcontext(model) if config.method.adapts else nullcontext(_whole_base(config, tokenizer, model.device))
+
+    @contextmanager
+    def before() -> Iterator[Any]:
+        with model.disable_adapter() if config.method.adapts else nullcontext(), base as found:
+            yield found
+
+    with before() as untrained:
+        answers = answer_all(untrained, asked, tokenizer, longest, _counting(progress, len(asked)), request.decoding)
+    outside = [
+        (question.tokens, answer)
+        for question, answer, prompt in zip(asked, answers, request.prompts, strict=True)
+        if prompt.expect == BASELINE
+    ]
+    progress("measuring what was forgotten", 0, 0)
+    _summarize(folder, {"forgetting": forgotten(model, before, tokenizer, outside, request.text)})
+    return answers
+
+
+def _whole_base(config: RunConfig, tokenizer: PreTrainedTokenizerBase, device: torch.device) -> Any:
+    return load_weights(config, None, tokenizer, ()).to(device).eval()
+
+
 def prompted(config: RunConfig, request: EvaluationRequest, tokenizer: PreTrainedTokenizerBase) -> list[Question]:
-    """Returns the prompts of a prompt set, rendered as they are served.
+    """Returns the prompts of a prompt set, rendered as they are served: by the chat template that is saved with the weights.
 
     Raises:
         UserError: the chat template cannot render one.
@@ -248,7 +311,8 @@ def prompted(config: RunConfig, request: EvaluationRequest, tokenizer: PreTraine
         except Exception as error:  # a template is a program and can raise any exception
             message = f"cannot be rendered by the model's chat template: {error}."
             raise UserError(request.name, f"prompt {number + 1}", message, "Ask it as plain text.") from error
-        found.append(Question(number, prompt.user, prompt_ids(tokenizer, text, templated=is_chat), ""))
+        tokens = prompt_ids(tokenizer, text, templated=is_chat)
+        found.append(Question(number, prompt.user, tokens, prompt.expected))
     return found
 
 

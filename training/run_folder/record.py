@@ -161,13 +161,18 @@ def _digest(file: Path, *, whole: bool) -> str:
 
 def template_hash(folder: Path) -> str:
     """The SHA-256 of the chat template in a folder; empty if it has none."""
-    if (file := folder / "chat_template.jinja").is_file():
-        return sha256(file)
+    return hashlib.sha256(text.encode()).hexdigest() if (text := saved_template(folder)) else ""
+
+
+def saved_template(folder: Path) -> str:
+    """The chat template in a folder; empty if it has none."""
     try:
+        if (file := folder / "chat_template.jinja").is_file():
+            return file.read_bytes().decode()
         text = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")).get("chat_template")
     except (OSError, ValueError, AttributeError):
         return ""
-    return hashlib.sha256(text.encode()).hexdigest() if isinstance(text, str) else ""
+    return text if isinstance(text, str) else ""
 
 
 def shared(config: RunConfig) -> RunConfig:

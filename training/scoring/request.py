@@ -25,6 +25,8 @@ COLUMNS = "columns"
 """Key of a record until it is scored: the columns of its row."""
 PLAIN = "plain"
 """The same: the prompt without a chat template, if it is another text."""
+BEFORE = "before"
+"""The answer of the model before training to a case of a suite."""
 PROGRESS_FILE = "progress.jsonl"
 OUTPUT_FILE = "output.log"
 SUMMARY_FILE = "summary.json"
@@ -45,14 +47,26 @@ class Decoding(StrEnum):
     MODEL = "model"
 
 
+BASELINE = "baseline"
+"""The expectation that the answer is that of the model before training."""
+MOST_SHOTS = 32
+
+
 class Prompt(BaseModel):
-    """A prompt of a prompt set: a chat message with a system message, or plain text (`mode` is chat or text)."""
+    """A prompt of a prompt set: a chat message with a system message, or plain text (`mode` is chat or text).
+
+    A case of a suite has an expectation: `expect` is BASELINE, or the name of a metric whose score of the answer has to be at least
+    `threshold`; `expected` is the text that the metric compares with.
+    """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     user: str
     system: str = ""
     mode: str = "chat"
+    expect: str = ""
+    expected: str = ""
+    threshold: float = 1.0
 
 
 class EvaluationRequest(BaseModel):
@@ -63,7 +77,9 @@ class EvaluationRequest(BaseModel):
     rewards (by name, as FILE.py:FUNCTION whose code `own` has by file name, or as a JSON object with options, which go into
     `options`), and judge, which `judge` describes.
     With `lm_eval` its tasks are evaluated instead; with `prompts` those of the prompt set `prompt_set` are answered, without
-    scores. `compares`: the rows are searched for in the training rows.
+    scores. `compares`: the rows are searched for in the training rows. `shots`: so many rows of the `training` sets (path, columns,
+    name) stand before each prompt. `suite` is the id of the suite that it belongs to, whose limits are `most_kl` and `most_loss`;
+    `text` is the plain text whose loss is measured before and after training, by default Lathe's own.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -84,6 +100,12 @@ class EvaluationRequest(BaseModel):
     lm_eval: tuple[str, ...] = ()
     prompt_set: str = ""
     prompts: tuple[Prompt, ...] = ()
+    shots: int = Field(0, ge=0, le=MOST_SHOTS)
+    training: tuple[tuple[str, str | None, str], ...] = ()
+    suite: str = ""
+    text: str = Field("", max_length=100_000)
+    most_kl: float | None = Field(None, gt=0, allow_inf_nan=False)
+    most_loss: float | None = Field(None, gt=0, allow_inf_nan=False)
 
     @field_validator("source")
     @classmethod
@@ -117,6 +139,11 @@ class EvaluationRequest(BaseModel):
         if JUDGE in self.metrics and self.judge is None:
             raise ValueError("metric judge needs the judge's URL and model")
         return self
+
+    @property
+    def has_cases(self) -> bool:
+        """True if the prompts carry expectations."""
+        return any(prompt.expect for prompt in self.prompts)
 
     @property
     def rewards(self) -> tuple[Reward, ...]:

@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict
 from training.scoring.built_in import JUDGE
 
 GREEDY, OWN, CLASSES = "greedy", "generation_config.json", "most probable class"
+TRAINED_TEMPLATE = "trained_template_sha256"
+"""In `prompt` where the weights are saved with another chat template than they were trained with."""
 METRICS_FIELD = "metrics"
 _NOT_COMPARED = ("data", "rows", "weights")
 """Names, the rows (those that both answered are compared, and counted), and the weights, which are what a comparison is about."""

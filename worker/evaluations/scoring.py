@@ -46,7 +46,7 @@ def add_scores(
     if not request.is_scored_later:
         return {}
     records = read_records(folder)
-    troubles = _compute(folder, request, records, progress, stopped) if request.rewards else {}
+    troubles = compute(folder, request, records, progress, stopped) if request.rewards else {}
     if not stopped():
         _check(request, records, troubles)
     if JUDGE in request.metrics:
@@ -71,7 +71,7 @@ def summarize(records: Sequence[Record], metrics: Sequence[str], unbounded: Coll
     return {"rows": len(records), "metrics": found}
 
 
-def _compute(
+def compute(
     folder: Path, request: EvaluationRequest, records: Sequence[Record], progress: Progress, stopped: Callable[[], bool]
 ) -> dict[str, Trouble]:
     """Adds the scores of the rewards among the metrics, and returns what went wrong with each."""

@@ -56,13 +56,13 @@ def submit(
     problems += _metric_problems(run, request, allowed)
     if request.lm_eval:
         problems += _lm_eval_problems(request, allowed)
-    elif not data:
+    elif not data and not request.prompts:
         problems.append(Problem("data", None, "is missing.", "Give a data file or a data set id."))
     if problems:
         raise ConfigError(problems)
     rewards = json.loads(settled_rewards(json.dumps(list(request.options.values()))))
     request = request.model_copy(update={"options": dict(zip(request.options, rewards, strict=True))})
-    if not request.lm_eval:
+    if data and not request.lm_eval:
         request = _with_data(request, run, data, allowed, owner)
         # The row may come from an archive and name what neither of them sees: to count its rows would tell what is in it.
         unseen = [problem for _ in as_both_see(run.owner) for problem in run_data.unseen(config)]
@@ -140,6 +140,8 @@ def _run_problems(run: Run, request: EvaluationRequest) -> list[Problem]:
         return [Problem("run", run.id, f"is {run.status.value}.", fix)]
     if run.config.get("task") == Task.REWARD:
         return [Problem("run", run.id, "trained a reward model, which gives no answers.", "Evaluate another run.")]
+    if request.has_cases and not Task(run.config.get("task", Task.SFT)).generates:
+        return [Problem("cases", run.id, "trained a model that generates no text.", "Give data instead of cases.")]
     here = saved_result(get_settings().runs_dir / run.id)
     elsewhere = get_settings().broker_url or fetching.is_elsewhere(run)
     if request.source == RESULT and here is None and not elsewhere:

@@ -18,6 +18,7 @@ from training.run_folder.paths import CONFIG_FILE
 from training.scoring import request as requests
 from training.scoring.fingerprints import fingerprints, of_judge
 from worker.allowed_paths import EVERYTHING
+from worker.evaluations.cases import add_verdicts
 from worker.evaluations.scoring import add_scores, read_records, summarize
 from worker.evaluations.submit import folder_of
 from worker.machine import devices, processes, programs
@@ -35,6 +36,7 @@ from worker.supervision.training_process import environment
 _LOOK_SECONDS = 0.5
 _ERROR_FILE = "error.json"
 _KEPT_LINES = 3
+_NO_SHOTS = "Leave shots out."
 
 
 class EvaluationFailed(UserError):  # noqa: N818
@@ -52,7 +54,7 @@ def evaluate(item: Evaluation, run: Run, state: State, mark: str) -> dict[str, A
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in (requests.RECORDS_FILE, requests.PROGRESS_FILE, _ERROR_FILE, requests.SUMMARY_FILE):
         (folder / name).unlink(missing_ok=True)
-    (folder / requests.REQUEST_FILE).write_text(_resolved(request).model_dump_json(indent=2), encoding="utf-8")
+    (folder / requests.REQUEST_FILE).write_text(_resolved(request, run).model_dump_json(indent=2), encoding="utf-8")
     if not (run_dir / CONFIG_FILE).is_file():
         fix = "Start the worker on the machine that trained it, or share the data folder."
         raise EvaluationFailed("run", run_dir.name, "has no folder on this machine.", fix)
@@ -65,16 +67,32 @@ def evaluate(item: Evaluation, run: Run, state: State, mark: str) -> dict[str, A
     return {"summary": {} if state.stopping.is_set() else _scored(run.id, folder, request, state)}
 
 
-def _resolved(request: requests.EvaluationRequest) -> requests.EvaluationRequest:
-    """The request with the folders of its reward models.
+def _resolved(request: requests.EvaluationRequest, run: Run) -> requests.EvaluationRequest:
+    """The request with the folders of its reward models, and the training data that its prompts begin with.
 
     Raises:
         EvaluationFailed: one was deleted since, or is not on this machine.
     """
+    if request.shots:
+        request = request.model_copy(update={"training": _training(run, request)})
     found = [reward_models.with_folder(reward) for reward in request.reward_models]
     for problem in reward_models.problems(map(reward_models.of, found), EVERYTHING, "metrics"):
         raise EvaluationFailed(problem.field, problem.value, problem.message, problem.fix)
     return request.model_copy(update={"options": request.options | {one.name: one.document() for one in found}})
+
+
+def _training(run: Run, request: requests.EvaluationRequest) -> tuple[tuple[str, str | None, str], ...]:
+    """The data sets that the run trained on: path, columns, name."""
+    why = "" if request.compares else "The training data was deleted, or is not shared with the run's owner."
+    try:
+        config = resolve(run.used)
+    except UserError as error:
+        raise EvaluationFailed(
+            "shots", request.shots, f"needs the training rows: {error.problem.message}", _NO_SHOTS
+        ) from None
+    if why:
+        raise EvaluationFailed("shots", request.shots, f"needs the training rows. {why}", _NO_SHOTS)
+    return tuple((one.path, one.columns or config.columns, one.name) for one in sources(config.data))
 
 
 def _scored(run_id: str, folder: Path, request: requests.EvaluationRequest, state: State) -> dict[str, Any]:
@@ -85,10 +103,13 @@ def _scored(run_id: str, folder: Path, request: requests.EvaluationRequest, stat
     if request.prompt_set:
         _keep_answers(run_id, folder, request)
     troubles = add_scores(folder, request, state.progress, state.stopping.is_set)
+    if request.has_cases and not state.stopping.is_set():
+        told["cases"] = add_verdicts(folder, request, state.progress, state.stopping.is_set)
+    metrics = () if request.has_cases else request.metrics  # each case has its own
     unbounded = [reward.name for reward in request.reward_models]
     told[requests.CARD] |= {"metrics": fingerprints(request), "judge": of_judge(request.judge)}
     failed = told.pop("troubles", {}) | {name: asdict(one) for name, one in troubles.items()}
-    return summarize(read_records(folder), request.metrics, unbounded) | told | ({"troubles": failed} if failed else {})
+    return summarize(read_records(folder), metrics, unbounded) | told | ({"troubles": failed} if failed else {})
 
 
 def launched(run: Run, item: Evaluation) -> Launch:

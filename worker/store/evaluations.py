@@ -54,13 +54,25 @@ def get(*, session: Session, evaluation_id: str) -> Evaluation:
 
 def of_run(*, session: Session, run_id: str) -> list[Evaluation]:
     """The evaluations of a run, newest first."""
-    return list(session.exec(select(Evaluation).where(Evaluation.run_id == run_id).order_by(col(Evaluation.id).desc())))
+    return of_runs(session=session, run_ids=[run_id])
+
+
+def of_runs(*, session: Session, run_ids: Collection[str]) -> list[Evaluation]:
+    """The evaluations of several runs, newest first."""
+    mine = col(Evaluation.run_id).in_(list(run_ids))
+    return list(session.exec(select(Evaluation).where(mine).order_by(col(Evaluation.id).desc())))
 
 
 def finished(*, session: Session, run_ids: list[str]) -> list[Evaluation]:
     """The finished evaluations of several runs, newest first."""
     mine = col(Evaluation.run_id).in_(run_ids), col(Evaluation.status) == Status.FINISHED
     return list(session.exec(select(Evaluation).where(*mine).order_by(col(Evaluation.id).desc())))
+
+
+def of_suite(*, session: Session, suite_id: str) -> list[Evaluation]:
+    """The evaluations of a suite, oldest first; empty if there is none."""
+    mine = json_parts.text(Evaluation.request, "suite") == suite_id
+    return list(session.exec(select(Evaluation).where(mine).order_by(col(Evaluation.id)))) if suite_id else []
 
 
 def models_by_data(*, session: Session, digests: Collection[str]) -> dict[str, int]:

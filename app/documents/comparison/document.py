@@ -10,6 +10,7 @@ from sqlmodel import Session
 from app.documents import Document
 from app.documents.comparison.paired import Against, against_first, held_out, marked
 from app.documents.comparison.result_lines import Devices, Line, device_kind, results, texts
+from app.documents.results import suites
 from app.documents.results.evaluations import of_results
 from app.documents.run import RunGroup, grouped
 from app.format.dataset_text import data_words, digest_label
@@ -67,6 +68,15 @@ def circumstances(runs: Sequence[Run], devices: Devices) -> list[Line]:
 def effective(run: Run) -> dict[str, Any]:
     """The settings that the run trained with; a setting newer than the run has its default."""
     return {name: setting.default for name, setting in settings().items()} | run.settings
+
+
+def _suites(session: Session, runs: Sequence[Run]) -> list[Line]:
+    """The newest suite of each run in short; no line if no run has one."""
+    newest = suites.newest(session, [run.id for run in runs])
+    values = [suites.in_short(newest[run.id]) if run.id in newest else None for run in runs]
+    shown = texts(values, str)
+    line = Line("suite", "Suite", values, shown, [""] * len(runs), group="Suite", short="Suite")
+    return [line] if newest else []
 
 
 def _setting(setting: Setting, runs: Sequence[Run], configs: Sequence[Values], names: Mapping[str, str]) -> Line:
@@ -159,7 +169,7 @@ def compare(session: Session, ids: Sequence[str], *, all_settings: bool = False,
     others = circumstances(listed, used)
     evaluated = of_results(session, list(found))
     answered = {run.id: [rows for rows in (held_out(run), *evaluated[run.id]) if rows] for run in listed}
-    measures = marked(results(listed, used), listed, answered)
+    measures = [*marked(results(listed, used), listed, answered), *_suites(session, listed)]
     groups = grouped(session, group, Query(ids=list(found), limit=MOST_RUNS))[1] if group and found else []
     return Comparison(listed, missing, measures, differing, others, against_first(listed, answered), groups)
 

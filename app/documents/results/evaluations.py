@@ -132,6 +132,8 @@ class EvaluationAnswer(Stored):
     sha256: str
     columns: str | None
     asked_rows: int | None
+    shots: int = Field(description="training rows in each prompt")
+    suite: str = Field(description="the suite that it belongs to, or empty")
     metrics: list[str]
     lm_eval: list[str]
     judge: dict[str, Any] | None
@@ -207,6 +209,8 @@ def document(
         sha256="" if hides else request.sha256,
         columns=request.columns,
         asked_rows=request.rows,
+        shots=request.shots,
+        suite=request.suite,
         metrics=list(request.metrics),
         lm_eval=list(request.lm_eval),
         judge=request.judge.model_dump() if request.judge else None,
@@ -301,13 +305,18 @@ def _hidden_data(session: Session, items: Sequence[Evaluation]) -> set[str]:
 def baseline(item: Evaluation, others: Sequence[Evaluation]) -> Evaluation | None:
     """The evaluation on the same data with which one is compared: the newest of the base model, else the first one of the run;
     one with an equal score card before others."""
-    if item.status is not Status.FINISHED or item.asked.source == BASE:
+    if item.status is not Status.FINISHED or _is_plain_base(item):
         return None
     same = [one for one in others if one.id != item.id and one.status is Status.FINISHED and _data(one) == _data(item)]
     same = [one for one in same if not score_card.differences(card_of(one), card_of(item))] or same
-    base = [one for one in same if one.asked.source == BASE]
+    base = [one for one in same if _is_plain_base(one)]
     earlier = [one for one in same if one.id < item.id and one.asked.source != item.asked.source]
     return max(base, key=lambda one: one.id) if base else min(earlier, key=lambda one: one.id, default=None)
+
+
+def _is_plain_base(item: Evaluation) -> bool:
+    """True for the model before training, without rows of the training data in its prompts."""
+    return item.asked.source == BASE and not item.asked.shots
 
 
 def compared(first: Evaluation, second: Evaluation) -> PairedScores:
@@ -337,8 +346,8 @@ def scored(item: Evaluation) -> ScoredRows:
 
 def rows(item: Evaluation, against: Evaluation | None = None, metric: str = "") -> list[Row]:
     """The rows in the order of the file; with `against`, each with the other answer and the difference of `metric`."""
-    others = {record["row"]: record for record in _records(against)} if against else {}
-    return [_row(record, others.get(record["row"]), metric) for record in _records(item)]
+    others = {record["row"]: record for record in records(against)} if against else {}
+    return [_row(record, others.get(record["row"]), metric) for record in records(item)]
 
 
 def ordered(listed: list[Row], order: str, metric: str) -> list[Row]:
@@ -365,7 +374,8 @@ def _row(record: dict[str, Any], other: dict[str, Any] | None, metric: str) -> R
     return Row(number, prompt, expected, mine_text, record["scores"], reply, answer, difference)
 
 
-def _records(item: Evaluation) -> list[dict[str, Any]]:
+def records(item: Evaluation) -> list[dict[str, Any]]:
+    """The answers of an evaluation as answers.jsonl has them; empty without answers on this machine."""
     path = folder_of(item) / RECORDS_FILE
     try:
         return _read(path, path.stat().st_mtime_ns)

@@ -6,7 +6,9 @@ from starlette.datastructures import QueryParams
 
 from app.access.dataset_imports import samples
 from app.documents.results import evaluations as document
+from app.documents.results import suites as suite_documents
 from app.format import evaluation_text as words
+from app.format import suite_text
 from app.format.numbers import capitalized
 from app.pages.run.answers import paged
 from app.texts import _, gettext_noop
@@ -31,11 +33,12 @@ ORDERS = {
 def shown(run: Run, query: QueryParams) -> dict[str, Any]:
     """The evaluations of an ended run, and the rows of the one that the query names."""
     if not run.status.ended:
-        return {"evaluations": [], "evaluating": False, "evaluation": None, "evaluation_form": None}
+        return {"evaluations": [], "evaluating": False, "evaluation": None, "evaluation_form": None, "suites": []}
     with database.read() as session:
         listed = document.listing(session, run.id).model_dump(mode="json")["evaluations"]
         items = evaluations.of_run(session=session, run_id=run.id)
         data = [(item.id, item.name) for item in datasets.listing(session=session)]
+    suites = [suite.model_dump(mode="json") for suite in suite_documents.of_items(items).values()]
     chosen = next((item for item in items if item.id == query.get("evaluation")), None)
     return {
         "evaluations": listed,
@@ -47,6 +50,8 @@ def shown(run: Run, query: QueryParams) -> dict[str, Any]:
             "metrics": metrics(run),
         },
         "evaluation_words": words,
+        "suites": suites,
+        "suite_words": suite_text,
     }
 
 

@@ -16,7 +16,7 @@ ROUTERS = {
     "app.web.rest.records": "log events samples stream archives",
     "app.web.rest.comparing": "compare",
     "app.web.rest.sweeps": "sweeps",
-    "app.web.rest.evaluations": "evaluations rewards",
+    "app.web.rest.evaluations": "evaluations rewards suites",
     "app.web.rest.before_run": "checks forecasts renderings targets imports",
     "app.web.rest.datasets": "datasets imports files",
     "app.web.rest.tokens": "tokens",

@@ -10,13 +10,16 @@ from pydantic import Field
 from app.access import callers
 from app.access.permissions import OwnEvaluation, OwnRun
 from app.documents.results import evaluations as documents
+from app.documents.results import suites as suite_documents
 from app.documents.results.evaluations import EvaluationAnswer, EvaluationList, EvaluationRows, RewardTrial
+from app.documents.results.suites import SuiteAnswer, SuiteList
 from app.web.rest.routing import BodyForm, JsonRouter, PathText, Reading, ShortText, sends
 from app.web.security import error
 from training.config.run_config import longest
 from training.scoring.request import RECORDS_FILE
-from worker.evaluations import reward_trial, submit
+from worker.evaluations import reward_trial, submit, suites
 from worker.evaluations.reward_trial import MOST_ROWS
+from worker.evaluations.suites import Suite
 from worker.store import database, evaluations
 
 router = JsonRouter()
@@ -92,6 +95,26 @@ def create_evaluation(own: OwnRun, asked: Annotated[Asked, Body()]) -> Evaluatio
 def list_evaluations(run_id: str, session: Reading) -> EvaluationList:
     """The evaluations of a run, newest first."""
     return documents.listing(session, run_id)
+
+
+@router.post("/api/runs/{run_id}/suites", status_code=201)
+def create_suite(own: OwnRun, asked: Annotated[Suite, Body()]) -> SuiteAnswer:
+    """Queues a suite: evaluations of a trained model and of its base, on a data set and on cases with expectations."""
+    caller = callers.current()
+    items = suites.start(own, suites.parse(asked.model_dump()), allowed=caller.allowed, owner=caller.name)
+    return next(iter(suite_documents.of_items(items).values()))
+
+
+@router.get("/api/runs/{run_id}/suites")
+def list_suites(run_id: str, session: Reading) -> SuiteList:
+    """The suites of a run, newest first."""
+    return suite_documents.listing(session, run_id)
+
+
+@router.get("/api/suites/{suite_id}")
+def show_suite(suite_id: str, session: Reading) -> SuiteAnswer:
+    """The checks of a suite with their causes, and the verdict on each case."""
+    return suite_documents.show(session, suite_id)
 
 
 @router.get("/api/evaluations/{evaluation_id}")

@@ -140,6 +140,17 @@ class MetricTrouble(_Part):
     kind: str
 
 
+class Forgetting(_Part):
+    """As training/results/forgetting.py measures it: nats per token."""
+
+    prompts: Count
+    tokens: Count
+    kl: Real | None
+    text_tokens: Count
+    loss_before: Real
+    loss_after: Real
+
+
 class EvaluationSummary(_Part):
     """As worker/evaluations/scoring.py writes it, or the results of lm-eval."""
 
@@ -149,6 +160,8 @@ class EvaluationSummary(_Part):
     engine: dict[str, str] | None = None
     troubles: dict[str, MetricTrouble] = {}
     card: ScoreCard | None = None
+    cases: dict[str, Count] = {}
+    forgetting: Forgetting | None = None
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:

@@ -1,0 +1,47 @@
+"""Cases of a suite, and the end of its evaluations as their supervisors leave them."""
+
+import json
+
+from training.scoring.intervals import mean_interval
+from worker.evaluations import submit
+from worker.store import database, evaluations
+from worker.store.tables import Status
+
+CASES = [
+    {"user": "Hello.", "expect": "baseline"},
+    {"user": "Count: 1 2", "expect": "contains", "expected": "3"},
+    {"user": "As JSON", "expect": {"reward": "length", "most": 20}},
+]
+FORGETTING = {"prompts": 1, "tokens": 9, "kl": 0.1, "text_tokens": 100, "loss_before": 3.0, "loss_after": 3.1}
+CLEAN = {"rows": 200, "training_rows": 40, "equal": 0, "same_prompt": 0, "shared_words": 0, "words": 13, "examples": []}
+RIGHT = {("result", 0): 150, ("base", 0): 60, ("base", 2): 100}
+
+
+def finished(item, overlap=CLEAN, forgetting=FORGETTING, prompt=None, verdicts=("kept", "fixed", "kept")):
+    """Ends an evaluation of a suite as its supervisor does."""
+    folder = submit.folder_of(item)
+    folder.mkdir(parents=True)
+    card = {"prompt": {"template_sha256": "t"} | (prompt or {}), "engine": "transformers 5"}
+    if item.asked.has_cases:
+        records = [
+            {"row": row, "prompt": "p", "expected": case.expected, "answer": "a", "before": "b", "scores": {case.expect: 1.0},
+             "before_scores": {case.expect: 0.0}, "verdict": verdict}
+            for row, (case, verdict) in enumerate(zip(item.asked.prompts, verdicts, strict=True))
+        ]  # fmt: skip
+        summary = {"rows": 3, "metrics": {}, "forgetting": forgetting}
+    else:
+        right = RIGHT[item.asked.source, item.asked.shots]
+        scores = [float(row < right) for row in range(200)]
+        low, high = mean_interval(scores)
+        metric = {"mean": right / 200, "low": low, "high": high, "rows": 200}
+        summary = {"rows": 200, "metrics": {"exact_match": metric}}
+        records = [
+            {"row": row, "prompt": "p", "expected": "x", "answer": "x", "scores": {"exact_match": score}}
+            for row, score in enumerate(scores)
+        ]
+    (folder / "answers.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    with database.write() as session:
+        held = {"session": session, "evaluation_id": item.id}
+        assert evaluations.claim(**held, owner="host:1:1", device="host/cpu", lease_seconds=60)
+        evaluations.get(**held).overlap = overlap
+        evaluations.finish(**held, attempt=1, status=Status.FINISHED, summary=summary | {"card": card})
