@@ -40,10 +40,12 @@ ROUND_SECONDS = 5.0
 
 @dataclass
 class Client:
-    """A client: its model, the seconds that each of its answers took, and what went wrong."""
+    """A client: its model, the seconds that each of its answers took, those of them in which its model answered it, and what went
+    wrong."""
 
     model: str
     seconds: list[float] = field(default_factory=list)
+    answering: list[float] = field(default_factory=list)
     told_to_wait: int = 0
     lost: list[str] = field(default_factory=list)
 
@@ -175,7 +177,8 @@ def measure(address: str, names: list[str], clients: int, seconds: float) -> Res
     times = [one for client in asking for one in client.seconds]
     median = statistics.median(times) if times else 0.0
     bases = len({client.model.partition(":")[0] for client in asking})
-    fair = (bases - 1) * (get_settings().serve_tenure + load) + load + clients * median
+    answering = statistics.median([one for client in asking for one in client.answering] or [0.0])
+    fair = (bases - 1) * (get_settings().serve_tenure + load) + load + clients * answering
     lost, told = sum(len(one.lost) for one in asking), sum(one.told_to_wait for one in asking)
     for reason in {reason for one in asking for reason in one.lost}:
         print(f"lost: {reason}", file=sys.stderr)
@@ -227,6 +230,7 @@ def _answer(http: httpx.Client, body: dict[str, Any], client: Client) -> str:
         time.sleep(float(answer.headers["Retry-After"]))
     if not answer.is_success:
         return answer.text[:300]
+    client.answering.append(answer.elapsed.total_seconds() - float(answer.headers["X-Lathe-Queue-Seconds"]))
     if body["stream"]:
         return "" if answer.text.endswith("data: [DONE]\n\n") and '"error"' not in answer.text else answer.text[-300:]
     return "" if answer.json()["choices"][0]["finish_reason"] else answer.text[:300]

@@ -139,8 +139,8 @@
       const names = asChosen ? "" : served.models.map(label).join(", ");
       if (served.state === "starting") return _("Loading {names} {on}", { names, on }).replace("  ", " ");
       const note = served.reason ? `; ${served.reason}` : "";
-      const loads = served.loads.length ? `; ${_("loading {names}", { names: served.loads.map(label).join(", ") })}` : "";
-      return _("{names} {on}, process {pid}", { names, on, pid: served.pid }).trim() + loads + note;
+      const loads = served.loads.length && _("{names} will join them", { names: served.loads.map(label).join(", ") });
+      return _("{names} {on}, process {pid}", { names, on, pid: served.pid }).trim() + (loads ? `; ${loads}` : "") + note;
     }
 
     // What waits, its place in the queue, and why.

@@ -11,9 +11,11 @@ from math import ceil
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from training.config.choices import MixBy, Packing, Task
 from training.config.run_config import RunConfig
+from training.tokens.duplicates import count_shared
 from training.tokens.lengths import ENDLESS, chunks, trains
 from training.tokens.order import Integers, Order, steps_per_epoch
 from training.tokens.packing import order_of
@@ -26,14 +28,15 @@ class RowLengths:
     """The tokens of each row, untruncated (0: it cannot train), and the index of the first token with loss (-1: none).
 
     `sets` are the data sets whose rows these are, one after another. `parts` are the tokens of each part of the rows, where a task
-    has two. `strata` are the rows' values of `stratify_by`, None if they are not known. `validation` are the rows of the validation
-    data, None if there are none or they are not tokenized.
+    has two. `hashes` are those of their tokens, None if they are not known. `strata` are the rows' values of `stratify_by`, None if
+    they are not known. `validation` are the rows of the validation data, None if there are none or they are not tokenized.
     """
 
     lengths: Integers
     first_trained: Integers
     sets: tuple[SetRows, ...] = ()
     parts: tuple[Integers, ...] = ()
+    hashes: NDArray[np.uint64] | None = None
     strata: Sequence[Any] | None = None
     validation: "RowLengths | None" = None
 
@@ -54,7 +57,7 @@ def rows_of(config: RunConfig, stores: Sequence[Store], sets: Sequence[SetRows] 
     missing = (reduce(np.minimum, firsts) < 0) | (lengths == 0)
     if config.task.samples:  # the end of a prompt is where the answer begins
         missing |= lengths > limit_of(config)
-    return RowLengths(lengths, np.where(missing, -1, reduce(np.maximum, firsts)), tuple(sets), parts)
+    return RowLengths(lengths, np.where(missing, -1, reduce(np.maximum, firsts)), tuple(sets), parts, stores[0].hashes)
 
 
 def halved(rows: RowLengths) -> RowLengths:
@@ -81,6 +84,14 @@ def selected_rows(config: RunConfig, rows: RowLengths) -> Selection:
         strata=rows.strata if config.stratify_by and eval_split else None,
         sets=rows.sets,
     )
+
+
+def held_out_copies(config: RunConfig, rows: RowLengths) -> int:
+    """The number of rows held out of the data whose tokens are those of a training row. Raises DataError as `select`."""
+    if rows.hashes is None:
+        return 0
+    selection = selected_rows(config, rows)
+    return count_shared(rows.hashes[selection.train], rows.hashes[selection.held_out])
 
 
 def validation_rows(config: RunConfig, rows: RowLengths) -> Integers:

@@ -40,7 +40,7 @@ def _rows(config: RunConfig, sources: Sequence[Source]) -> RowLengths | None:
 def _from_whole(config: RunConfig, store: Store, sets: tuple[SetRows, ...]) -> RowLengths:
     """The rows of a task whose texts are not tokenized, but the data set is: prompts are at most as long as their rows."""
     first_trained = store.first_trained_with(train_on_prompt=config.train_on_prompt)
-    rows = RowLengths(store.lengths, first_trained, sets)
+    rows = RowLengths(store.lengths, first_trained, sets, hashes=store.hashes)
     return halved(rows) if config.task is Task.SEQ2SEQ else rows
 
 

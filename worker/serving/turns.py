@@ -11,7 +11,7 @@ from worker.settings import get_settings
 from worker.store import database, quotas, served_models
 from worker.store.tables import DeviceLease, ServedModel, ServedState
 
-_IDLE_SECONDS = 2.0  # a process that has answered and got no request for so long keeps its place for nobody
+_IDLE_SECONDS = 7.0  # longer than the pause of clients that were told to try again (app/web/rest/openai.py)
 _DEVICE_SECONDS = 60.0  # for which a run or an evaluation waits for answers in progress
 _POLL_SECONDS = 0.2
 

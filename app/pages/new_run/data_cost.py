@@ -11,18 +11,29 @@ from app.pages.common.cache import TimedCache
 from app.pages.common.form import local_model
 from app.texts import _, ngettext
 from training.config.choices import Task
+from training.config.run_config import RunConfig
 from training.data.row_formats import UNKNOWN
+from training.errors import DataError
 from training.model_info.folder import has_tokenizer
 from training.rules.conflict import Conflict
 from training.tokens.duplicates import count_shared
 from training.tokens.lengths import never_trains, trains, truncated
+from training.tokens.run_rows import held_out_copies, held_out_share
 from training.tokens.store import open_store
 from worker.datasets import datasets, token_stores
 from worker.datasets.token_stores import TokenCount
+from worker.forecasts.row_lengths import count_rows
+from worker.forecasts.worst_batch import splits_unknown
 from worker.runs.settle import Settled
 from worker.store.tables import Dataset
 
 _states: TimedCache[tuple[str, str, str | None], TokenCount] = TimedCache(seconds=1.0)
+_held_out: TimedCache[tuple[tuple[str, str], ...], int] = TimedCache(seconds=10.0)
+_SELECTING = (
+    "data", "columns", "model", "revision", "task", "max_length", "seed", "eval_split", "stratify_by", "data_slice", "max_samples",
+    "streaming", "train_on_prompt", "validation_data", "loss_on", "weight_field",
+)  # fmt: skip
+"""The settings that select rows."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +106,8 @@ def _left(folder: str, limit: int, *, prompts: bool) -> Left:
 
 
 def advice(settled: Settled) -> Iterator[Conflict]:
-    """The rows of a run's training data that it would skip, and data of which it would truncate every row."""
+    """The rows of a run's training data that it would skip, data of which it would truncate every row, and held-out rows that are
+    training rows, too."""
     config = settled.typed
     if settled.refused or config.task is not Task.SFT:
         return
@@ -106,6 +118,34 @@ def advice(settled: Settled) -> Iterator[Conflict]:
         found = cost(named.data, config.model, str(config.max_length), columns, prompts=config.train_on_prompt)
         if found and found.left:
             yield from _advice(named.data.name, found.limit, found.left)
+    yield from _copies(config)
+
+
+def _copies(config: RunConfig) -> Iterator[Conflict]:
+    """The rows that the run would hold out of its data and train on as well, as far as the data is tokenized."""
+    if not held_out_share(config):
+        return
+    count = _held_out.get(
+        tuple((name, str(getattr(config, name))) for name in _SELECTING), lambda: _count_copies(config)
+    )
+    if count:
+        reason = ngettext(
+            "{count} held-out row is a copy of a training row: evaluation looks better than it is.",
+            "{count} held-out rows are copies of training rows: evaluation looks better than it is.",
+            count,
+        ).format(count=f"{count:,}")
+        fix = _("Remove repeated rows from the data, or choose evaluation data without them.")
+        yield Conflict(("eval_split",), reason, fix, {}, blocking=False)
+
+
+def _count_copies(config: RunConfig) -> int:
+    rows = count_rows(config)
+    if rows is None or splits_unknown(config, rows):
+        return 0
+    try:
+        return held_out_copies(config, rows)
+    except DataError:  # the checks say so
+        return 0
 
 
 def _advice(name: str, limit: int, left: Left) -> Iterator[Conflict]:

@@ -7,6 +7,7 @@ from dataclasses import fields
 from html import unescape
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 from patience import eventually
@@ -22,10 +23,13 @@ from app.pages.dataset import snapshot
 from app.pages.dataset.state import TABS, ViewState
 from app.pages.new_run import data_chooser, data_cost
 from app.pages.new_run.review import problems_html, review
+from training.config.run_config import RunConfig
 from training.errors import DataError
+from training.tokens.run_rows import selected_rows
 from training.tokens.store import open_store
 from worker.datasets import datasets as store
 from worker.datasets import token_stores
+from worker.forecasts.row_lengths import count_rows
 from worker.settings import ROOT, get_settings
 
 MODEL = "static/starter"
@@ -181,8 +185,24 @@ def test_start_gives_advice_on_rows_without_loss_with_the_numbers_of_the_card(it
     enough = json.loads(re.search(r'data-send="(\{.*?\})"', advice)[1])["changes"]["max_length"]
     assert "every row has tokens with loss" in data_chooser.describe(item.id, MODEL, str(enough))[0]
     for fitting in ({"max_length": str(enough)}, {"max_length": "64", "train_on_prompt": True}):
-        assert 'class="ready"' in beside_start(data=item.id, **fitting)
+        assert 'class="ready"' in beside_start(data=item.id, eval_split="0", **fitting)
     assert "every row has" in data_chooser.describe(item.id, MODEL, "64", prompts="True")[0]
+
+
+def test_start_says_how_many_held_out_rows_are_copies_of_training_rows(home, tmp_path):
+    rows = [{"prompt": f"Question {number}", "completion": f"Answer {number}"} for number in range(10)]
+    (tmp_path / "copied.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows + rows))
+    copied = store.add_file(path=tmp_path / "copied.jsonl", name="copied.jsonl")
+    tokenized(copied.id, "lengths")
+    data_cost._states.clear()
+    config = RunConfig(model=MODEL, data=copied.id, eval_split=5)
+    held_out = selected_rows(config, count_rows(config)).held_out % 10
+    copies = sum(np.count_nonzero(held_out == row) == 1 for row in held_out)
+    assert copies
+    advice = beside_start(data=copied.id, eval_split="5")
+    assert f"{copies} held-out rows are copies of training rows" in advice
+    assert 'class="ready"' in beside_start(data=copied.id, eval_split="0")
+    assert 'class="ready"' in beside_start(data=copied.id, eval_split="5", data_slice="50%")
 
 
 def test_pretraining_splits_texts_and_other_tasks_define_their_loss_themselves(item):
