@@ -83,14 +83,44 @@ def base_of(model: torch.nn.Module) -> Any:
 
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """A context without gradient and dropout."""
+    """A context without gradient and dropout, after which the model trains as before."""
     was_training = model.training
     model.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), as_before(model):
             yield
     finally:
         model.train(was_training)
+
+
+@contextmanager
+def as_before(model: torch.nn.Module) -> Iterator[None]:
+    """A context after which numbers that forward passes store in a model's layers are those of before: in an evaluation,
+    NLLB-MoE's routers set their capacity to the tokens of the batch, beyond which a training step would then drop tokens."""
+    stored = [(module, _numbers(module)) for module in model.modules() if _is_of_a_model(module)]
+    try:
+        yield
+    finally:
+        for module, numbers in stored:
+            now = _numbers(module)
+            for name, value in numbers.items():
+                if name in now and now[name] != value:
+                    setattr(module, name, value)
+
+
+def _is_of_a_model(module: torch.nn.Module) -> bool:
+    """True for a layer of transformers, also one that FSDP gave another class."""
+    return any(kind.__module__.startswith("transformers.models.") for kind in type(module).__mro__)
+
+
+def _numbers(module: torch.nn.Module) -> dict[str, float | None]:
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if name != "training"
+        and not name.startswith(("_", "ds_"))
+        and (value is None or isinstance(value, int | float))
+    }
 
 
 def why_not_flat(model: torch.nn.Module) -> str:

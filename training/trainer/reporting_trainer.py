@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
+from training.batches.layout import as_before
 from training.batches.sets import SETS, RankBatches, Sets
 from training.batches.streaming import Stream, with_loss
 from training.checkpointing.checkpointer import Checkpointer
@@ -314,7 +315,7 @@ class ReportingTrainer(CheckpointingTrainer):
         self.throughput.pause()
         self.context.tracker.begin()
         try:
-            with self.context.report.during("evaluating"):
+            with self.context.report.during("evaluating"), as_before(self.model):
                 metrics: dict[str, float] = super().evaluate(*arguments, **named)
             self.context.answers.at_evaluation(len(evaluations(self.state)), self)
         except StopRequested:

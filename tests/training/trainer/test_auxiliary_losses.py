@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 from trainer_process import train_here
 
 from benchmarks.matrix.inputs import byte_tokenizer
+from training.batches.layout import evaluating
 from training.trainer.global_batch import StepWeights, weighted_router_loss
 
 ANSWERS = ["abcdefg", "bcdefghijklmnop", "ijklmno", "lmnopqrstuvwxyz"]  # not padded with their end token
@@ -103,8 +104,18 @@ def test_a_step_adds_the_mean_of_the_router_s_losses(tmp_path: Path, family: str
     loss: Any = sum(w * s for w, s in zip(weights, sums, strict=True)) / items + sum(added) / len(added)
     loss.backward()
     norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
-    assert run.losses()[1] == pytest.approx(loss.item(), rel=1e-5)
+    assert run.losses()[1] == pytest.approx(loss.item(), rel=1e-6)
     assert run.gradient_norms()[1] == pytest.approx(norm.item(), rel=1e-4)
+
+
+def test_a_forward_pass_in_an_evaluation_leaves_the_capacity_of_routers(tmp_path: Path) -> None:
+    model, _ = make(tmp_path / "model", "nllb")
+    capacities = {module: module.expert_capacity for module in model.modules() if hasattr(module, "expert_capacity")}
+    batch = {"input_ids": torch.arange(2, 10)[None], "labels": torch.arange(2, 10)[None]}
+    with evaluating(model):
+        model(**batch)
+        assert all(module.expert_capacity != capacity for module, capacity in capacities.items())
+    assert capacities and all(module.expert_capacity == capacity for module, capacity in capacities.items())
 
 
 @pytest.mark.parametrize("name", ["router_aux_loss_coef", "aux_loss_coef"])
