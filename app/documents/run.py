@@ -231,11 +231,14 @@ def place(session: Session, run: Run) -> Place | None:
     position = ids.index(run.id) + 1 if run.id in ids else len(ids) + 1
     running = runs.with_status(session=session, status=Status.RUNNING)
     job_id = submitted_id(run)
+    obstacle = run.obstacle()
     job = waiting_sentence(job_id, run.job, time.time()) if job_id and run.job else ""
     engine = run.engine
     if engine is EngineName.SLURM and (problem := machines.engine_problem(session=session, name=engine)):
         job = f"Waits for Slurm, which does not answer: {problem}"
-    if not job and run.config.get("num_machines", 1) > 1 and engine is EngineName.LOCAL:
+    if obstacle:
+        job = f"No worker can start it: {obstacle}"
+    elif not job and run.config.get("num_machines", 1) > 1 and engine is EngineName.LOCAL:
         job = placement.reason_to_wait(session=session, run=run)
     with database.read_everything() as whole:
         quotas = DeviceQuotas.read(whole)

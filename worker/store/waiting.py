@@ -45,7 +45,13 @@ def startable_one_by_one(*, session: Session, on_cpu: bool | None = None) -> Ite
         return
     allowed = quotas.DeviceQuotas.read(session, on_cpu=on_cpu)
     with session.exec(_in_order(counts_as_waiting()).execution_options(yield_per=_READ)) as found:
-        yield from (run for run in found if not run.damaged and allowed.allow(run))
+        yield from (run for run in found if _can_start(run) and allowed.allow(run))
+
+
+def _can_start(run: Run) -> bool:
+    """False for a damaged run, and for one whose machines cannot be chosen: today's bounds refuse its configuration. Such a run on
+    one machine is refused when it is claimed; all that wait are not validated here, because they may be many."""
+    return not run.damaged and (run.num_machines == 1 or not run.obstacle())
 
 
 def _in_order(chosen: ColumnElement[bool]) -> SelectOfScalar[Run]:

@@ -115,7 +115,7 @@ def _address(run: Run, form: str) -> str:
 
 def _forms(run: Run, steps: Sequence[int]) -> list[Output]:
     run_dir, base = get_settings().runs_dir / run.id, f"/api/runs/{run.id}"
-    found = [] if "config" in run.damaged else [*_configured(run, run_dir, base, steps)]
+    found = [*_configured(run, run_dir, base, steps)] if run.is_configured else []
     log_bytes = _size(run_dir / paths.LOG_FILE)
     found.append(
         Output(_("Log"), _("What the training process printed, without secrets."), f"{base}/log.txt", log_bytes)
@@ -141,7 +141,7 @@ def used_by_snippets(session: Session, run: Run) -> Used | None:
     """What snippets need to know of a finished run; None if its result is not on this machine, or its configuration damaged."""
     run_dir = get_settings().runs_dir / run.id
     folder = paths.saved_result(run_dir)
-    if not run.has_result or folder is None or "config" in run.damaged:
+    if not run.has_result or folder is None or not run.is_configured:
         return None
     config, merged = run.asked, run_dir / paths.MERGED_FOLDER
     template = chat_template_of(folder)

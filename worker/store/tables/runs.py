@@ -15,7 +15,7 @@ from training.run_folder.stages import UNDONE
 from worker.settings import get_settings
 from worker.store.tables.columns import as_text, flag, json_list, json_object, json_or_null, json_value, text
 from worker.store.tables.held import Held
-from worker.store.tables.row import Row, Shape
+from worker.store.tables.row import DamagedRow, Row, Shape
 from worker.store.tables.same_work import of_model, of_work
 from worker.store.tables.shapes import (
     LONGEST_NOTES,
@@ -199,6 +199,15 @@ class Run(Held, table=True):
     def used(self) -> RunConfig:
         """Its `settings` as a configuration. Raises DamagedRow or ConfigError if they are no valid one."""
         return self._configuration(self.settings)
+
+    @property
+    def is_configured(self) -> bool:
+        """True if its configuration is a valid one today."""
+        try:
+            self.asked  # noqa: B018
+        except (DamagedRow, ConfigError):
+            return False
+        return True
 
     def obstacle(self) -> str:
         """Why no worker can start it; empty if one can."""
