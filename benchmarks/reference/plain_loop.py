@@ -234,10 +234,8 @@ class ExpertLearner(TokenLearner):
 
     def _balance(self, rows: list[Row]) -> torch.Tensor:
         """Returns coefficient x experts x sum over experts of (share of choices) x (mean probability), of all tokens and layers."""
-        config = self.model.config
-        tokens = [
-            self.model(input_ids=torch.tensor([row.ids]), output_router_logits=True).router_logits for row in rows
-        ]
+        config, padded = self.model.config, max(len(row.ids) for row in rows)
+        tokens = [self.model(**self._inputs(row, padded), output_router_logits=True).router_logits for row in rows]
         likely = torch.cat([layer for row in tokens for layer in row]).softmax(-1)
         chosen = likely.topk(config.num_experts_per_tok).indices
         shares = functional.one_hot(chosen, config.num_local_experts).float().mean(0).sum(0)
