@@ -1,13 +1,19 @@
 """What a model has forgotten: nothing if it is the base, and more the further its weights have moved."""
 
+import json
 from contextlib import nullcontext
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from tiny import make_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from training.config.run_config import RunConfig
+from training.results.answers import answer_all
+from training.results.evaluate import _before, prompted
 from training.results.forgetting import forgotten
+from training.scoring.request import EvaluationRequest
 
 
 @pytest.fixture(scope="module")
@@ -51,3 +57,20 @@ def test_the_divergence_is_that_of_the_distributions_by_hand(folder):
         p, q = (m(input_ids=torch.tensor([prompt])).logits[0, -1].double().softmax(-1) for m in (base, model))
     assert found["kl"] == pytest.approx(float((p * (p / q).log()).sum()), abs=1e-6)
     assert found["text_tokens"] > 500  # of Lathe's own text
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of PEFT
+def test_cases_are_answered_by_the_base_below_an_adapter_too(folder, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    base = AutoModelForCausalLM.from_pretrained(folder).eval()
+    lora = LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear", init_lora_weights=False)
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(folder), lora).eval()
+    config = RunConfig(model=str(folder), data="d")
+    request = EvaluationRequest.model_validate(
+        {"prompts": [{"user": "count 3: ", "expect": "baseline"}], "metrics": []}
+    )
+    answers = _before(config, request, model, tokenizer, 8, tmp_path, lambda *_: None)
+    asked = prompted(config, request, tokenizer)
+    assert answers == answer_all(base, asked, tokenizer, 8, lambda _: None)
+    found = json.loads((tmp_path / "summary.json").read_text())["forgetting"]
+    assert found["kl"] > 0 and found["loss_before"] != found["loss_after"]
