@@ -258,6 +258,12 @@ def test_advice_on_a_setting_without_effect_says_where_it_applies() -> None:
     )
 
 
+def test_settings_of_answers_have_no_effect_with_a_task_that_gives_none() -> None:
+    chosen = config(task="reward", eval_answers=2, eval_metrics="f1", eval_answers_every=2)
+    named = {conflict.settings[0] for conflict in check(chosen, CPU) if "has no effect" in conflict.reason}
+    assert named == {"eval_metrics", "eval_answers_every"}  # eval_answers itself is refused
+
+
 CHOICES = {name: setting.choices for name, setting in settings().items() if setting.kind == "choice"}
 GIVEN: dict[str, Any] = {"validation_data": "v", "push_to_hub": "a/b", "early_stopping_patience": 2, "eval_answers": 3}
 OTHER_TEXTS = {
