@@ -31,7 +31,7 @@ def may_quantize(config: RunConfig) -> bool:
     formats = {config.quantized, config.teacher_quantization, *(model.quantization for model in _scored_by(config))}
     if formats != {Quantization.NONE} or config.lora_init is LoraInit.LOFTQ:
         return True
-    if not config.optimizer.is_built_in:
+    if not config.optimizer.traits.built_in:
         return True
     others = [*([config.teacher] if config.teacher else []), *(model.name for model in _scored_by(config))]
     models = [config.model, *(adapter_base(Path(name)) or name for name in others)]

@@ -10,13 +10,13 @@ from training.config.choices import (
     Interval,
     LossOn,
     Method,
-    OptimizerName,
     Quantization,
     Scheduler,
     Strategy,
     Task,
 )
 from training.config.data_sets import has_weights
+from training.config.optimizer_name import OptimizerName
 from training.config.peft_methods import method, methods
 
 Values = Mapping[str, Any]
@@ -98,7 +98,7 @@ _zero3 = _to("strategy", Strategy.ZERO3)
 _sharded_zero = _to("strategy", Strategy.ZERO1, Strategy.ZERO2, Strategy.ZERO3)
 _mixtures = Applies("data", "several data sets with weights", lambda values: has_weights(values.get("data")))
 _plateau = _to("lr_scheduler", Scheduler.REDUCE_ON_PLATEAU)
-_moments = _to_all_but("optimizer", *(one for one in OptimizerName if not one.has_betas))
+_moments = _to_all_but("optimizer", *(name for name in OptimizerName if not name.traits.betas))
 
 # trl turns all dropout off for these tasks: their losses compare two passes.
 _with_dropout = _to_all_but("task", Task.DPO, Task.KTO, Task.ORPO, Task.REWARD)
@@ -189,8 +189,8 @@ APPLIES: dict[str, Applies] = {
     "early_stopping_threshold": _to_runs_with("early_stopping_patience"),
     "adam_beta1": _moments,
     "adam_beta2": _moments,
-    "adam_epsilon": _to_all_but("optimizer", *(one for one in OptimizerName if not one.has_epsilon)),
-    "momentum": _to("optimizer", *(one for one in OptimizerName if one.has_momentum)),
+    "adam_epsilon": _to_all_but("optimizer", *(name for name in OptimizerName if not name.traits.epsilon)),
+    "momentum": _to("optimizer", *(name for name in OptimizerName if name.traits.momentum)),
     "warmup": _to_all_but("lr_scheduler", Scheduler.CONSTANT, Scheduler.REDUCE_ON_PLATEAU),
     "min_lr_ratio": _to("lr_scheduler", Scheduler.WSD, Scheduler.COSINE_WITH_MIN_LR, Scheduler.REDUCE_ON_PLATEAU),
     "decay_share": _to("lr_scheduler", Scheduler.WSD),

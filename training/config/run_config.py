@@ -42,7 +42,6 @@ from training.config.choices import (
     Offload,
     OnDivergence,
     OnOutOfMemory,
-    OptimizerName,
     Packing,
     PolicyLoss,
     Precision,
@@ -57,6 +56,7 @@ from training.config.choices import (
     TemplateCheck,
 )
 from training.config.data_sets import Source, has_weights, last_part, set_names, sources
+from training.config.optimizer_name import OptimizerName
 from training.deepspeed_file.check import canonical
 
 Changes = dict[str, Any]

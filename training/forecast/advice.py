@@ -15,12 +15,12 @@ from training.config.choices import (
     ChunkedLoss,
     Method,
     Offload,
-    OptimizerName,
     Quantization,
     Strategy,
     Task,
 )
 from training.config.fields import parse
+from training.config.optimizer_name import OptimizerName
 from training.config.run_config import RunConfig
 from training.forecast.forecast import SLACK, Forecast, estimate
 from training.forecast.formula.activations import Batch

@@ -250,7 +250,7 @@ def offloaded(config: RunConfig, sizes: Sizes, place: Offload) -> float:
     parts = [(config.offload_optimizer, sizes.off_state), (config.offload_param, sizes.off_weights)]
     if config.strategy is Strategy.FSDP:
         parts = [(config.offload_param, sizes.off_state + sizes.off_weights)]
-    elif config.optimizer.paged and config.offload_optimizer is Offload.NONE:
+    elif config.optimizer.traits.paged and config.offload_optimizer is Offload.NONE:
         parts.append((Offload.CPU, sizes.off_state))
     return sum(amount for chosen, amount in parts if chosen is place)
 

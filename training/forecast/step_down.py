@@ -18,12 +18,12 @@ from training.config.choices import (
     ChunkedLoss,
     Method,
     Offload,
-    OptimizerName,
     Quantization,
     Strategy,
     Task,
 )
 from training.config.machine import Machine
+from training.config.optimizer_name import OptimizerName
 from training.config.run_config import Changes, RunConfig, stepped_down
 from training.forecast.forecast import estimate, full_batch
 from training.forecast.formula.activations import Batch

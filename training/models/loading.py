@@ -20,8 +20,9 @@ from transformers import (
 )
 
 from training.chat.tokenizer import load
-from training.config.choices import LoraInit, Method, OptimizerName, Precision, Quantization, Strategy, Task
+from training.config.choices import LoraInit, Method, Precision, Quantization, Strategy, Task
 from training.config.name_values import as_names
+from training.config.optimizer_name import OptimizerName
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.model_info.config_json import CONFIG_FILE, HIDDEN, positive, read_config, text_config

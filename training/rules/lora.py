@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from training.config.choices import LoraInit, Method, OptimizerName, Quantization, Strategy
+from training.config.choices import LoraInit, Method, Quantization, Strategy
 from training.config.machine import Machine
+from training.config.optimizer_name import OptimizerName
 from training.config.peft_methods import is_pattern
 from training.config.run_config import RunConfig
 from training.rules.conflict import Conflict, rule

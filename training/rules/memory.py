@@ -69,7 +69,11 @@ def a_step_in_backward_sees_one_gradient(config: RunConfig, machine: Machine) ->
             precision is Precision.FP16,
             "fp16's loss scale is checked on the whole gradient before the step",
         ),
-        ("optimizer", config.optimizer.paged, "a paged optimizer waits for the GPU in each step, here once per weight"),
+        (
+            "optimizer",
+            config.optimizer.traits.paged,
+            "a paged optimizer waits for the GPU in each step, here once per weight",
+        ),
     ):
         if holds:
             yield Conflict(

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from training.config.choices import Method, Offload, OptimizerName, Precision, Scheduler, Strategy
+from training.config.choices import Method, Offload, Precision, Scheduler, Strategy
 from training.config.machine import Machine
+from training.config.optimizer_name import OptimizerName
 from training.config.run_config import RunConfig
 from training.rules.conflict import Conflict, rule
 
@@ -55,7 +56,7 @@ def anyprecision_trains_bf16_weights(config: RunConfig, machine: Machine) -> Ite
 
 @rule
 def some_optimizers_do_not_support_fsdp(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.strategy is Strategy.FSDP and not config.optimizer.supports_fsdp:
+    if config.strategy is Strategy.FSDP and not config.optimizer.traits.fsdp:
         yield Conflict(
             ("optimizer", "strategy"),
             f"{config.optimizer.value} does not support FSDP's sharded weights.",
@@ -66,7 +67,7 @@ def some_optimizers_do_not_support_fsdp(config: RunConfig, machine: Machine) -> 
 
 @rule
 def paged_optimizers_need_gpu_memory(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.optimizer.paged and (machine.kind == "cpu" or config.offload_optimizer is not Offload.NONE):
+    if config.optimizer.traits.paged and (machine.kind == "cpu" or config.offload_optimizer is not Offload.NONE):
         cause = (
             "this machine has no GPU" if machine.kind == "cpu" else "offload_optimizer keeps the state in host memory"
         )
@@ -113,7 +114,6 @@ def warmup_and_decay_fit_into_the_run(config: RunConfig, machine: Machine) -> It
         )
 
 
-_LION_FACTOR = 0.3  # Chen et al., "Symbolic Discovery of Optimization Algorithms" (2023): 3 to 10 times less than AdamW
 _LORA_TYPE = {Method.LORA, Method.QLORA, Method.ADALORA}
 
 
@@ -145,10 +145,9 @@ def _bound(config: RunConfig) -> _Bound | None:
 
 @rule
 def the_learning_rate_fits_the_method(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    bound = _bound(config)
-    if bound is None or not config.optimizer.is_adam_like:
+    bound, factor = _bound(config), config.optimizer.traits.rate_factor
+    if bound is None or factor is None:
         return
-    factor = _LION_FACTOR if config.optimizer.is_lion else 1.0
     if config.learning_rate < bound.risky * factor:
         return
     sure = config.learning_rate >= bound.hopeless * factor

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from training.config.choices import Method, OptimizerName, Precision
+from training.config.choices import Method, Precision
 from training.config.machine import Machine
+from training.config.optimizer_name import OptimizerName
 from training.config.run_config import RunConfig
 from training.model_info.config_json import CONFIG_FILE, ModelError, Values, read_config, text_config
 from training.rules.conflict import Conflict, rule

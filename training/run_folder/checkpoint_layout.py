@@ -85,7 +85,7 @@ def _not_converted(layout: Layout, config: RunConfig) -> tuple[str, str] | None:
     if not layout.parameters:
         reason = "its DeepSpeed JSON selects an optimizer that is not converted."
         return "strategy", f"cannot continue a checkpoint of {before}: {reason}"
-    if not config.optimizer.is_elementwise:
+    if not config.optimizer.traits.elementwise:
         return "optimizer", f"has state that cannot be divided differently; the checkpoint is of {before}."
     for name in ("offload_optimizer", "offload_param"):
         if getattr(config, name) is Offload.NVME:

@@ -6,9 +6,10 @@ from typing import Any
 import torch
 from transformers import Trainer, TrainingArguments
 
-from training.config.choices import Method, OptimizerName
+from training.config.choices import Method
+from training.config.optimizer_name import OptimizerName, QuantizedState
 from training.config.run_config import RunConfig
-from training.forecast.formula.sizes import BITSANDBYTES, FP32, QUANTIZED_STATE
+from training.forecast.formula.sizes import FP32
 from training.simulation.timeline import Timeline
 from training.trainer.optimizers import optimizer_arguments, optimizer_factory, split_parameters
 
@@ -42,10 +43,12 @@ def fake_optimizer(model: Any, parameters: list[torch.nn.Parameter], config: Run
 
 def _optimizer(model: Any, parameters: list[torch.nn.Parameter], config: RunConfig, live: Timeline) -> Any:
     on_device = [parameter for parameter in parameters if not parameter.is_meta]
-    if not on_device or config.optimizer.paged:
+    traits = config.optimizer.traits
+    if not on_device or traits.paged:
         return FakeState(live, [], torch.uint8)  # paged state is not device memory
-    if config.optimizer in QUANTIZED_STATE:
-        return FakeState(live, _quantized_sizes(model, on_device, config.optimizer), torch.uint8)
+    if isinstance(traits.state, QuantizedState):
+        plain = _embeddings(model) if traits.fp32_state_of_embeddings else set()
+        return FakeState(live, [_quantized_size(weight, traits.state, plain) for weight in on_device], torch.uint8)
     arguments = TrainingArguments(output_dir="unused", use_cpu=True, report_to=[], **optimizer_arguments(config))
     cls, settings = optimizer_factory(config) or Trainer.get_optimizer_cls_and_kwargs(arguments, model)
     if config.optimizer is OptimizerName.MUON:
@@ -56,14 +59,14 @@ def _optimizer(model: Any, parameters: list[torch.nn.Parameter], config: RunConf
     return cls(on_device, **settings)
 
 
-def _quantized_sizes(model: Any, parameters: Sequence[torch.Tensor], optimizer: OptimizerName) -> list[int]:
-    """Returns the bytes of each weight's state. The Trainer has bitsandbytes keep that of embeddings in fp32."""
-    state = QUANTIZED_STATE[optimizer]
-    embeddings = {id(one.weight) for one in model.modules() if isinstance(one, torch.nn.Embedding)}
-    whole = embeddings if optimizer in BITSANDBYTES else set()
-    return [
-        state.moments * FP32 * one.numel() if id(one) in whole else state.bytes_of(one.numel()) for one in parameters
-    ]
+def _embeddings(model: Any) -> set[int]:
+    """Returns the `id`s of the embeddings' weights."""
+    return {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
+
+
+def _quantized_size(weight: torch.Tensor, state: QuantizedState, plain: set[int]) -> int:
+    """Returns the bytes of a weight's state, which is fp32 if the weight is one of `plain`."""
+    return state.moments * FP32 * weight.numel() if id(weight) in plain else state.bytes_of(weight.numel())
 
 
 def _muon_sizes(model: Any, shards: Sequence[torch.Tensor]) -> list[int]:

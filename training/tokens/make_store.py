@@ -27,10 +27,10 @@ from training.files import sha256, write_whole
 from training.tokens.coverage import GapCounts
 from training.tokens.parts import PartRenderer, StoredText
 from training.tokens.store import (
-    FACTS,
     PROGRESS,
     TokenStore,
     in_use,
+    is_whole,
     locked,
     making_folder,
     open_store,
@@ -111,9 +111,9 @@ def find_or_make(
 
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     in_use(folder)  # before the check: from now on no process can remove the store
-    if not (folder / FACTS).is_file():
+    if not is_whole(folder):
         with locked(folder, waiting=lambda: progress(*read_progress(folder))):
-            if not (folder / FACTS).is_file():
+            if not is_whole(folder):
                 make_store(source, folder, tokenizer, columns, report, part, chat)
     return open_store(folder)
 
@@ -189,7 +189,7 @@ def main() -> None:
     options = parser.parse_args()
     signal.signal(signal.SIGXCPU, _out_of_time)
     with nullcontext() if options.locked else locked(options.into):
-        if (options.into / FACTS).is_file():
+        if is_whole(options.into):
             return
         try:
             _make(options)

@@ -190,9 +190,20 @@ def ends_of(store: Store) -> tuple[int, ...]:
     return tuple(int(end) for end in store.ends) if isinstance(store, JoinedStore) else (store.rows,)
 
 
+def is_whole(folder: Path) -> bool:
+    """True if `folder` has a store whose files have the sizes that they were written with. Without one, or where a disk has lost
+    a part, the store is made again."""
+    try:
+        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        sizes = facts.get("bytes", {})  # stores of earlier versions have none
+        return all((folder / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError):
+        return False
+
+
 def open_store(folder: Path) -> TokenStore:
-    """The store in `folder`. Raises FileNotFoundError if there is none, or it is not complete."""
-    if not (folder / FACTS).is_file():
+    """The store in `folder`. Raises FileNotFoundError if there is none, or it is not whole."""
+    if not is_whole(folder):
         raise FileNotFoundError(f"{folder} has no tokens")
     os.utime(folder)  # the least recently used store is removed first
     return TokenStore(folder)

@@ -117,6 +117,7 @@ class StoreWriter:
         shutil.rmtree(self._scratch)
         self._tokenizer.backend_tokenizer.save(str(self._folder / TOKENIZER))
         facts = self._facts() | _pairs("duplicate", exact) | _pairs("near_duplicate", near)
+        facts["bytes"] = {name: (self._folder / name).stat().st_size for name in self._files}
         (self._folder / FACTS).write_text(json.dumps(facts), encoding="utf-8")
         for path in self._folder.iterdir():
             with path.open("rb") as file:

@@ -8,31 +8,23 @@ from peft.optimizers import create_loraplus_optimizer
 from torch.optim import AdamW, Muon, Optimizer
 from transformers import Trainer
 
-from training.config.choices import OptimizerName, Scheduler
+from training.config.choices import Scheduler
+from training.config.optimizer_name import OptimizerName
 from training.config.run_config import RunConfig
 
-_SCHEDULER_NAMES = {Scheduler.WSD: "warmup_stable_decay", Scheduler.REDUCE_ON_PLATEAU: "reduce_lr_on_plateau"}
-
-# Fused AdamW is one kernel on CUDA and on CPU, and takes a quarter of the time of the loop over tensors.
-_NAMES = {
-    OptimizerName.ADAMW: "adamw_torch_fused",
-    OptimizerName.ADAMW_8BIT: "adamw_8bit",
-    OptimizerName.PAGED_ADAMW_8BIT: "paged_adamw_8bit",
-    OptimizerName.PAGED_ADAMW_32BIT: "paged_adamw_32bit",
-    OptimizerName.ADAMW_TORCHAO_8BIT: "adamw_torch_8bit",
-    OptimizerName.ADAMW_TORCHAO_4BIT: "adamw_torch_4bit",
-    OptimizerName.ADAFACTOR: "adafactor",
-    OptimizerName.LION: "lion_32bit",
-    OptimizerName.LION_8BIT: "lion_8bit",
-    OptimizerName.SGD: "sgd",
+_SCHEDULER_NAMES = {name: name.value for name in Scheduler} | {
+    Scheduler.WSD: "warmup_stable_decay",
+    Scheduler.REDUCE_ON_PLATEAU: "reduce_lr_on_plateau",
 }
+
 _LAYER = re.compile(r"\.\d+\.")  # model.layers.0.mlp...: the part of a numbered layer
 
 
 def optimizer_arguments(config: RunConfig) -> dict[str, Any]:
     """Returns the optimizer's part of TrainingArguments."""
     return {
-        "optim": _NAMES.get(config.optimizer, "adamw_torch"),
+        # Any name where `optimizer_factory` makes the optimizer.
+        "optim": config.optimizer.traits.transformers_name or "adamw_torch",
         "optim_args": f"momentum={config.momentum}" if config.optimizer is OptimizerName.SGD else None,
         "adam_beta1": config.adam_beta1,
         "adam_beta2": config.adam_beta2,
@@ -54,7 +46,9 @@ def optimizer_factory(config: RunConfig) -> tuple[Any, dict[str, Any]] | None:
         case OptimizerName.MUON:
             shared = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
             return (lambda: MuonWithAdamW), {"momentum": config.momentum, **shared, **adam}
-    return None
+        case known:
+            assert known.traits.transformers_name, known
+            return None
 
 
 def loraplus(trainer: Trainer, model: torch.nn.Module, ratio: float) -> torch.optim.Optimizer:
@@ -137,7 +131,7 @@ def optimizer_class(optimizer: Any) -> str:
 
 
 def scheduler_name(config: RunConfig) -> str:
-    return _SCHEDULER_NAMES.get(config.lr_scheduler, config.lr_scheduler.value)
+    return _SCHEDULER_NAMES[config.lr_scheduler]
 
 
 def scheduler_arguments(config: RunConfig, total_steps: int | None = None) -> dict[str, Any]:

@@ -130,11 +130,11 @@ def wait(current: Callable[[], TokenCount], on_progress: Callable[[TokenCount], 
 
 
 def _state(folder: Path) -> TokenCount:
-    if (folder / token_store.FACTS).is_file():
+    if token_store.is_whole(folder):
         return TokenCount("done", store=folder)
     if token_store.is_being_made(folder):
         return TokenCount("running", *read_progress(folder))
-    if (folder / token_store.FACTS).is_file():  # finished between the two checks
+    if token_store.is_whole(folder):  # finished between the two checks
         return TokenCount("done", store=folder)
     try:
         return TokenCount("failed", problem=json.loads(failure_file(folder).read_text(encoding="utf-8")))
@@ -154,7 +154,7 @@ def _start(path: Path, folder: Path, arguments: list[str], limits: Limits) -> To
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return _state(folder)
-        if (folder / token_store.FACTS).is_file():
+        if token_store.is_whole(folder):
             return _state(folder)
         failure_file(folder).unlink(missing_ok=True)
         room = SPARE_BYTES + STORE_FACTOR * path.stat().st_size

@@ -1,6 +1,7 @@
 """Loss only on the answer, and detection of rows without loss tokens."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from training.chat.rendering_settings import ChatSettings
 from training.data.example import Example
 from training.errors import DataError
 from training.tokens.encoding import Encoder
-from training.tokens.make_store import make_store
+from training.tokens.make_store import find_or_make, make_store
 from training.tokens.rendering import Renderer
 from training.tokens.store import TokenStore, making_folder, open_store
 
@@ -251,3 +252,18 @@ def test_what_the_template_drops_is_counted_with_the_first_row(tokenizers: dict[
         "tool calls": (2, 2),
         "reasoning": (1, 3),
     }
+
+
+@pytest.mark.parametrize("damaged", ["tokens.i32", "ends.i64", "spans.i32", "hashes.u64", "facts.json"])
+def test_a_store_that_a_disk_has_damaged_is_made_again(
+    tokenizers: dict[bool, Any], tmp_path: Path, damaged: str
+) -> None:
+    source = tmp_path / "rows.jsonl"
+    source.write_text(json.dumps({"prompt": "hello", "completion": "world"}))
+    args = (source, tmp_path / "stores", tokenizers[True], "model", None, None, lambda *_: None)
+    made = find_or_make(*args)
+    tokens = made.row(0)[0].tolist()
+    os.truncate(made.folder / damaged, 4)
+    with pytest.raises(FileNotFoundError):
+        open_store(made.folder)
+    assert find_or_make(*args).row(0)[0].tolist() == tokens

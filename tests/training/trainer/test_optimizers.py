@@ -13,7 +13,8 @@ from tiny import make_data, make_model
 from trainer_process import train_here
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from training.config.choices import OptimizerName, Precision, Scheduler
+from training.config.choices import Precision, Scheduler
+from training.config.optimizer_name import OptimizerName
 from training.config.run_config import RunConfig
 from training.models.loading import weights_dtype
 from training.reports.live_memory import as_fraction

@@ -6,9 +6,9 @@ the libraries' other buffers were counted in real runs (benchmarks/forecast/comm
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
-from training.config.choices import Method, Offload, OptimizerName, Precision, Quantization, Strategy
+from training.config.choices import Method, Offload, Precision, Quantization, Strategy
+from training.config.optimizer_name import LEAST_QUANTIZED, OptimizerName, QuantizedState
 from training.config.run_config import RunConfig
 from training.forecast.formula import trainable
 from training.forecast.formula.gathered import Gathered, gathered_bytes, packed_bytes
@@ -20,48 +20,6 @@ _BROADCAST_BYTES = 250 * 2**20
 _IMPORTANCE_BYTES = 12
 """AdaLoRA keeps three fp32 values of each trained weight (peft/tuners/adalora/layer.py: RankAllocator)."""
 FP32 = 4
-
-
-class QuantizedState(NamedTuple):
-    """Optimizer state of so many moments, with bytes per element of each, and elements per fp32 scale."""
-
-    moments: int
-    width: float
-    block: int
-
-    @property
-    def bytes_per_weight(self) -> float:
-        return self.moments * (self.width + FP32 / self.block)
-
-    def bytes_of(self, elements: int) -> int:
-        """The bytes of a tensor's state."""
-        if elements < LEAST_QUANTIZED:
-            return self.moments * FP32 * elements
-        return self.moments * (int(self.width * elements) + FP32 * -(-elements // self.block))
-
-
-_TWO_8BIT = QuantizedState(2, 1.0, 256)
-QUANTIZED_STATE = {
-    OptimizerName.ADAMW_8BIT: _TWO_8BIT,
-    OptimizerName.PAGED_ADAMW_8BIT: _TWO_8BIT,
-    OptimizerName.LION_8BIT: QuantizedState(1, 1.0, 256),
-    OptimizerName.ADAMW_TORCHAO_8BIT: _TWO_8BIT,
-    OptimizerName.ADAMW_TORCHAO_4BIT: QuantizedState(2, 0.5, 128),
-}
-"""Dettmers et al., "8-bit Optimizers via Block-wise Quantization", 2022; bitsandbytes/optim/optimizer.py, torchao/optim/adam.py."""
-STATE_BYTES = {
-    OptimizerName.ADAMW: 8.0,
-    OptimizerName.PAGED_ADAMW_32BIT: 8.0,
-    OptimizerName.ADAFACTOR: 0.02,
-    OptimizerName.LION: 4.0,
-    OptimizerName.MUON: 4.0,
-    OptimizerName.SGD: 4.0,
-} | {name: state.bytes_per_weight for name, state in QUANTIZED_STATE.items()}
-"""Bytes of optimizer state per trained weight: fp32 moments, or quantized ones."""
-BITSANDBYTES = (OptimizerName.ADAMW_8BIT, OptimizerName.LION_8BIT)
-"""These optimizers keep the state of embeddings in fp32."""
-LEAST_QUANTIZED = 4096
-"""bitsandbytes and torchao keep the state of a weight with fewer elements in fp32."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +99,7 @@ def sizes_of(config: RunConfig, shape: ModelShape, card: Card | None) -> Sizes:
         off_state, state, gradients, step = state + gradients, 0.0, 0.0, 0.0
     if config.offload_param is not Offload.NONE:
         off_weights, weights = weights, 0.0
-    if config.optimizer.paged:
+    if config.optimizer.traits.paged:
         off_state, state = off_state + state, 0.0
     return Sizes(
         total=shape.parameters + added, trained=trained, weights=weights, gradients=gradients, gradient_format=format_,
@@ -224,14 +182,13 @@ def state_bytes(config: RunConfig, shape: ModelShape, trained: int, format_: int
         # AdamW's second moment of what is not a matrix of a layer.
         experts = sum(stack.layers * stack.others for stack in shape.stacks if stack.experts)
         outside = shape.parameters - shape.in_layers + experts
-        return trained * STATE_BYTES[OptimizerName.MUON] + FP32 * outside
-    if config.optimizer in BITSANDBYTES and not zero:
-        state = QUANTIZED_STATE[config.optimizer]
+        return trained * config.optimizer.traits.state_bytes + FP32 * outside
+    state = config.optimizer.traits.state
+    if config.optimizer.traits.fp32_state_of_embeddings and isinstance(state, QuantizedState) and not zero:
         narrow, wide = state.bytes_per_weight, state.moments * FP32
         return trained * narrow + _in_fp32(config, shape, trained) * (wide - narrow)
-    # torch's own optimizers keep their state in the format of the weight.
-    own = config.optimizer in (OptimizerName.ADAMW, OptimizerName.SGD) and not zero
-    return trained * STATE_BYTES[config.optimizer] / (2 if own and format_ == 2 else 1)
+    halved = config.optimizer.traits.state_in_weights_format and format_ == 2 and not zero
+    return trained * config.optimizer.traits.state_bytes / (2 if halved else 1)
 
 
 def _in_fp32(config: RunConfig, shape: ModelShape, trained: int) -> float:
