@@ -25,9 +25,9 @@ from app.cli.take_away import (
     verify,
 )
 from app.cli.user import share, token, user
-from training.config.choices import Strategy
+from training.config.choices import Strategy, Wanted
+from worker.choices import Status
 
-STATUSES = ("queued", "running", "finished", "failed", "stopped", "diverged")
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 config_argument = click.argument("path", metavar="[CONFIG.yaml]", required=False, type=config_type)
 
@@ -120,7 +120,7 @@ def render() -> None:
     "--solve",
     multiple=True,
     metavar="SETTING",
-    type=click.Choice(["max_length", "micro_batch_size", "gpus", "lora_r", "gpu"]),
+    type=click.Choice(list(Wanted)),
     help="Also find the most that fits: max_length, micro_batch_size, lora_r, gpus (fewest), gpu (cheapest).",
 )
 @click.option("--fetch-config", is_flag=True, help="First download the model's config.json from the hub.")
@@ -135,7 +135,7 @@ def forecast() -> None:
 
 
 @main.command
-@click.option("--status", type=click.Choice(STATUSES), help="Only runs with this status.")
+@click.option("--status", type=click.Choice(list(Status)), help="Only runs with this status.")
 @click.option(
     "--search",
     default="",

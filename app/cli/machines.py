@@ -11,7 +11,7 @@ from app.cli.options import CommandError
 from app.format import numbers
 from app.format import system_text as words
 from training.units import NONE, byte_size
-from worker.disk.freeing import Freeable
+from worker.choices import Freeable
 from worker.disk.usage import Kind
 
 _PATH = "/api/system"

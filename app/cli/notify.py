@@ -7,11 +7,11 @@ import click
 from app.cli.client import connect, path_of
 from app.cli.options import Group, json_option
 from app.format import numbers
+from worker.choices import USUAL_EVENTS, Event, WebhookFormat
 
 _PATH = "/api/notifications"
 
-EVENTS = ("finished", "failed", "stopped", "diverged")
-FORMATS = ("json", "slack", "discord", "ntfy")
+EVENTS = [event.value for event in Event if event.offered]
 channel_argument = click.argument("channel_id", metavar="CHANNEL")
 
 
@@ -51,10 +51,13 @@ def listing(as_json: bool) -> None:
 @click.argument("address", metavar="ADDRESS")
 @click.option(
     "--event", "events", multiple=True, type=click.Choice(EVENTS),
-    help="Event to tell about, several times if needed.  [default: finished, failed, diverged]",
+    help="Event to tell about, several times if needed.  [default: " + ", ".join(USUAL_EVENTS) + "]",
 )  # fmt: skip
 @click.option(
-    "--format", "form", type=click.Choice(FORMATS), help="Body of a webhook's request.  [default: by the host]"
+    "--format",
+    "form",
+    type=click.Choice(list(WebhookFormat)),
+    help="Body of a webhook's request.  [default: by the host]",
 )
 @click.option("--everyone", is_flag=True, help="For the runs of all users (admins only).")
 @json_option
@@ -63,7 +66,7 @@ def add(address: str, events: tuple[str, ...], form: str | None, everyone: bool,
 
     ADDRESS is the URL of a webhook (Slack, Discord, Mattermost, ntfy or your own), or an e-mail address.
     """
-    events = events or ("finished", "failed", "diverged")
+    events = events or USUAL_EVENTS
     wanted = {"address": address, "events": events, "format": form, "everyone": everyone}
     made = connect().send("POST", _PATH, json=wanted)
     said = f"Added {made['address']} as {made['id']}. `lathe notify test {made['id']}` sends a test."

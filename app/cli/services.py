@@ -6,8 +6,7 @@ from dataclasses import asdict
 import click
 
 from app.cli.options import Command, Group, LocalCommand, calls, json_option
-
-FREEABLE = ("finished_checkpoints", "tokens", "uploads", "builds", "resumable_checkpoints", "unknown_runs")
+from worker.choices import Freeable
 
 host_option = click.option("--host", help="Address to listen on.  [default: LATHE_HOST, or this machine only]")
 port_type = click.IntRange(1, 65535)
@@ -75,9 +74,9 @@ def restore_backup() -> None:
     "--free",
     "kinds",
     multiple=True,
-    type=click.Choice(FREEABLE),
+    type=click.Choice(list(Freeable)),
     metavar="KIND",
-    help=f"Free disk space: {', '.join(FREEABLE)}. Can be repeated.",
+    help=f"Free disk space: {', '.join(Freeable)}. Can be repeated.",
 )
 @click.option("--yes", is_flag=True, help="Free without asking.")
 @json_option

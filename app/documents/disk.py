@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from app.documents import Document
+from worker.choices import Freeable
 from worker.disk import freeing
 from worker.disk.background import Measured
-from worker.disk.freeing import Freeable
 from worker.disk.usage import RunUse, Usage
 from worker.machine.sizes import Size
 from worker.settings import get_settings

@@ -29,7 +29,7 @@ class ServedAnswer(Stored):
     """A process that serves models, and its state; `reason` says why it waits, why vLLM does not answer, or why it
     ended. Times are seconds since the epoch."""
 
-    state: Literal["waiting", "starting", "ready", "ended"]
+    state: ServedState
     reason: str
     age_seconds: float
     position: int | None = Field(None, description="place in the queue, from 1; null unless it waits")

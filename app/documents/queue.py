@@ -1,20 +1,17 @@
 """The queue. Read-only."""
 
-from typing import Literal, cast
-
 from pydantic import Field
 from sqlmodel import Session
 
 from app.documents import Document
 from training.config.choices import EngineName
+from worker.choices import Priority
 from worker.machine import devices, overload
 from worker.runs import pace
 from worker.settings import SettingsError
 from worker.store import database, evaluations, machines, runs, sight, waiting
 from worker.store.quotas import DeviceQuotas
 from worker.store.tables import Run, Status
-
-Priority = Literal["high", "normal", "low"]
 
 
 class Waiting(Document):
@@ -73,7 +70,7 @@ def _waiting(run: Run, place: int, starts_in: float | None, quotas: DeviceQuotas
         id=run.id,
         name=run.name,
         owner=run.owner,
-        priority=cast(Priority, waiting.priority_word(run.priority)),
+        priority=Priority(waiting.priority_word(run.priority)),
         held=run.held,
         at_rung=run.step if run.held and run.at_rung else None,
         processes=run.config.get("num_processes", 1),

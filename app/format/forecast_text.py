@@ -4,12 +4,13 @@ from typing import Any
 
 from app.format import numbers
 from app.texts import _, gettext_noop
+from training.config.choices import Wanted
 from training.config.fields import in_words
 from training.config.run_config import RunConfig
 from training.forecast.forecast import DOUBT, Forecast
 from training.forecast.formula.moments import MOMENTS
 from training.forecast.gpus import Card
-from training.forecast.solve import Solution, Wanted
+from training.forecast.solve import Solution
 from training.units import byte_size
 from worker.forecasts.forecast import Estimate
 from worker.forecasts.requested import Response

@@ -5,13 +5,14 @@ from typing import Any
 from app.format import numbers
 from app.texts import _, gettext_noop, ngettext
 from training.units import NONE, byte_size
+from worker.choices import SearchMethod
 from worker.store.tables import Status
 from worker.sweeps.expand import words as values_in_words
 
 METHODS = {
-    "grid": gettext_noop("grid"),
-    "random": gettext_noop("random search"),
-    "halving": gettext_noop("successive halving"),
+    SearchMethod.GRID: gettext_noop("grid"),
+    SearchMethod.RANDOM: gettext_noop("random search"),
+    SearchMethod.HALVING: gettext_noop("successive halving"),
 }
 
 _METRICS = {"loss": gettext_noop("training loss"), "eval_loss": gettext_noop("evaluation loss")}

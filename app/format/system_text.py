@@ -7,7 +7,7 @@ from typing import Any
 from app.format import numbers
 from app.texts import _, gettext_noop, ngettext
 from training.units import NONE, byte_size
-from worker.disk.freeing import Freeable
+from worker.choices import Freeable
 from worker.disk.usage import Kind
 
 KINDS = {

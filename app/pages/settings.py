@@ -7,27 +7,27 @@ from app.documents import preferences as documents
 from app.documents.preferences import Channel
 from app.pages.common.view import Context, View
 from app.texts import LANGUAGES, gettext_noop
+from worker.choices import USUAL_EVENTS, Event, WebhookFormat
 from worker.settings import get_settings
 
 EVENTS = {
-    "finished": gettext_noop("Finished"),
-    "failed": gettext_noop("Failed"),
-    "stopped": gettext_noop("Stopped"),
-    "diverged": gettext_noop("Loss not finite"),
+    Event.FINISHED: gettext_noop("Finished"),
+    Event.FAILED: gettext_noop("Failed"),
+    Event.STOPPED: gettext_noop("Stopped"),
+    Event.DIVERGED: gettext_noop("Loss not finite"),
+    Event.TEST: gettext_noop("Test"),
 }
-USUAL_EVENTS = ("finished", "failed", "diverged")
 FORMATS = {
-    "": gettext_noop("by the host"),
-    "json": "JSON",
-    "slack": gettext_noop("Slack, Mattermost: text"),
-    "discord": gettext_noop("Discord: content"),
-    "ntfy": gettext_noop("ntfy: plain text"),
+    WebhookFormat.JSON: "JSON",
+    WebhookFormat.SLACK: gettext_noop("Slack, Mattermost: text"),
+    WebhookFormat.DISCORD: gettext_noop("Discord: content"),
+    WebhookFormat.NTFY: gettext_noop("ntfy: plain text"),
 }
 CHANNELS = {
-    "json": gettext_noop("Webhook, JSON"),
-    "slack": gettext_noop("Webhook, text"),
-    "discord": gettext_noop("Webhook, Discord"),
-    "ntfy": gettext_noop("Webhook, ntfy"),
+    WebhookFormat.JSON: gettext_noop("Webhook, JSON"),
+    WebhookFormat.SLACK: gettext_noop("Webhook, text"),
+    WebhookFormat.DISCORD: gettext_noop("Webhook, Discord"),
+    WebhookFormat.NTFY: gettext_noop("Webhook, ntfy"),
 }
 ROLES = {
     "runs the server": gettext_noop("the user who runs the server: may change everything"),
@@ -58,7 +58,7 @@ def settings(_: QueryParams) -> Context:
         },
         "EVENTS": EVENTS,
         "USUAL_EVENTS": USUAL_EVENTS,
-        "FORMATS": FORMATS,
+        "FORMATS": {"": gettext_noop("by the host")} | FORMATS,
         "CHANNELS": CHANNELS,
         "ROLES": ROLES,
         "LANGUAGES": LANGUAGES,

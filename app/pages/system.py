@@ -12,7 +12,7 @@ from app.pages.common.cache import TimedCache
 from app.pages.common.view import Context, View
 from app.web.templating import TEMPLATES
 from worker import services
-from worker.disk.freeing import Freeable
+from worker.choices import Freeable
 from worker.machine.measurement import version_of
 from worker.store.machines import SERVING
 

@@ -5,7 +5,7 @@ import json
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.sse import EventSourceResponse, format_sse_event
@@ -188,7 +188,7 @@ Existing = Annotated[Run, Depends(existing)]
 @router.get("/plots", response_model=None, include_in_schema=False)
 def show_plots(
     run_id: str,
-    axis: Literal["step", "tokens", "epoch", "time"] = "step",
+    axis: plots.Axis = "step",
     start: Annotated[float | None, Query(alias="from", allow_inf_nan=False)] = None,
     end: Annotated[float | None, Query(alias="to", allow_inf_nan=False)] = None,
     points: Annotated[int, Query(ge=10, le=4000)] = 400,

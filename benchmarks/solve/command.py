@@ -20,8 +20,9 @@ from typing import Any
 
 from benchmarks.matrix.command import Ranks
 from benchmarks.matrix.inputs import byte_tokenizer
+from training.config.choices import Wanted
 from training.config.run_config import RunConfig
-from training.forecast.solve import LENGTH_STEP, Wanted
+from training.forecast.solve import LENGTH_STEP
 from training.model_info.families import read_shape
 from worker.forecasts.forecast import Setup
 from worker.forecasts.solving import solved

@@ -16,7 +16,7 @@ from training.batches.collators import Collator
 from training.batches.sets import TokenDataset, count_loss_tokens, item_sets, sets_of, single_rows
 from training.batches.streaming import Stream
 from training.batches.views import IGNORED, WEIGHTS, Tokens
-from training.config.choices import Packing, Task
+from training.config.choices import Packing, Precision, Task
 from training.config.run_config import RunConfig
 from training.data.rows import DataRows
 from training.errors import UserError
@@ -25,7 +25,11 @@ from training.tokens.packing import order_of
 
 _ATTENTION_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
 _PROBE_TOKENS = 12  # in each of the two test rows
-_TOLERANCE = {"fp32": 1e-3, "fp16": 0.05, "bf16": 0.1}  # rounding error, as a share of the largest logit
+_TOLERANCE = {
+    Precision.FP32: 1e-3,
+    Precision.FP16: 0.05,
+    Precision.BF16: 0.1,
+}  # rounding error, as a share of the largest logit
 LOSSES_BY_SET = tuple(task for task in Task if not task.is_preference and not task.samples)
 """Tasks whose training loss is a mean over items that each belong to one data set."""
 
@@ -173,7 +177,7 @@ def cross_row_influence(model: torch.nn.Module, vocabulary: int, device: torch.d
             alone = model(input_ids=row, position_ids=positions, use_cache=False).logits
             largest = max(largest, float(alone.abs().max()))
             difference = max(difference, float((found - alone).abs().max()))
-    return difference / max(_TOLERANCE[precision] * largest, 1e-12)
+    return difference / max(_TOLERANCE[Precision(precision)] * largest, 1e-12)
 
 
 class RunCollator:

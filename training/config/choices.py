@@ -330,6 +330,16 @@ class Scheduler(StrEnum):
     REDUCE_ON_PLATEAU = "reduce_on_plateau"
 
 
+class Wanted(StrEnum):
+    """What the forecast can solve for: the most that fits, or the fewest or cheapest GPUs."""
+
+    MAX_LENGTH = "max_length"
+    MICRO_BATCH_SIZE = "micro_batch_size"
+    GPUS = "gpus"
+    LORA_R = "lora_r"
+    GPU = "gpu"
+
+
 class Interval(StrEnum):
     STEPS = "steps"
     EPOCH = "epoch"

@@ -5,10 +5,9 @@ More length, rows, rank and fewer GPUs never take less memory in the formula, so
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
-from training.config.choices import Strategy
+from training.config.choices import Strategy, Wanted
 from training.config.run_config import RunConfig
 from training.forecast.forecast import Forecast
 from training.forecast.gpus import CARDS, Card
@@ -22,16 +21,6 @@ HIGHEST_RANK = 1024
 TRIES = 24
 COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _SHARDING = (Strategy.DDP, Strategy.ZERO2, Strategy.ZERO3)
-
-
-class Wanted(StrEnum):
-    """What to solve for."""
-
-    MAX_LENGTH = "max_length"
-    MICRO_BATCH_SIZE = "micro_batch_size"
-    GPUS = "gpus"
-    LORA_R = "lora_r"
-    GPU = "gpu"
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,7 @@ def _end_when_idle(api: "Api", server: "uvicorn.Server", idle_seconds: float) ->
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
-    from training.config.choices import Quantization
+    from training.config.choices import Precision, Quantization
 
     parser = argparse.ArgumentParser(prog="training.serving", description="Serves models as OpenAI's API does.")
     parser.add_argument("base", metavar="MODEL", help="folder or hub id of the base model")
@@ -135,7 +135,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--adapter", action="append", default=[], type=_pair, metavar="NAME=FOLDER")
     parser.add_argument("--model", action="append", default=[], type=_pair, metavar="NAME=FOLDER", help="a whole model")
     parser.add_argument("--template-arguments", action="append", default=[], type=_pair, metavar="NAME=JSON")
-    parser.add_argument("--dtype", default="auto", choices=("auto", "bf16", "fp16", "fp32"))
+    parser.add_argument("--dtype", default=Precision.AUTO.value, choices=[one.value for one in Precision])
     parser.add_argument("--quantization", default="none", choices=[one.value for one in Quantization])
     parser.add_argument("--host", default=loopback())
     parser.add_argument("--port", type=int, default=0, help="0: a free one")

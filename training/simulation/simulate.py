@@ -15,10 +15,10 @@ from pydantic import TypeAdapter
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from training.batches.layout import base_of
-from training.config.choices import Precision
+from training.config.choices import Precision, Wanted
 from training.config.run_config import RunConfig
 from training.errors import UserError, answer_json
-from training.forecast.solve import Wanted, border, changes_for
+from training.forecast.solve import border, changes_for
 from training.models.attention import attend_without_groups
 from training.simulation.batches import Request, collator, rows_of
 from training.simulation.caching_allocator import least_limit, replay

@@ -11,7 +11,7 @@ import torch
 
 from training.batches.layout import base_of
 from training.batches.views import IGNORED, WEIGHTS
-from training.config.choices import ChunkedLoss
+from training.config.choices import ChunkedLoss, Precision
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.models.token_cross_entropy import LogitTransform, token_cross_entropy
@@ -19,7 +19,7 @@ from training.reports.report import Report
 from training.rules.memory import chunk_tokens, wants_chunks
 from training.trainer.evaluation import predicted, predicted_weights
 
-TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 3e-2}
+TOLERANCE = {Precision.FP32: 1e-4, Precision.FP16: 1e-2, Precision.BF16: 3e-2}
 """Largest relative difference from the model's own loss on the test batch; a 16-bit model rounds its logits before the loss."""
 _NOT_FOR_THE_MODEL = ("labels", "shift_labels", "num_items_in_batch", WEIGHTS)
 
@@ -165,4 +165,4 @@ def logit_transform(config: Any) -> LogitTransform:
 
 def agrees(chunked: torch.Tensor, plain: torch.Tensor, precision: str) -> bool:
     """True if the loss in chunks is the model's own up to rounding; both have the shape ()."""
-    return bool((chunked - plain).abs() <= TOLERANCE[precision] * plain.abs())
+    return bool((chunked - plain).abs() <= TOLERANCE[Precision(precision)] * plain.abs())

@@ -8,12 +8,12 @@ import torch
 from transformers.integrations.neftune import neftune_post_forward_hook
 
 from training.batches.layout import base_of, evaluating
-from training.config.choices import LoraInit
+from training.config.choices import LoraInit, Precision
 from training.config.run_config import RunConfig
 from training.errors import UserError
 
 _TEST_TOKENS = 8
-_TOLERANCE = {"fp32": 1e-3, "fp16": 0.05, "bf16": 0.05}
+_TOLERANCE = {Precision.FP32: 1e-3, Precision.FP16: 0.05, Precision.BF16: 0.05}
 """Largest difference of two log probabilities; 16-bit weights of an adapter or of whole modules are rounded."""
 
 
@@ -58,7 +58,7 @@ def check_reference(
         reference = model(input_ids=tokens)["logits"].float().log_softmax(-1)
     likely = own > own.max() - 20  # others are rounded more
     difference = float((own - reference)[likely].abs().max())
-    if not difference <= _TOLERANCE[precision]:
+    if not difference <= _TOLERANCE[Precision(precision)]:
         message = f"compares with another reference: a new adapter changes log probabilities by up to {difference:.3g}."
         raise UserError(
             "task", config.task.value, message, "Report this, with the run's settings, as a fault of Lathe."

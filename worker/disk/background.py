@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from training.errors import Conflict
+from worker.choices import Freeable
 from worker.disk import freeing, usage
-from worker.disk.freeing import Freeable, MayChange, Progress
+from worker.disk.freeing import MayChange, Progress
 from worker.disk.usage import Usage
 from worker.settings import get_settings
 

@@ -5,12 +5,12 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 
 from training.run_folder.derived import is_derived
 from training.run_folder.paths import checkpoints_dir, saved_result
 from training.units import byte_size
+from worker.choices import Freeable
 from worker.datasets import token_stores
 from worker.disk import removal
 from worker.machine.sizes import Size, entries, size_of
@@ -26,27 +26,6 @@ OLD_SECONDS = 24 * 3600.0
 MayChange = Callable[[str], bool]
 """Takes an owner; true if the caller may change what the owner has."""
 _MOST_PROBLEMS = 20
-
-
-class Freeable(StrEnum):
-    """A kind of files that can be freed."""
-
-    FINISHED_CHECKPOINTS = "finished_checkpoints"
-    TOKENS = "tokens"
-    UPLOADS = "uploads"
-    BUILDS = "builds"
-    RESUMABLE_CHECKPOINTS = "resumable_checkpoints"
-    UNKNOWN_RUNS = "unknown_runs"
-
-    @property
-    def harmless(self) -> bool:
-        """True if nothing is lost that anybody could need."""
-        return self not in (Freeable.RESUMABLE_CHECKPOINTS, Freeable.UNKNOWN_RUNS)
-
-    @property
-    def of_runs(self) -> bool:
-        """True if the files belong to runs, whose owners may free them."""
-        return self in (Freeable.FINISHED_CHECKPOINTS, Freeable.RESUMABLE_CHECKPOINTS, Freeable.BUILDS)
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from sqlmodel import func, select
 
 from training.run_folder.derived import is_derived
 from training.run_folder.paths import ARCHIVE_FILE, checkpoints_dir, tokens_dir
+from worker.choices import Freeable
 from worker.disk import freeing, retention
-from worker.disk.freeing import Freeable
 from worker.disk.removal import is_aside
 from worker.machine.sizes import Size, entries, size_of
 from worker.settings import get_settings

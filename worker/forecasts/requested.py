@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from training import rules
+from training.config.choices import Wanted
 from training.config.fields import ConfigError
 from training.config.machine import Machine
 from training.errors import Problem
 from training.forecast import gpus as cards
 from training.forecast.gpus import GIB, Card
-from training.forecast.solve import Solution, Wanted
+from training.forecast.solve import Solution
 from worker.forecasts import forecast as forecasting
 from worker.forecasts import shapes, simulating, solving, speed
 from worker.forecasts.forecast import Estimate

@@ -6,12 +6,12 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from training.config.choices import Task
+from training.config.choices import Task, Wanted
 from training.config.run_config import RunConfig
 from training.forecast import solve
 from training.forecast.forecast import Forecast
 from training.forecast.gpus import Card
-from training.forecast.solve import Solution, Wanted
+from training.forecast.solve import Solution
 from worker.forecasts import prices
 from worker.forecasts.calibration import calibrate
 from worker.forecasts.forecast import Setup, estimate_run

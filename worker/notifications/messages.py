@@ -16,18 +16,23 @@ from worker.store.tables import Event, WebhookFormat
 from worker.supervision.run_diagnosis import DIVERGED, failure_cause
 
 LONGEST_TEXT = 1900  # characters; Discord refuses more than 2,000
-_WORDS = {
-    Event.FINISHED: "finished",
-    Event.FAILED: "failed",
-    Event.STOPPED: "was stopped",
-    Event.DIVERGED: "has a loss that is not finite",
-}
-_PRIORITY = {Event.FAILED: "4", Event.DIVERGED: "4"}
-_TAGS = {
-    Event.FINISHED: "white_check_mark",
-    Event.FAILED: "x",
-    Event.STOPPED: "black_square_for_stop",
-    Event.DIVERGED: "warning",
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How an event is told: what the run did, in words; ntfy's priority (1 to 5) and tag."""
+
+    words: str = ""
+    priority: str = "3"
+    tag: str = ""
+
+
+_FORMS = {
+    Event.FINISHED: _Form("finished", tag="white_check_mark"),
+    Event.FAILED: _Form("failed", priority="4", tag="x"),
+    Event.STOPPED: _Form("was stopped", tag="black_square_for_stop"),
+    Event.DIVERGED: _Form("has a loss that is not finite", priority="4", tag="warning"),
+    Event.TEST: _Form(),
 }
 
 
@@ -69,7 +74,7 @@ def of_run(event: Event, run: dict[str, Any], report: dict[str, Any] | None, set
     lines += [_results(run)]
     base = page_address(settings)
     url = f"{base}/run?id={quote(str(run.get('id')))}" if base else ""
-    title = one_line(f"{run.get('name') or 'A run'} {_WORDS[event]}")
+    title = one_line(f"{run.get('name') or 'A run'} {_FORMS[event].words}")
     about = {
         name: run.get(name)
         for name in ("id", "name", "owner", "status", "step", "total_steps", "final_loss", "best_loss")
@@ -117,8 +122,9 @@ def page_address(settings: Settings) -> str:
 def _ntfy_headers(message: Message) -> dict[str, str]:
     """ntfy takes what is not text from headers, as ASCII or RFC 2047."""
     title = message.title if message.title.isascii() else _encoded(message.title)
-    found = {"Content-Type": "text/plain; charset=utf-8", "Title": title, "Priority": _PRIORITY.get(message.event, "3")}
-    found |= {"Tags": _TAGS[message.event]} if message.event in _TAGS else {}
+    form = _FORMS[message.event]
+    found = {"Content-Type": "text/plain; charset=utf-8", "Title": title, "Priority": form.priority}
+    found |= {"Tags": form.tag} if form.tag else {}
     return found | ({"Click": message.url} if message.url else {})
 
 

@@ -16,9 +16,6 @@ from worker.store.tables.row import whole
 MOST = 20
 """Channels of one owner."""
 
-OFFERED = (Event.FINISHED, Event.FAILED, Event.STOPPED, Event.DIVERGED)
-"""The events of runs that a channel can have."""
-
 
 class ChannelError(UserError):
     """The channel cannot be stored."""
@@ -60,7 +57,7 @@ def add(
 
 def checked_events(events: Collection[str]) -> list[str]:
     """The events in their usual order, each once. Raises ChannelError if one is unknown, or there is none."""
-    names = [event.value for event in OFFERED]
+    names = [event.value for event in Event if event.offered]
     for event in events:
         if event not in names:
             raise ChannelError("events", event, "is not an event.", f"Choose from {', '.join(names)}.")

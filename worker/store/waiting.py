@@ -11,13 +11,14 @@ from sqlmodel import Session, col, select
 from sqlmodel.sql.expression import SelectOfScalar
 
 from training.errors import Conflict
+from worker.choices import Priority
 from worker.store import database, history, quotas, runs
 from worker.store.tables import QueueState, Run, Status
 
 _READ = 50  # runs that are read from the database together
 
 HIGH, NORMAL, LOW = 1, 0, -1
-PRIORITIES = {"high": HIGH, "normal": NORMAL, "low": LOW}
+PRIORITIES = {Priority.HIGH: HIGH, Priority.NORMAL: NORMAL, Priority.LOW: LOW}
 
 
 class NotWaiting(Conflict):

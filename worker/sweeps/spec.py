@@ -11,7 +11,8 @@ from training.config import yaml_text
 from training.config.fields import ConfigError, Setting, settings
 from training.errors import Problem
 from training.nearest import nearest
-from worker.store.tables.sweep_values import MOST_RUNS, SearchMethod, SweepSpec, ValueRange
+from worker.choices import SearchMethod
+from worker.store.tables.sweep_values import MOST_RUNS, SweepSpec, ValueRange
 
 _FIXED = {"name": "Runs are named after their values."}
 _EXAMPLE = "Give a list of values, or a range such as {low: 0.00001, high: 0.001, log: true}."

@@ -9,10 +9,9 @@ import click
 from app.cli.client import connect, path_of
 from app.cli.options import ReportingGroup, json_option, run_argument
 from app.format import numbers
+from worker.choices import Priority
 
 _PATH = "/api/queue"
-
-PRIORITIES = ("high", "normal", "low")
 
 
 @click.group(cls=ReportingGroup, invoke_without_command=True)
@@ -57,7 +56,7 @@ def release(run_ids: tuple[str, ...], as_json: bool) -> None:
 
 @queue.command
 @run_argument
-@click.argument("priority", type=click.Choice(PRIORITIES))
+@click.argument("priority", type=click.Choice(list(Priority)))
 @json_option
 def priority(run_id: str, priority: str, as_json: bool) -> None:
     """Set the priority of a queued run; runs of a higher priority start first."""

@@ -3,19 +3,17 @@
 import math
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from sqlmodel import Session
 
 from app.documents import Document
 from app.documents.comparison.document import check_number
-from app.documents.live.plots import Positions, positions, rounded, summed_up
+from app.documents.live.plots import Axis, Positions, positions, rounded, summed_up
 from app.format.run_text import has_rewards
 from worker.store import runs, series
 from worker.store.series import Series
 from worker.store.tables import Run
-
-Axis = Literal["step", "tokens", "epoch", "time"]
 
 _METRICS = ("loss", "learning_rate", "grad_norm", "tokens_per_second")
 _EVALUATED, _REWARDED = ("eval_loss",), ("reward", "eval_reward")  # by what a run is evaluated

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,8 @@ from worker.store import database, history, runs, series
 from worker.store.series import Series
 from worker.store.tables import Run, RunEvent
 
-AXES = ("step", "tokens", "epoch", "time")
+Axis = Literal["step", "tokens", "epoch", "time"]
+AXES: tuple[Axis, ...] = get_args(Axis)
 _POINTS = 2000
 _MARKED = ("checkpoint", "resumed", "out_of_memory", "stop", "stopped", "failed", "requeued")
 _MOST_EVALUATIONS = 60

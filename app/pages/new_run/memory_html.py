@@ -10,10 +10,11 @@ from app.format import forecast_text as words
 from app.format.setting_text import all_in_words
 from app.texts import _, gettext_noop, language
 from app.web.templating import TEMPLATES, Macros
+from training.config.choices import Wanted
 from training.forecast.advice import Combination
 from training.forecast.forecast import HOST_MOMENTS
 from training.forecast.gpus import GIB
-from training.forecast.solve import Solution, Wanted
+from training.forecast.solve import Solution
 from worker.forecasts.forecast import Estimate
 from worker.forecasts.speed import Speed
 

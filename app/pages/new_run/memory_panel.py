@@ -18,11 +18,11 @@ from app.texts import _
 from app.web.gradio_texts import made
 from app.web.templating import PARTS
 from training.config.applies import Values
-from training.config.choices import Task
+from training.config.choices import Task, Wanted
 from training.config.run_config import RunConfig, on_gpus
 from training.forecast.advice import Combination, strategy_table
 from training.forecast.gpus import CARDS, of_machine
-from training.forecast.solve import Solution, Wanted
+from training.forecast.solve import Solution
 from training.model_info.config_json import ModelError
 from training.model_info.shape import ModelShape
 from worker.allowed_paths import HUB_ID

@@ -14,10 +14,10 @@ from app.format import rows as template_words
 from app.web.rest.openapi import RUN_BODY, raw_body
 from app.web.rest.routing import JsonRouter, ShortQuery, settings_object
 from training import rules
+from training.config.choices import Wanted
 from training.config.fields import parse
 from training.config.run_config import on_gpus
 from training.config.yaml_file import to_yaml
-from training.forecast.solve import Wanted
 from worker.forecasts import prices, requested, shapes
 from worker.runs import checks, rows_check, translation
 from worker.supervision import launcher

@@ -6,7 +6,8 @@ from fastapi import Depends, Query, Response
 
 from app.documents.comparison import texts
 from app.documents.comparison.document import Comparison, ComparisonAnswer, as_answer, compare, split_ids
-from app.documents.comparison.plotted import Axis, Lines, View, plotted
+from app.documents.comparison.plotted import Lines, View, plotted
+from app.documents.live.plots import Axis
 from app.web.rest.routing import Finite, Group, JsonRouter, Reading, sends
 
 router = JsonRouter()

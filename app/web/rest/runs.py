@@ -8,7 +8,7 @@ from pydantic import Field
 from app.access import callers, sharing
 from app.access.permissions import Forbidden, OwnRun, check_admin
 from app.documents import Document, queue
-from app.documents.queue import Priority, QueueAnswer
+from app.documents.queue import QueueAnswer
 from app.documents.results import export
 from app.documents.run import RunAnswer, RunList, SeriesList, brief, document, grouped
 from app.web.rest.openapi import RUN_BODY
@@ -34,6 +34,7 @@ from training.config.fields import parse
 from training.config.yaml_file import read_config
 from training.errors import UserError
 from worker import celery_app
+from worker.choices import Priority
 from worker.datasets import datasets
 from worker.runs import requests, submit
 from worker.settings import ROOT

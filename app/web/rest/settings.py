@@ -12,13 +12,14 @@ from app.documents.tour import Step
 from app.documents.users import NewToken
 from app.web.rest.routing import BodyForm, JsonRouter, ShortText
 from training.errors import UserError
+from worker.choices import USUAL_EVENTS
 from worker.forecasts import prices
 from worker.notifications import addresses, delivery, mail
 from worker.settings import get_settings
 from worker.store import accounts, channels, database, outbox
 from worker.store.accounts import LONGEST_MODEL
 from worker.store.channels import ChannelError
-from worker.store.tables import ChannelKind, Event, NotificationChannel, WebhookFormat
+from worker.store.tables import ChannelKind, NotificationChannel, WebhookFormat
 
 router = JsonRouter(prefix="/api")
 TEST_SECONDS = 10.0
@@ -59,7 +60,7 @@ class NewChannel(BodyForm):
     """A channel to add: a webhook's URL or an e-mail address. Without `format`, the host of the URL decides."""
 
     address: str = Field(max_length=2000)
-    events: EventNames = Field([Event.FINISHED, Event.FAILED, Event.DIVERGED])
+    events: EventNames = Field([*USUAL_EVENTS])
     format: WebhookFormat | None = None
     everyone: bool = False
 

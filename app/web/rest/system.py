@@ -10,8 +10,8 @@ from app.access.permissions import check_admin
 from app.documents import system as documents
 from app.documents.system import RemovedMachine, RunSizes, System, UsedMachine
 from app.web.rest.routing import BodyForm, Ids, JsonRouter, Reading
+from worker.choices import Freeable
 from worker.disk import background
-from worker.disk.freeing import Freeable
 from worker.machine.sizes import size_of
 from worker.settings import get_settings
 from worker.store import database, machines, runs

@@ -7,8 +7,8 @@ from played_run import PlayedRun
 from run_files import checkpoint, result, steps_of
 
 from app.cli.services import FREEABLE
+from worker.choices import Freeable
 from worker.disk import usage
-from worker.disk.freeing import Freeable
 from worker.store import database as db
 from worker.store import machines
 

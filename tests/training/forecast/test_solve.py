@@ -4,10 +4,11 @@ import random
 
 import pytest
 
+from training.config.choices import Wanted
 from training.config.run_config import RunConfig
 from training.forecast.forecast import Forecast, estimate
 from training.forecast.gpus import CARDS, Card
-from training.forecast.solve import LENGTH_STEP, Wanted, border, by_memory, largest, solve
+from training.forecast.solve import LENGTH_STEP, border, by_memory, largest, solve
 from training.model_info.families import shape_of
 
 LLAMA = {

@@ -9,8 +9,9 @@ from held_runs import claim, finish, resume, told_of
 from run_files import checkpoint, result, steps_of
 
 from training.tokens import store
+from worker.choices import Freeable
 from worker.disk import freeing
-from worker.disk.freeing import Freeable, Progress
+from worker.disk.freeing import Progress
 from worker.settings import get_settings
 from worker.store import database as db
 from worker.store import uses

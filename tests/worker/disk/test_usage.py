@@ -5,8 +5,8 @@ from held_runs import claim, finish
 from run_files import checkpoint, folder_of, result
 
 from training.run_folder.paths import MANIFEST_FILE
+from worker.choices import Freeable
 from worker.disk import background, usage
-from worker.disk.freeing import Freeable
 from worker.disk.usage import Kind
 from worker.machine.sizes import Size, size_of
 from worker.settings import get_settings

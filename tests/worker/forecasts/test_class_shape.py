@@ -63,8 +63,8 @@ def test_layers_that_the_formula_does_not_know_are_simulated(home: Path, tmp_pat
 
 
 def test_a_simulated_step_moves_the_border_and_confirms_it(home: Path, tmp_path: Path) -> None:
+    from training.config.choices import Wanted
     from training.config.fields import parse
-    from training.forecast.solve import Wanted
 
     write(tmp_path / "model", "llama")
     settings = parse(

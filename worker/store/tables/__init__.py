@@ -3,6 +3,7 @@
 Times are seconds since the epoch (float), by the database's clock if anything depends on them. Sizes are bytes.
 """
 
+from worker.choices import ChannelKind, Event, Request, ServedState, Status, WebhookFormat
 from worker.store.tables.installation import (
     Account,
     Cordon,
@@ -15,18 +16,11 @@ from worker.store.tables.installation import (
     QueueState,
     Share,
 )
-from worker.store.tables.notifications import (
-    ChannelKind,
-    Event,
-    Notification,
-    NotificationChannel,
-    Preferences,
-    WebhookFormat,
-)
+from worker.store.tables.notifications import Notification, NotificationChannel, Preferences
 from worker.store.tables.queued import Build, Evaluation
 from worker.store.tables.reported import LogLine, Metric, MetricRollup, RunEvent, Sample
-from worker.store.tables.runs import LOCAL, Attempt, Request, Run, RunNode, Status, Sweep
-from worker.store.tables.serving import PromptSet, ServedModel, ServedState
+from worker.store.tables.runs import LOCAL, Attempt, Run, RunNode, Sweep
+from worker.store.tables.serving import PromptSet, ServedModel
 
 __all__ = [
     "LOCAL",

@@ -1,41 +1,14 @@
 """Who is told about which runs, what has to be sent, and what users prefer."""
 
-from enum import StrEnum
 from typing import Annotated, Any
 
 from sqlalchemy import Column, Index, Text, UniqueConstraint
 from sqlmodel import Field
 
+from worker.choices import ChannelKind, Event, WebhookFormat
 from worker.store.tables.columns import ROW_ID, as_text, flag, json_list, json_or_null, json_value, text
 from worker.store.tables.row import Row, Shape
 from worker.store.tables.shapes import Time, Told
-
-
-class Event(StrEnum):
-    """Something about a run that users can be told."""
-
-    FINISHED = "finished"
-    FAILED = "failed"
-    STOPPED = "stopped"
-    DIVERGED = "diverged"
-    TEST = "test"
-
-
-class ChannelKind(StrEnum):
-    """How a channel tells its owner."""
-
-    WEBHOOK = "webhook"
-    EMAIL = "email"
-    BROWSER = "browser"
-
-
-class WebhookFormat(StrEnum):
-    """The body of a webhook's request."""
-
-    JSON = "json"
-    SLACK = "slack"
-    DISCORD = "discord"
-    NTFY = "ntfy"
 
 
 class NotificationChannel(Row, table=True):

@@ -6,10 +6,10 @@ from sqlalchemy import JSON, BigInteger, Index, Text, UniqueConstraint
 from sqlmodel import Field
 
 from training.scoring.request import EvaluationRequest
+from worker.choices import Status
 from worker.store.tables.columns import as_text, flag, json_or_null, json_value
 from worker.store.tables.held import Held
 from worker.store.tables.row import Shape
-from worker.store.tables.runs import Status
 from worker.store.tables.shapes import Count, CountedOverlap, EvaluationSummary, NoOverlap, Problem, Time
 
 

@@ -1,6 +1,5 @@
 """Runs, their attempts and parts on further machines, and sweeps of runs."""
 
-from enum import StrEnum
 from typing import Annotated, Any
 
 from annotated_types import Ge, MaxLen
@@ -12,6 +11,7 @@ from training.config.fields import ConfigError, parse
 from training.config.run_config import RunConfig
 from training.run_folder.events import OutOfMemory
 from training.run_folder.stages import UNDONE
+from worker.choices import Request, Status
 from worker.settings import get_settings
 from worker.store.tables.columns import as_text, flag, json_list, json_object, json_or_null, json_value, text
 from worker.store.tables.held import Held
@@ -34,40 +34,6 @@ from worker.store.tables.sweep_values import NO_PLAN, SweepPlan, SweepSpec
 
 LOCAL = "local"
 """The owner that represents the user who runs the server, and users of the command line there."""
-
-
-class Status(StrEnum):
-    """The life of a run.
-
-    queued -> running -> finished | failed | stopped | diverged
-    A running run returns to queued when its machine stops or its supervisor is lost; it resumes from its last
-    checkpoint, or after its training if its result is saved. Resume returns a failed, stopped or diverged run to queued, and a
-    finished one of which a stage after the training was not done. The result of a diverged run is its best checkpoint
-    with finite weights, if it has one.
-    """
-
-    QUEUED = "queued"
-    RUNNING = "running"
-    FINISHED = "finished"
-    FAILED = "failed"
-    STOPPED = "stopped"
-    DIVERGED = "diverged"
-
-    @property
-    def ended(self) -> bool:
-        return self not in (Status.QUEUED, Status.RUNNING)
-
-    @property
-    def resumable(self) -> bool:
-        """True if Resume continues the run from its last checkpoint."""
-        return self in (Status.FAILED, Status.STOPPED, Status.DIVERGED)
-
-
-class Request(StrEnum):
-    """A request to a running run by a user or the machine; its supervisor carries it out."""
-
-    STOP = "stop"
-    REQUEUE = "requeue"
 
 
 class Run(Held, table=True):

@@ -1,25 +1,16 @@
 """What the playground keeps: models that are served, and sets of prompts."""
 
-from enum import StrEnum
 from typing import Annotated, Any
 
 from sqlalchemy import Column
 from sqlmodel import Field
 
+from worker.choices import ServedState
 from worker.store.tables.columns import as_text, flag, json_list, json_object, text
 from worker.store.tables.held import Held
 from worker.store.tables.row import Row, Shape
 from worker.store.tables.runs import LOCAL
 from worker.store.tables.shapes import Prompt, Time
-
-
-class ServedState(StrEnum):
-    """waiting -> starting -> ready -> ended; it may end from each of them."""
-
-    WAITING = "waiting"
-    STARTING = "starting"
-    READY = "ready"
-    ENDED = "ended"
 
 
 class ServedModel(Held, table=True):

@@ -1,22 +1,14 @@
 """What a sweep's row holds: what was requested, and what was shown before the start."""
 
-from enum import StrEnum
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from training.errors import Problem
+from worker.choices import SearchMethod
 
 MOST_RUNS = 200
 MOST_SEEDS = 20
-
-
-class SearchMethod(StrEnum):
-    """How configurations are chosen, and which of them train to the end."""
-
-    GRID = "grid"
-    RANDOM = "random"
-    HALVING = "halving"
 
 
 class ValueRange(BaseModel):
