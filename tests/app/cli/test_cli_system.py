@@ -6,8 +6,6 @@ from machines import GIB, gpu, machine, seen_ago
 from played_run import PlayedRun
 from run_files import checkpoint, result, steps_of
 
-from app.cli.services import FREEABLE
-from worker.choices import Freeable
 from worker.disk import usage
 from worker.store import database as db
 from worker.store import machines
@@ -103,7 +101,3 @@ def test_disk_space_is_freed_after_a_confirmation(database):
     done = lathe("system", "--free", "finished_checkpoints", "--yes")
     assert (done.exit_code, steps_of(run.id)) == (0, [])
     assert "in 2 files." in done.stdout
-
-
-def test_the_options_of_free_are_all_kinds():
-    assert list(Freeable) == list(FREEABLE)
