@@ -120,7 +120,7 @@ def render() -> None:
     "--solve",
     multiple=True,
     metavar="SETTING",
-    type=click.Choice(list(Wanted)),
+    type=click.Choice([wanted.value for wanted in Wanted]),
     help="Also find the most that fits: max_length, micro_batch_size, lora_r, gpus (fewest), gpu (cheapest).",
 )
 @click.option("--fetch-config", is_flag=True, help="First download the model's config.json from the hub.")
@@ -135,7 +135,7 @@ def forecast() -> None:
 
 
 @main.command
-@click.option("--status", type=click.Choice(list(Status)), help="Only runs with this status.")
+@click.option("--status", type=click.Choice([status.value for status in Status]), help="Only runs with this status.")
 @click.option(
     "--search",
     default="",

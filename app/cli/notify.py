@@ -56,7 +56,7 @@ def listing(as_json: bool) -> None:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(list(WebhookFormat)),
+    type=click.Choice([form.value for form in WebhookFormat]),
     help="Body of a webhook's request.  [default: by the host]",
 )
 @click.option("--everyone", is_flag=True, help="For the runs of all users (admins only).")

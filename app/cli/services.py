@@ -74,7 +74,7 @@ def restore_backup() -> None:
     "--free",
     "kinds",
     multiple=True,
-    type=click.Choice(list(Freeable)),
+    type=click.Choice([kind.value for kind in Freeable]),
     metavar="KIND",
     help=f"Free disk space: {', '.join(Freeable)}. Can be repeated.",
 )

@@ -56,7 +56,7 @@ def release(run_ids: tuple[str, ...], as_json: bool) -> None:
 
 @queue.command
 @run_argument
-@click.argument("priority", type=click.Choice(list(Priority)))
+@click.argument("priority", type=click.Choice([word.value for word in Priority]))
 @json_option
 def priority(run_id: str, priority: str, as_json: bool) -> None:
     """Set the priority of a queued run; runs of a higher priority start first."""
