@@ -86,29 +86,53 @@ def scratch(path: Path) -> Iterator[Path]:
 
 def remove_dead_scratch(parent: Path) -> None:
     """Deletes the scratch folders in `parent` whose writers were killed."""
+    for folder in _without_lock(parent):
+        with suppress(OSError):  # not empty: no folder of `_new_scratch`
+            folder.rmdir()
     for folder in parent.glob(f".*{_SCRATCH}"):
-        # A writer that has not locked its folder yet notices that it is gone. No lock: of a file system without locks, or new.
+        # A writer that has not locked its folder yet notices that it is gone.
         with suppress(OSError), (folder / _LOCK).open("r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _without_lock(parent: Path) -> list[Path]:
+    """The scratch folders in `parent` whose writers were killed before they had made a lock. Those that are new hold the lock of
+    `parent`."""
+    folders = []
+    with suppress(OSError), _opened(parent) as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        folders = [path for path in parent.glob(f".*{_SCRATCH}") if path.is_dir() and not (path / _LOCK).exists()]
+    return folders
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
 
 
 def _new_scratch(path: Path) -> tuple[Path, IO[str]]:
     """A new folder beside `path` and its lock, which is held while the file is open."""
     while True:
         folder = path.with_name(f".{path.name[:_MOST_OF_NAME]}.{secrets.token_hex(4)}{_SCRATCH}")
-        folder.mkdir(mode=0o700)
-        with suppress(BlockingIOError, FileNotFoundError):  # another process took it for a dead writer's
-            lock = (folder / _LOCK).open("w", encoding="utf-8")
-            if _held(lock) and (folder / _LOCK).exists():
-                return folder, lock
-            lock.close()
+        with _opened(path.parent) as parent:
+            _held(parent, fcntl.LOCK_SH)
+            folder.mkdir(mode=0o700)
+            with suppress(FileNotFoundError):  # another process took it for a dead writer's
+                lock = (folder / _LOCK).open("w", encoding="utf-8")
+                if _held(lock, fcntl.LOCK_EX | fcntl.LOCK_NB) and (folder / _LOCK).exists():
+                    return folder, lock
+                lock.close()
 
 
-def _held(lock: IO[str]) -> bool:
+def _held(file: IO[str] | int, operation: int) -> bool:
     """Locks the open file; False if another process has it. On a file system without locks nobody deletes the folder."""
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, operation)
     except BlockingIOError:
         return False
     except OSError:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,6 +67,28 @@ def test_the_next_writer_deletes_what_a_killed_one_left_and_nothing_of_a_living_
             writer.communicate(b"\n")
     assert sorted(tmp_path.iterdir()) == ([second] if killed else [first, second])
     assert killed or first.read_text() == "half"
+
+
+def test_a_folder_whose_writer_was_killed_before_it_had_a_lock_is_deleted(tmp_path: Path) -> None:
+    (tmp_path / ".first.0123abcd.part").mkdir()
+    own = tmp_path / ".notes.part"
+    own.mkdir()
+    (own / "text").touch()
+    files.write_whole(tmp_path / "second", "whole")
+    assert sorted(tmp_path.iterdir()) == [own, tmp_path / "second"]
+
+
+def test_a_folder_that_has_no_lock_yet_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = os.mkdir
+
+    def make(*arguments: Any, **options: Any) -> None:
+        made(*arguments, **options)
+        files.remove_dead_scratch(tmp_path)
+
+    monkeypatch.setattr(os, "mkdir", make)
+    with files.whole_file(tmp_path / "first") as part:
+        part.write_text("whole")
+    assert (tmp_path / "first").read_text() == "whole" and len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_failure_leaves_the_former_file_and_nothing_beside_it(tmp_path: Path) -> None:

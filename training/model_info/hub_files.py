@@ -1,4 +1,4 @@
-"""`python -m training.model_info.hub_files MODEL [REVISION]` downloads the files of a public hub model but its weights into the
+"""`python -m training.model_info.hub_files MODEL [REVISION]` downloads the files of a hub model but its weights into the
 cache of the hub's client, where confined programs read them."""
 
 import sys
@@ -9,7 +9,7 @@ NEEDED = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
 
 
 def main(model: str, revision: str | None = None) -> None:
-    snapshot_download(model, revision=revision, allow_patterns=list(NEEDED), token=False)
+    snapshot_download(model, revision=revision, allow_patterns=list(NEEDED))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,10 @@ DEATHS = 3
 """Batches in a row at which a reward ended its process, before it is given up."""
 
 _TRIES = 2  # of a sample, before it has no score
+_TRIES_TOGETHER = 5  # of a whole batch, which no single sample ends
+_PAUSE_SECONDS = (
+    0.2  # before the third try of a batch, and twice as long before each later one: others may kill what they see
+)
 _AGAIN = 3  # times the seconds of a batch, for what is computed again of it
 _LOADING_SECONDS = 60.0  # to import what the files name
 _JUDGE_SECONDS = 600.0  # for a batch
@@ -133,12 +137,14 @@ class RewardProcess:
             at = None if together else left[0]
             deaths[at] += 1
             late = time.monotonic() > deadline
-            if late or deaths[at] == _TRIES:
+            if late or deaths[at] == (_TRIES_TOGETHER if together else _TRIES):
                 lost, failed = True, left if late or together else left[:1]
                 self._lose(name, failed, death, batch, together=late or together)
                 left = left[len(failed) :]
             if not left:
                 break
+            if deaths[None] >= _TRIES:
+                time.sleep(_PAUSE_SECONDS * 2 ** (deaths[None] - _TRIES))
             try:
                 self._ask(batch, [name], left)
                 break

@@ -53,7 +53,7 @@ class Baseline:
         if not len(rewards):
             message = f"No reward applies to any of {count:,} samples of the untrained model. {causes}"
             raise NothingToLearn("", None, message.strip(), _TRY)
-        if self.drawn.equal_groups < 1:
+        if self.drawn.equal_groups < 1 or self.lost:  # those that were lost may have other rewards
             return
         if self.drawn.metrics()["cut_off"] == 1 and rewards.max() <= 0:
             longest = self.config.max_completion_length
@@ -106,6 +106,12 @@ class Baseline:
     def warnings(self) -> list[str]:
         """What makes a step teach less than it could, each with its fix."""
         metrics, warnings = self.drawn.metrics(), []
+        if self.lost and self.drawn.equal_groups == 1:
+            warnings.append(
+                f"{self.lost:,} of {len(self.drawn.samples):,} samples of the untrained model have no score, and the others of "
+                "a prompt have equal rewards: it is not known whether anything can be learned."
+            )
+            return warnings
         if self.drawn.equal_groups >= _MANY_EQUAL:
             warnings.append(
                 f"{self.drawn.equal_groups:.0%} of the prompts have samples with equal rewards, which change nothing (mean "
@@ -122,6 +128,11 @@ class Baseline:
     def rewards(self) -> NDArray[np.float64]:
         """The rewards of the samples to which one applies, of shape (samples,)."""
         return np.array([sample.reward for sample in self.drawn.samples if sample.reward is not None])
+
+    @property
+    def lost(self) -> int:
+        """The number of samples for which a reward failed."""
+        return sum(sample.lost for sample in self.drawn.samples)
 
     @property
     def prompts(self) -> int:

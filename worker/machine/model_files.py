@@ -42,7 +42,7 @@ def _on_hub(model: str, revision: str | None, needed: str) -> Iterator[Path]:
 
 
 def download(model: str, revision: str | None) -> None:
-    """Downloads the small files of a public hub model, as far as the hub answers."""
+    """Downloads the small files of a hub model, as far as the hub answers."""
     limits = programs.HUB_FILES.limits(file_bytes=64 * 2**20)
     try:
         programs.run_limited(programs.HUB_FILES, [model, *([revision] if revision else [])], limits)

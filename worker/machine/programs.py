@@ -14,7 +14,7 @@ from training.errors import Problem
 from training.limited import Limits, start_limited
 from worker.machine.processes import Activity
 
-HUB = ("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE")
+HUB = ("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_ENDPOINT")
 _GIB = 2**30
 _OF_A_RUN = "it computes on the device of a run's owner from files that Lathe wrote or checked, as the training itself"
 _RESULT = "it writes a result of gigabytes from the weights of a run, which are safetensors"
@@ -76,8 +76,8 @@ MAKE_STORE = Program(
     unconfined="it writes the folder of the tokens, and downloads tokenizers",
 )  # fmt: skip
 HUB_FILES = Program(
-    "training.model_info.hub_files", 2 * _GIB, 60, variables=HUB,
-    unconfined="it stores what the hub sends of a public model, and reads none of it",
+    "training.model_info.hub_files", 2 * _GIB, 60, variables=(*HUB, "HF_TOKEN"),
+    unconfined="it stores what the hub sends, and reads none of it",
 )  # fmt: skip
 JAIL = Program("training.jail", 2 * _GIB, 20, unconfined="it tries what the jail refuses")
 REWARDS = Program("training.scoring.reward_program", unconfined="it confines itself once the code of rewards is there")

@@ -20,7 +20,7 @@ from patience import eventually
 from subtest_table import table
 
 from training.jail import landlock
-from training.scoring import judge
+from training.scoring import judge, reward_process
 from training.scoring.own_functions import name_fault
 from training.scoring.reward_batch import Batch
 from training.scoring.reward_child import RewardChild
@@ -260,6 +260,14 @@ def test_a_process_that_is_killed_costs_no_score(tmp_path, monkeypatch, code):
             assert (scores.values, scores.troubles, scores.lost) == (expected.values, {}, frozenset()), place
 
 
+def test_a_process_that_is_killed_several_times_while_it_starts_costs_no_score(tmp_path, monkeypatch):
+    monkeypatch.setattr(reward_process, "_PAUSE_SECONDS", 0.0)
+    with process(tmp_path, BY_SAMPLE) as rewards:
+        killed_at(monkeypatch, 0, 1, 2)
+        scores = rewards.score(SAMPLES)
+    assert (scores.values["own.py:score"], scores.lost) == ([0, 1, 2, 3], frozenset())
+
+
 def test_a_process_that_is_killed_between_batches_costs_no_score(tmp_path):
     others = set(psutil.Process().children())
     with process(tmp_path, BY_SAMPLE) as rewards:
@@ -270,7 +278,7 @@ def test_a_process_that_is_killed_between_batches_costs_no_score(tmp_path):
             child.kill()
 
 
-def test_what_ends_the_process_for_samples_together_twice_costs_all_of_them(tmp_path):
+def test_what_ends_the_process_for_samples_together_each_time_costs_all_of_them(tmp_path):
     code = "import os\ndef score(completions): os._exit(4)"
     with process(tmp_path, code) as rewards:
         scores = rewards.score(SAMPLES)
@@ -443,6 +451,7 @@ def test_a_reward_reads_its_own_folder_and_libraries_and_no_other_file(tmp_path,
 PARENT = """
 import sys
 from pathlib import Path
+from training.scoring import reward_process
 from training.scoring.reward_process import RewardProcess
 from training.scoring.rewards import Sample, parse_rewards
 code = {"own.py": "def score(answer):\\n    while True: pass"}

@@ -32,11 +32,12 @@ SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def baseline(rewards: Sequence[float | None], *, ended: bool = True) -> Baseline:
-    """That of samples with these rewards, two of each prompt."""
+def baseline(rewards: Sequence[float | None], *, ended: bool = True, lost: Sequence[int] = ()) -> Baseline:
+    """That of samples with these rewards, two of each prompt. `lost` are the numbers of those for which a reward failed."""
     config = RunConfig(model="m", data="d", task="grpo", num_generations=2, max_completion_length=9)
     samples = [
-        Scored(number, 3, ended=ended, scores={"one": reward}, reward=reward) for number, reward in enumerate(rewards)
+        Scored(number, 3, ended=ended, scores={"one": reward}, reward=reward, lost=number in lost)
+        for number, reward in enumerate(rewards)
     ]
     return Baseline(advantages([samples], config), config, seconds=2.0)
 
@@ -92,6 +93,13 @@ def test_prompts_whose_samples_score_alike_have_no_gradient() -> None:
 
 def test_samples_to_which_no_reward_applies_end_the_run() -> None:
     assert "No reward applies to any of 4 samples" in refusal([None] * 4)
+
+
+def test_equal_rewards_are_no_verdict_if_other_samples_were_lost() -> None:
+    found = baseline([0.0, 0.0, 0.0, None], lost=[3])
+    found.check(lambda: Compared([], []))
+    [warning] = found.warnings()
+    assert warning.startswith("1 of 4 samples of the untrained model have no score")
 
 
 def test_every_refusal_says_how_to_train_anyway() -> None:
