@@ -10,13 +10,11 @@ from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from fractions import Fraction
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from training.scoring.json_text import ABSENT, equal, is_json, unfenced, value_of
 from training.scoring.numbers_in_text import close, last_number, number_of
-
-if TYPE_CHECKING:
-    from training.scoring.rewards import Sample
+from training.scoring.sample import Sample
 
 JUDGE, MODEL = "judge", "model"
 """Rewards that are not here but in judge.py and reward_model.py."""
@@ -40,12 +38,12 @@ _TOOL_CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 _MATH_SECONDS = 2  # of math-verify, for an answer
 
 
-def exact_match(sample: "Sample") -> float:
+def exact_match(sample: Sample) -> float:
     """1 if the answer is exactly the expected text, apart from white space at both ends."""
     return float(sample.answer.strip() == sample.expected.strip())
 
 
-def contains(sample: "Sample", *, text: str = "", ignore_case: bool = False) -> float | None:
+def contains(sample: Sample, *, text: str = "", ignore_case: bool = False) -> float | None:
     """1 if the answer contains `text`, or else the expected text."""
     wanted, answer = (text or sample.expected).strip(), sample.answer
     if not wanted:
@@ -53,7 +51,7 @@ def contains(sample: "Sample", *, text: str = "", ignore_case: bool = False) -> 
     return float(wanted.casefold() in answer.casefold() if ignore_case else wanted in answer)
 
 
-def number_equal(sample: "Sample", *, tolerance: float = 1e-9) -> float | None:
+def number_equal(sample: Sample, *, tolerance: float = 1e-9) -> float | None:
     """1 if the last number of the answer is the last number of the expected text, up to `tolerance`."""
     expected, found = last_number(sample.expected), last_number(sample.answer)
     if not isinstance(expected, Fraction):
@@ -61,13 +59,13 @@ def number_equal(sample: "Sample", *, tolerance: float = 1e-9) -> float | None:
     return float(found is not None and close(found, expected, tolerance))
 
 
-def json_valid(sample: "Sample") -> float:
+def json_valid(sample: Sample) -> float:
     """1 if the answer is JSON."""
     return float(is_json(sample.answer))
 
 
 def json_fields(
-    sample: "Sample", *, fields: list[str] | None = None, score: Literal["all", "share"] = "all"
+    sample: Sample, *, fields: list[str] | None = None, score: Literal["all", "share"] = "all"
 ) -> float | None:
     """1 if the answer is a JSON object with the expected object's values of `fields` (default: all of them); or their share."""
     expected, found = value_of(sample.expected), value_of(sample.answer)
@@ -80,7 +78,7 @@ def json_fields(
     return float(all(right)) if score == "all" else sum(right) / len(right)
 
 
-def regex(sample: "Sample", *, pattern: str, match: Literal["anywhere", "whole"] = "anywhere") -> float:
+def regex(sample: Sample, *, pattern: str, match: Literal["anywhere", "whole"] = "anywhere") -> float:
     """1 if the pattern matches the answer. RE2 matches in time that is linear in the answer's length, whatever the pattern."""
     compiled = _compiled(pattern)
     answer = sample.answer.encode(errors="replace").decode()  # RE2 reads UTF-8, which has no halves of characters
@@ -88,7 +86,7 @@ def regex(sample: "Sample", *, pattern: str, match: Literal["anywhere", "whole"]
 
 
 def length(
-    sample: "Sample",
+    sample: Sample,
     *,
     least: int = 0,
     most: int | None = None,
@@ -104,7 +102,7 @@ def length(
     return max(0.0, 1 - beyond / falloff) if falloff else float(not beyond)
 
 
-def boxed(sample: "Sample") -> float | None:
+def boxed(sample: Sample) -> float | None:
     r"""1 if the last \boxed{} of the answer equals the expected text, as text or number; with math-verify, as mathematics."""
     box = _in_box(sample.expected)
     expected = _plain(sample.expected.rpartition("####")[2] if box is None else box)
@@ -114,7 +112,7 @@ def boxed(sample: "Sample") -> float | None:
     return float(found == expected or _same_number(found, expected) or _same_mathematics(found, expected))
 
 
-def tool_call(sample: "Sample") -> float | None:
+def tool_call(sample: Sample) -> float | None:
     """1 if the answer has the same tool calls as the expected text: names and arguments, in any order."""
     expected = _calls(sample.expected)
     if not expected:
@@ -128,7 +126,7 @@ def tool_call(sample: "Sample") -> float | None:
     return float(not found)
 
 
-def language(sample: "Sample", *, code: str) -> float | None:
+def language(sample: Sample, *, code: str) -> float | None:
     """The probability that the answer is in the language `code`, such as de, among 97 languages."""
     if not any(character.isalpha() for character in sample.answer):
         return None

@@ -14,7 +14,8 @@ from training.scoring.judge import Judge, JudgeError, judged
 from training.scoring.reward_batch import Batch, Scores
 from training.scoring.reward_child import Died, RewardChild
 from training.scoring.reward_options import judge_of
-from training.scoring.rewards import Reward, Sample
+from training.scoring.rewards import Reward
+from training.scoring.sample import Sample
 
 GIVEN_UP = "given up"
 MEMORY_BYTES = 2 * 2**30

@@ -17,7 +17,8 @@ from typing import Any
 from training.jail.confinement import confine
 from training.scoring import built_in
 from training.scoring.own_functions import OwnReward, RewardFailed, described, load
-from training.scoring.rewards import Reward, Sample
+from training.scoring.rewards import Reward
+from training.scoring.sample import Sample
 
 Say = Callable[..., None]
 

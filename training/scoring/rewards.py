@@ -28,21 +28,6 @@ MOST_WEIGHT = 1_000_000
 
 
 @dataclass(frozen=True)
-class Sample:
-    """An answer to score. `row` has all columns of the data row; `number` is the row's index in its file, None if unknown."""
-
-    prompt: str
-    answer: str
-    expected: str
-    row: dict[str, Any] = field(default_factory=dict)
-    number: int | None = None
-
-    def place(self, index: int) -> str:
-        """The sample in messages: its row, or else its place in the batch."""
-        return f"sample {index + 1:,}" if self.number is None else f"row {self.number + 1:,}"
-
-
-@dataclass(frozen=True)
 class Reward:
     """A reward with its weight in the total. `name` is unique among those of a run.
 

@@ -12,7 +12,8 @@ from training.reports.report import Report
 from training.run_folder.paths import rewards_dir
 from training.scoring.judge import key_of_rank
 from training.scoring.reward_process import GIVEN_UP, RewardProcess
-from training.scoring.rewards import CODE_FILE, Reward, Sample, rewards_of, total
+from training.scoring.rewards import CODE_FILE, Reward, rewards_of, total
+from training.scoring.sample import Sample
 from training.trainer.questions import Question, Questions
 from training.trainer.sample_records import Scored
 

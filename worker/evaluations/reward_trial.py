@@ -16,7 +16,8 @@ from training.model_info.folder import adapter_base
 from training.scoring.built_in import MODEL
 from training.scoring.reward_batch import Trouble, together
 from training.scoring.reward_process import RewardProcess
-from training.scoring.rewards import CODE_FILE, Reward, Sample, parse_rewards, rewards_of, total
+from training.scoring.rewards import CODE_FILE, Reward, parse_rewards, rewards_of, total
+from training.scoring.sample import Sample
 from worker import allowed_rewards
 from worker.allowed_paths import AllowedPaths
 from worker.datasets import checking, datasets

@@ -14,7 +14,7 @@ from training.scoring.judge import JudgeError, judged
 from training.scoring.request import COLUMNS, PLAIN, RECORDS_FILE, EvaluationRequest
 from training.scoring.reward_batch import Trouble, together
 from training.scoring.reward_process import RewardProcess
-from training.scoring.rewards import Sample
+from training.scoring.sample import Sample
 from worker.allowed_rewards import judge_key
 
 _BATCH = 256

@@ -6,7 +6,7 @@ from subtest_table import table
 
 from training.data.example import Example
 from training.scoring.built_in import REWARDS
-from training.scoring.rewards import Sample
+from training.scoring.sample import Sample
 from training.scoring.sample_rows import texts
 
 RIGHT, WRONG = 1.0, 0.0

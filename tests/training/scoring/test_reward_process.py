@@ -25,7 +25,8 @@ from training.scoring.own_functions import name_fault
 from training.scoring.reward_batch import Batch
 from training.scoring.reward_child import RewardChild
 from training.scoring.reward_process import DEATHS, RewardProcess
-from training.scoring.rewards import Reward, Sample, parse_rewards
+from training.scoring.rewards import Reward, parse_rewards
+from training.scoring.sample import Sample
 
 GRADED = json.dumps({"choices": [{"message": {"content": "10"}}]})
 LINUX = sys.platform == "linux"
@@ -453,7 +454,8 @@ import sys
 from pathlib import Path
 from training.scoring import reward_process
 from training.scoring.reward_process import RewardProcess
-from training.scoring.rewards import Sample, parse_rewards
+from training.scoring.rewards import parse_rewards
+from training.scoring.sample import Sample
 code = {"own.py": "def score(answer):\\n    while True: pass"}
 with RewardProcess(parse_rewards("own.py:score"), code, Path(sys.argv[1]), seconds_per_batch=10_000) as rewards:
     rewards.score([Sample("p", "a", "e")])

@@ -8,7 +8,8 @@ from subtest_table import table
 
 from training.errors import UserError
 from training.scoring.built_in import REWARDS
-from training.scoring.rewards import Reward, Sample, parse_rewards, total
+from training.scoring.rewards import Reward, parse_rewards, total
+from training.scoring.sample import Sample
 
 
 def test_names_have_weights_and_a_list_has_options():

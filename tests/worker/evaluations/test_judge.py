@@ -15,7 +15,8 @@ from training.scoring.judge import Judge, JudgeError, judged, key_of_rank
 from training.scoring.request import EvaluationRequest
 from training.scoring.reward_batch import Trouble
 from training.scoring.reward_process import RewardProcess
-from training.scoring.rewards import Sample, parse_rewards, total
+from training.scoring.rewards import parse_rewards, total
+from training.scoring.sample import Sample
 from worker.allowed_paths import EVERYTHING, allowed
 from worker.allowed_rewards import judge_key, judge_problem, sampler_of_run, variables
 from worker.evaluations.scoring import MetricFailed, add_scores, read_records, summarize
