@@ -9,6 +9,9 @@ from enum import Enum
 from http import HTTPStatus
 from typing import Any
 
+_LONGEST_WRITTEN = 2000  # characters
+_ENCODER = json.JSONEncoder(ensure_ascii=False, default=str)
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -31,9 +34,16 @@ class Problem:
 
 
 def written(value: Any) -> str:
-    """A value as a person would write it: a text in quotes, anything else as JSON."""
+    """A value as a person would write it: a text in quotes, anything else as JSON; of a long list or mapping the beginning."""
     plain = value.value if isinstance(value, Enum) else value
-    return repr(str(plain)) if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False, default=str)
+    if isinstance(plain, str):
+        return repr(str(plain))
+    text = ""
+    for part in _ENCODER.iterencode(plain):
+        text += part
+        if len(text) > _LONGEST_WRITTEN:
+            return f"{text} ..."
+    return text
 
 
 EXPECTED_EXIT = 3

@@ -32,6 +32,7 @@ from worker import builds
 from worker.file_store import object_store
 from worker.machine import overload, process_identity, processes
 from worker.machine.process_identity import Identity
+from worker.machine.programs import Program
 from worker.runs import fetching, results
 from worker.runs.results import NoResult
 from worker.settings import get_settings
@@ -45,6 +46,9 @@ from worker.supervision.queued_work import State, Supervisor
 @pytest.fixture(autouse=True)
 def calm(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overload, "here", lambda: "")
+
+
+A_PROGRAM = Program("a_program", unconfined="a test writes it")
 
 
 def played(status: Status = Status.FINISHED, **settings: Any) -> PlayedRun:
@@ -201,7 +205,7 @@ def test_the_notes_of_a_program_are_told_and_what_libraries_print_is_not(
     monkeypatch.setattr(results, "environment", lambda: {"PYTHONPATH": str(tmp_path)})
     told: list[Any] = []
     builder = results.Builder(played().row, tell=told.append, progress=lambda *now: told.append(now))
-    builder._run("a_program")
+    builder._run(A_PROGRAM)
     # It ends with this process, even if this is killed before the program has asked for that.
     assert told == [("loading", 0, 0), (str(os.getpid()), 1, 2), "Its context is 64 tokens."]
 
@@ -230,7 +234,7 @@ def test_a_build_whose_program_is_killed_is_queued_again_unless_memory_was_full(
         assert BUILD.take(session, Build.id == item.id, holder=holder, lease_seconds=60)  # type: ignore[arg-type]
 
     def work(_item: Build, run: Run, _state: State, _mark: str) -> dict[str, Any]:
-        return {"notes": str(results.Builder(run)._run("a_program"))}
+        return {"notes": str(results.Builder(run)._run(A_PROGRAM))}
 
     assert Supervisor(BUILD, (item.id, 1), work).run() == 0
     ended = get(item)
@@ -284,7 +288,7 @@ def test_a_program_of_a_cancelled_build_writes_nothing_more(tmp_path: Path, monk
             raise NoResult("form", "merged", "is not built, as requested.", "")
 
     with pytest.raises(NoResult, match="as requested"):
-        results.Builder(played().row, progress=stop)._run("a_program", str(written))
+        results.Builder(played().row, progress=stop)._run(A_PROGRAM, str(written))
     assert not written.exists()  # the program has ended: `_run` waits for it
 
 

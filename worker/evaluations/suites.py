@@ -34,8 +34,8 @@ class Case(BaseModel):
 
     user: str = Field(min_length=1, max_length=20_000)
     system: str = Field("", max_length=20_000)
-    mode: str = Field("chat", pattern="^(chat|text)$")
-    expect: str | dict[str, Any] = Field(
+    mode: str = Field("chat", pattern="^(chat|text)$", max_length=4)
+    expect: Annotated[str, Field(max_length=200)] | dict[str, Any] = Field(
         BASELINE, description="baseline, the name of a reward, or a reward with options"
     )
     expected: str = Field("", max_length=20_000, description="the text that the reward compares with")

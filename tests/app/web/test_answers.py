@@ -8,6 +8,7 @@ from fastapi.routing import APIRoute
 from played_run import PlayedRun
 from prepared import LOG, STARTER, prepared_installation  # noqa: F401
 from pydantic import TypeAdapter
+from suite_parts import CASES
 from web import client
 
 from app.documents import ErrorAnswer
@@ -16,7 +17,7 @@ from app.web.rest.openapi import operations
 from worker.datasets import datasets, token_stores
 from worker.disk import background, usage
 from worker.settings import get_settings
-from worker.store import database
+from worker.store import database, served_models
 
 ROWS = "".join(json.dumps({"prompt": f"{n}", "completion": f"{n + 1}"}) + "\n" for n in range(20))
 QUERIES = {
@@ -76,10 +77,18 @@ def installation(api, prepared, tmp_path, monkeypatch):
         "import_id": started.json()["id"],
         "form": "json",
         "result_form": api.post(f"/api/runs/{run}/builds/merged").json()["form"],
+        "served_id": served(f"{run}:base"),
+        "suite_id": api.post(f"/api/runs/{run}/suites", json={"cases": CASES}).json()["id"],
         "listed": "datasets",
         "object_id": item.id,
         "row": 1,
     }
+
+
+def served(name):
+    """The id of a model that waits for a process."""
+    with database.write() as session:
+        return served_models.create(session=session, models=[name], owner="local").id
 
 
 def json_routes(api):

@@ -17,6 +17,7 @@ from prepared import Prepared, prepared_installation  # noqa: F401
 from sqlalchemy import JSON, Connection, Table, UniqueConstraint, text
 from sqlmodel import SQLModel
 from starlette.testclient import TestClient
+from suite_parts import CASES
 from web import client
 
 from app.web.addresses import PAGES
@@ -175,7 +176,15 @@ def addresses(api: TestClient, ids: dict[str, str]) -> list[str]:
 def whole(prepared: Prepared) -> dict[str, str]:
     """Ids of rows that are not damaged."""
     ids = {"run_id": prepared.finished, "dataset_id": prepared.dataset}
-    return ids | {"sweep_id": prepared.sweep, "evaluation_id": prepared.result}
+    suite = client().post(f"/api/runs/{prepared.finished}/suites", json={"cases": CASES}).json()["id"]
+    with database.write() as session:
+        served = served_models.create(session=session, models=[f"{prepared.finished}:base"], owner="local").id
+    return ids | {
+        "sweep_id": prepared.sweep,
+        "evaluation_id": prepared.result,
+        "suite_id": suite,
+        "served_id": served,
+    }
 
 
 @pytest.mark.slow

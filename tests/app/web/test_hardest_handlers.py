@@ -47,6 +47,7 @@ def one_of(number, length):
     return [every[number % len(every)]]
 
 
+@pytest.mark.nightly
 def test_each_text_of_a_handler_takes_one_of_the_hardest_inputs():
     asked = [*requests(one_of)]
     assert len(asked) > 100

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -100,7 +101,7 @@ def test_a_compressed_file_that_exceeds_the_limit_is_stopped(home, tmp_path, mon
 
 
 def test_a_failed_join_leaves_no_files(home, files, monkeypatch):
-    monkeypatch.setattr(checking, "JOINER", "training.no_such_module")
+    monkeypatch.setattr(checking, "JOINER", replace(checking.JOINER, module="training.no_such_module"))
     with pytest.raises(DataError, match="cannot be checked"):
         add(files)
     assert left_behind() == []

@@ -23,6 +23,7 @@ CALLERS = {
     ("worker/evaluations/submit.py", "submit"): "admitted",
     ("worker/builds.py", "submit"): "admitted",
     ("worker/serving/requests.py", "ask"): "_admit",
+    ("worker/store/served_models.py", "loaded"): "served",  # a model that `ask` has admitted
 }
 
 

@@ -33,13 +33,19 @@ STARTER = ROOT / "static" / "starter"
 FIRST, SECOND = f"{hostname()}/cuda:0", f"{hostname()}/cuda:1"
 
 
+def with_memory(monkeypatch, memory_bytes):
+    """Gives the machine two GPUs with so much memory each."""
+    gpus = tuple(Gpu(number, f"GPU-{number}", "H", memory_bytes, (9, 0)) for number in range(2))
+    monkeypatch.setattr(devices, "all_gpus", lambda: gpus)
+
+
 @pytest.fixture
 def installation(home, monkeypatch):
     """A machine with two GPUs; every process that a test starts ends with it."""
     monkeypatch.setattr(
         processes, "program", lambda planned: [sys.executable, str(PROGRAMS / "stand_in_server.py"), planned.model]
     )
-    monkeypatch.setattr(devices, "all_gpus", lambda: tuple(Gpu(n, f"GPU-{n}", "H", 8, (9, 0)) for n in range(2)))
+    with_memory(monkeypatch, 8)
     monkeypatch.setattr(starting, "_supervise", lambda run: None)
     monkeypatch.setattr(lease, "_ASK_SECONDS", 0.05)
     monkeypatch.setattr(processes, "_READY_SECONDS", 0.05)
@@ -314,7 +320,10 @@ def adapters(*numbers):
     return [f"{run.id}:checkpoint-{number}" for number in numbers]
 
 
-def test_adapters_of_several_runs_and_other_names_of_the_base_join_the_process_that_serves_their_base(installation):
+def test_adapters_of_several_runs_and_other_names_of_the_base_join_the_process_that_serves_their_base(
+    installation, monkeypatch
+):
+    with_memory(monkeypatch, 2**20)
     ready = served()
     names = [*adapters(1, 2), *adapters(3), base()]
     for name in names:
