@@ -66,6 +66,12 @@ def test_trackers_are_a_list_or_text_and_an_unknown_one_is_refused_with_the_know
     assert problem.message == "has 'weights', which is not one of tensorboard, wandb, mlflow, trackio."
 
 
+def test_an_error_has_the_beginning_of_a_long_value():
+    with pytest.raises(ConfigError) as caught:
+        parse(GOOD | {"lora_r": {f"k{number}": number for number in range(60_000)}})
+    assert '(given: {"k0": 0, "k1": 1' in str(caught.value) and len(str(caught.value)) < 3000
+
+
 def test_of_many_unknown_settings_the_first_are_named_and_the_others_counted():
     with pytest.raises(ConfigError) as caught:
         parse(GOOD | {f"k{number}": number for number in range(60_000)} | {"lora_r": "x"})
