@@ -5,9 +5,11 @@ import re
 import pytest
 from prepared import prepared_installation  # noqa: F401
 from sqlmodel import SQLModel, select, update
+from suite_parts import CASES
 from web import client
 
 from app.access.dataset_imports import intakes
+from worker.evaluations import suites
 from worker.settings import get_settings
 from worker.store import database, prompt_sets
 from worker.store.tables import Dataset, Evaluation, PromptSet, Run, ServedModel, Sweep
@@ -30,6 +32,9 @@ QUERIES = {
 }
 """What the routes require, so that only the permission can refuse the request."""
 
+VALUES = dict.fromkeys(("form", "name", "step", "import_id", "diagnosis_id", "channel_id"), "csv")
+"""The parameters of routes that are no ids of the installation's rows."""
+
 ENDLESS = "/api/runs/{run_id}/stream"
 
 
@@ -38,6 +43,7 @@ def everything_is_alices(prepared, monkeypatch):
     """The prepared installation, of which everything is alice's and has a secret name; the ids by the parameters of routes."""
     monkeypatch.setenv("LATHE_VISIBILITY", "own")
     get_settings.cache_clear()
+    suite = suites.start(prepared.finished, suites.parse({"cases": CASES, "data": prepared.heldout}))[0].asked.suite
     with database.write() as session:
         kept = prompt_sets.save(session=session, name=SECRET, prompts=[{"user": SECRET}], owner="alice").id
         for table in OWNED:
@@ -47,6 +53,7 @@ def everything_is_alices(prepared, monkeypatch):
     yield {
         "run_id": prepared.finished, "dataset_id": prepared.dataset, "sweep_id": prepared.sweep, "object_id": prepared.finished,
         "row": "1", "result_form": "merged", "evaluation_id": prepared.base, "served_id": prepared.served, "set_id": kept,
+        "suite_id": suite,
     }  # fmt: skip
     get_settings.cache_clear()
 
@@ -73,7 +80,8 @@ def routes(api):
 
 
 def address(path, ids, listed="runs"):
-    return re.sub(r"{(\w+)}", lambda name: ids.get(name[1], listed if name[1] == "listed" else "csv"), path)
+    known = VALUES | ids | {"listed": listed}  # a new parameter belongs to one of them
+    return re.sub(r"{(\w+)}", lambda name: known[name[1]], path)
 
 
 def forbidden_words(prepared, ids):

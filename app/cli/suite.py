@@ -14,7 +14,8 @@ from app.cli.options import CommandError
 from app.cli.runs.follow import POLL_SECONDS, screen_for
 from app.format import numbers
 from app.format.junit import case_text, errors, junit
-from worker.store.tables import Status
+from training.scoring.cases import CaseVerdict
+from worker.choices import Status
 
 
 def suite(run_id: str, *, junit_file: Path | None, as_json: bool, **options: Any) -> int:
@@ -51,7 +52,7 @@ def lines(found: dict[str, Any]) -> list[str]:
     """A suite as lines for a terminal."""
     verdict = {True: "passed", False: "failed", None: found["status"]}[found["passed"]]
     checks = [[check["state"], check["name"], check["text"]] for check in found["checks"]]
-    wrong = [case for case in found["cases"] if case["verdict"] not in ("kept", "fixed")]
+    wrong = [case for case in found["cases"] if not CaseVerdict(case["verdict"]).passed]
     counts = ", ".join(f"{count} {kind}" for kind, count in found["verdicts"].items())
     shown = [f"  {case['verdict']}: case {case['number']}: {case_text(case)}".replace("\n", "\n    ") for case in wrong]
     return [

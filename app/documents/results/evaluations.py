@@ -290,11 +290,11 @@ def listing(session: Session, run_id: str) -> EvaluationList:
 def _documents(session: Session, items: Sequence[Evaluation], shown: Sequence[Evaluation]) -> list[EvaluationAnswer]:
     """Those that are `shown`, each compared with one of the `items`, all those of its run."""
     counts = evaluations.models_by_data(session=session, digests={item.asked.sha256 for item in shown})
-    hidden = _hidden_data(session, shown)
+    hidden = hidden_data(session, shown)
     return [document(item, baseline(item, items), counts.get(item.asked.sha256, 0), hidden) for item in shown]
 
 
-def _hidden_data(session: Session, items: Sequence[Evaluation]) -> set[str]:
+def hidden_data(session: Session, items: Sequence[Evaluation]) -> set[str]:
     """The content hashes, with which ids begin, of data sets that evaluations of other users name and the user does not see."""
     user = sight.user()
     others = {item.asked.sha256 for item in items if user not in (None, item.owner)}

@@ -1,13 +1,13 @@
 """Suites: what training has gained and cost, as checks with their reasons, and a verdict on each case. Read-only."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Literal
 
 from pydantic import Field
 from sqlmodel import Session
 
 from app.documents import Document
-from app.documents.results.evaluations import EvaluationAnswer, compared, document, records
+from app.documents.results.evaluations import EvaluationAnswer, compared, document, hidden_data, records
 from app.format.numbers import plural
 from training.errors import NotFound
 from training.scoring.cases import CaseVerdict
@@ -76,13 +76,13 @@ class SuiteList(Document):
 def listing(session: Session, run_id: str) -> SuiteList:
     """The suites of a run. Raises RunNotFound if there is no such run."""
     run = runs.get(session=session, run_id=run_id)
-    return SuiteList(suites=list(of_items(evaluations.of_run(session=session, run_id=run.id)).values()))
+    return SuiteList(suites=list(of_items(session, evaluations.of_run(session=session, run_id=run.id)).values()))
 
 
 def newest(session: Session, run_ids: Sequence[str]) -> dict[str, SuiteAnswer]:
     """The newest ended suite of each run that has one."""
     found: dict[str, SuiteAnswer] = {}
-    for suite in of_items(evaluations.of_runs(session=session, run_ids=run_ids)).values():
+    for suite in of_items(session, evaluations.of_runs(session=session, run_ids=run_ids)).values():
         if suite.passed is not None:
             found.setdefault(suite.run_id, suite)
     return found
@@ -101,18 +101,19 @@ def show(session: Session, suite_id: str) -> SuiteAnswer:
     items = evaluations.of_suite(session=session, suite_id=suite_id)
     if not items:
         raise SuiteNotFound("suite", suite_id, "does not exist.", "`lathe suites RUN` lists those of a run.")
-    return of_items(items)[suite_id]
+    return of_items(session, items)[suite_id]
 
 
-def of_items(items: Sequence[Evaluation]) -> dict[str, SuiteAnswer]:
-    """The suites that evaluations belong to, newest first, by id."""
+def of_items(session: Session, items: Sequence[Evaluation]) -> dict[str, SuiteAnswer]:
+    """The suites that evaluations belong to, newest first, by id, without the hashes of data that the user does not see."""
+    hidden = hidden_data(session, items)
     groups: dict[str, list[Evaluation]] = {}
     for item in sorted((one for one in items if one.asked.suite), key=lambda one: one.id, reverse=True):
         groups.setdefault(item.asked.suite, []).append(item)
-    return {name: _suite(name, group[::-1]) for name, group in groups.items()}
+    return {name: _suite(name, group[::-1], hidden) for name, group in groups.items()}
 
 
-def _suite(suite_id: str, items: list[Evaluation]) -> SuiteAnswer:
+def _suite(suite_id: str, items: list[Evaluation], hidden: Collection[str]) -> SuiteAnswer:
     status = _status(items)
     finished = status is Status.FINISHED
     checks = list(_checks(items)) if finished else []
@@ -127,7 +128,7 @@ def _suite(suite_id: str, items: list[Evaluation]) -> SuiteAnswer:
         checks=checks,
         cases=cases,
         verdicts={kind.value: sum(case.verdict is kind for case in cases) for kind in CaseVerdict},
-        evaluations=[document(item) for item in items],
+        evaluations=[document(item, hidden=hidden) for item in items],
     )
 
 

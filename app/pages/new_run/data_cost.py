@@ -28,12 +28,7 @@ from worker.runs.settle import Settled
 from worker.store.tables import Dataset
 
 _states: TimedCache[tuple[str, str, str | None], TokenCount] = TimedCache(seconds=1.0)
-_held_out: TimedCache[tuple[tuple[str, str], ...], int] = TimedCache(seconds=10.0)
-_SELECTING = (
-    "data", "columns", "model", "revision", "task", "max_length", "seed", "eval_split", "stratify_by", "data_slice", "max_samples",
-    "streaming", "train_on_prompt", "validation_data", "loss_on", "weight_field",
-)  # fmt: skip
-"""The settings that select rows."""
+_held_out: TimedCache[str, int] = TimedCache(seconds=10.0)
 
 
 @dataclass(frozen=True)
@@ -125,9 +120,7 @@ def _copies(config: RunConfig) -> Iterator[Conflict]:
     """The rows that the run would hold out of its data and train on as well, as far as the data is tokenized."""
     if not held_out_share(config):
         return
-    count = _held_out.get(
-        tuple((name, str(getattr(config, name))) for name in _SELECTING), lambda: _count_copies(config)
-    )
+    count = _held_out.get(config.model_dump_json(), lambda: _count_copies(config))
     if count:
         reason = ngettext(
             "{count} held-out row is a copy of a training row: evaluation looks better than it is.",

@@ -38,7 +38,7 @@ def shown(run: Run, query: QueryParams) -> dict[str, Any]:
         listed = document.listing(session, run.id).model_dump(mode="json")["evaluations"]
         items = evaluations.of_run(session=session, run_id=run.id)
         data = [(item.id, item.name) for item in datasets.listing(session=session)]
-    suites = [suite.model_dump(mode="json") for suite in suite_documents.of_items(items).values()]
+        suites = [suite.model_dump(mode="json") for suite in suite_documents.of_items(session, items).values()]
     chosen = next((item for item in items if item.id == query.get("evaluation")), None)
     return {
         "evaluations": listed,

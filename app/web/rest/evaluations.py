@@ -102,7 +102,8 @@ def create_suite(own: OwnRun, asked: Annotated[Suite, Body()]) -> SuiteAnswer:
     """Queues a suite: evaluations of a trained model and of its base, on a data set and on cases with expectations."""
     caller = callers.current()
     items = suites.start(own, suites.parse(asked.model_dump()), allowed=caller.allowed, owner=caller.name)
-    return next(iter(suite_documents.of_items(items).values()))
+    with database.read() as session:
+        return next(iter(suite_documents.of_items(session, items).values()))
 
 
 @router.get("/api/runs/{run_id}/suites")

@@ -45,7 +45,7 @@ def finished(run, **asked):
         starting.start_waiting()
         with database.read() as session:
             found = evaluations.of_suite(session=session, suite_id=items[0].asked.suite)
-        return all(one.status.ended for one in found) and document.of_items(found)[items[0].asked.suite]
+            return all(one.status.ended for one in found) and document.of_items(session, found)[items[0].asked.suite]
 
     return eventually(ended, every=0.2)
 
