@@ -15,13 +15,9 @@ from training.scoring.request import ACCURACY, BUILT_IN, EvaluationRequest
 from training.scoring.rewards import Reward
 
 _DIGITS = 16
-_FILES = {
-    "text": ("text_scores.py",),
-    "reward": ("built_in.py", "json_text.py", "numbers_in_text.py"),
-    JUDGE: ("judge_reply.py",),
-    MODEL: ("reward_model.py",),
-}
-"""The files that compute a kind of metric, in this folder."""
+_PACKAGE = __package__
+_MODULES = {"text": "text_scores", "reward": "built_in", JUDGE: "judge_reply", MODEL: "reward_model"}
+"""The module of this package that computes a kind of metric; what it imports of the package counts too."""
 
 
 def fingerprints(request: EvaluationRequest) -> dict[str, str]:
@@ -57,8 +53,21 @@ def _of_reward(reward: Reward, own: Mapping[str, str]) -> str:
 
 @cache
 def _code(kind: str) -> tuple[str, ...]:
-    folder = Path(__file__).parent
-    return tuple(_plain((folder / name).read_text(encoding="utf-8")) for name in _FILES[kind])
+    return tuple(_plain(code) for _, code in sorted(_imported(_MODULES[kind]).items()))
+
+
+def _imported(module: str) -> dict[str, str]:
+    """The code of a module of this package, and of those that it imports, by name."""
+    found: dict[str, str] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        found[name] = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
+        sources = (part.module for part in ast.walk(ast.parse(found[name])) if isinstance(part, ast.ImportFrom))
+        waiting += [source.rpartition(".")[2] for source in sources if source and source.rpartition(".")[0] == _PACKAGE]
+    return found
 
 
 def _plain(code: str) -> str:

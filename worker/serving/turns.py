@@ -3,13 +3,13 @@
 import time
 from collections.abc import Callable, Sequence
 
-from sqlmodel import Session, select
+from sqlmodel import Session, col, select
 
 from worker.machine import devices, free_devices, overload
 from worker.serving import calls
 from worker.settings import get_settings
-from worker.store import database, quotas, served_models
-from worker.store.tables import DeviceLease, ServedModel, ServedState
+from worker.store import database, quotas, served_models, sight
+from worker.store.tables import LOCAL, DeviceLease, Run, ServedModel, ServedState
 
 _IDLE_SECONDS = 7.0  # longer than the pause of clients that were told to try again (app/web/rest/openai.py)
 _DEVICE_SECONDS = 60.0  # for which a run or an evaluation waits for answers in progress
@@ -30,14 +30,24 @@ def obstacle(served: ServedModel) -> str:
                 own = set(devices.own_devices())
                 blocking = [one for one in served_models.on_devices(session=session).values() if one.device in own]
                 if not blocking:
-                    return f"All devices are in use by {_users(session)}; it starts when one is free."
+                    return f"All devices are in use by {_users(session, served.owner)}; it starts when one is free."
     return _take_place_of(blocking, served.owner) if blocking else ""
 
 
-def _users(session: Session) -> str:
+def _users(session: Session, owner: str) -> str:
+    """What holds this machine's devices, as the owner of a model that waits may be told."""
     own = set(devices.own_devices())
     held = [lease for lease in session.exec(select(DeviceLease)) if lease.device in own]
-    names = [f"run {lease.run_id}" if lease.run_id else f"served model {lease.served_id}" for lease in held]
+    is_limited = get_settings().visibility == "own" and owner != LOCAL
+    with sight.seen_by(owner if is_limited else None), database.read() as seen:
+        runs = set(seen.exec(select(Run.id).where(col(Run.id).in_([lease.run_id for lease in held]))))
+        served = set(seen.exec(select(ServedModel.id).where(col(ServedModel.id).in_([one.served_id for one in held]))))
+    names = [
+        (f"run {lease.run_id}" if lease.run_id in runs else sight.ANOTHER_RUN)
+        if lease.run_id
+        else (f"served model {lease.served_id}" if lease.served_id in served else f"a served model of {sight.ANOTHER}")
+        for lease in held
+    ]
     return ", ".join(dict.fromkeys(names))
 
 

@@ -214,6 +214,16 @@ def test_the_memory_of_models_is_that_of_their_files_and_less_when_quantized():
     assert memory.needed(models.Plan("owner/not-here", "base")) == (0, 0)
 
 
+def test_a_user_is_not_told_which_runs_of_others_use_the_devices(installation, monkeypatch):
+    run = PlayedRun(num_processes=2, strategy="ddp").claim(FIRST, SECOND)
+    monkeypatch.setenv("LATHE_VISIBILITY", "own")
+    get_settings.cache_clear()
+    others, own = ask(f"{run.id}:base", owner="bob"), ask(f"{run.id}:base", owner="local")
+    processes.start_waiting()
+    assert get(others).reason == "All devices are in use by a run of another user; it starts when one is free."
+    assert run.id in get(own).reason
+
+
 def test_without_a_free_device_it_waits_says_for_whom_and_starts_later(installation):
     run = PlayedRun(num_processes=2, strategy="ddp").claim(FIRST, SECOND)
     found = ask(f"{run.id}:base")
