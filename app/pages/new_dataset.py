@@ -45,10 +45,11 @@ def added(names: list[str] | None) -> bool:
     return bool(names)
 
 
-def fetched(name: str, split: str, config: str, revision: str) -> bool:
-    """Downloads a data set from the hub and imports it; true if one was named."""
-    if chosen := (name or "").strip():
-        dataset_imports.from_hub(chosen, split.strip(), config.strip(), revision.strip())
+def fetched(name: str | None, split: str | None, config: str | None, revision: str | None) -> bool:
+    """Downloads a data set from the hub and imports it; true if one was named. A field that is not mounted is None."""
+    chosen, *options = ((text or "").strip() for text in (name, split, config, revision))
+    if chosen:
+        dataset_imports.from_hub(chosen, *options)
     return bool(chosen)
 
 
