@@ -38,23 +38,30 @@ VALUES = dict.fromkeys(("form", "name", "step", "import_id", "diagnosis_id", "ch
 ENDLESS = "/api/runs/{run_id}/stream"
 
 
+def ids_of_routes(prepared):
+    """Ids of rows of the prepared installation, with a suite and a set of prompts made here, by the parameters of routes."""
+    suite = suites.start(prepared.finished, suites.parse({"cases": CASES, "data": prepared.heldout}))[0].asked.suite
+    with database.write() as session:
+        prompts = prompt_sets.save(session=session, name=SECRET, prompts=[{"user": SECRET}], owner="alice").id
+    return {
+        "run_id": prepared.finished, "dataset_id": prepared.dataset, "sweep_id": prepared.sweep, "object_id": prepared.finished,
+        "row": "1", "result_form": "merged", "evaluation_id": prepared.base, "served_id": prepared.served, "set_id": prompts,
+        "suite_id": suite,
+    }  # fmt: skip
+
+
 @pytest.fixture(name="own")
 def everything_is_alices(prepared, monkeypatch):
     """The prepared installation, of which everything is alice's and has a secret name; the ids by the parameters of routes."""
     monkeypatch.setenv("LATHE_VISIBILITY", "own")
     get_settings.cache_clear()
-    suite = suites.start(prepared.finished, suites.parse({"cases": CASES, "data": prepared.heldout}))[0].asked.suite
+    ids = ids_of_routes(prepared)
     with database.write() as session:
-        kept = prompt_sets.save(session=session, name=SECRET, prompts=[{"user": SECRET}], owner="alice").id
         for table in OWNED:
             session.exec(update(table).values(owner="alice"))
         for table in (Run, Sweep, Dataset):
             session.exec(update(table).values(name=table.name + SECRET))
-    yield {
-        "run_id": prepared.finished, "dataset_id": prepared.dataset, "sweep_id": prepared.sweep, "object_id": prepared.finished,
-        "row": "1", "result_form": "merged", "evaluation_id": prepared.base, "served_id": prepared.served, "set_id": kept,
-        "suite_id": suite,
-    }  # fmt: skip
+    yield ids
     get_settings.cache_clear()
 
 

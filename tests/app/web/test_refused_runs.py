@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from openapi_fields import Document
-from owned import BODIES, QUERIES, address, routes
+from owned import BODIES, QUERIES, address, ids_of_routes, routes
 from prepared import Prepared, prepared_installation  # noqa: F401
 from sqlmodel import select
 from starlette.testclient import TestClient
@@ -53,10 +53,7 @@ def refused(prepared: Prepared) -> list[str]:
 @pytest.fixture
 def ids(prepared: Prepared) -> dict[str, str]:
     """Of rows that are not refused, by the parameters of routes."""
-    return {
-        "run_id": prepared.finished, "dataset_id": prepared.dataset, "sweep_id": prepared.sweep, "object_id": prepared.finished,
-        "row": "1", "result_form": "merged", "evaluation_id": prepared.base, "served_id": prepared.served,
-    }  # fmt: skip
+    return ids_of_routes(prepared)
 
 
 def bodies(api: TestClient, prepared: Prepared) -> dict[tuple[str, str], Any]:
