@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from trained import Recipe, copy_of, resumable, trained
 from trainer_process import start, start_cold, start_held
 
 from training.run_folder import checkpoints
-from training.run_folder.events import CheckpointSaved, Finished, Metrics, PhaseStarted, Resumed
+from training.run_folder.events import CheckpointSaved, Finished, Metrics, Note, PhaseStarted, Resumed
 
 pytestmark = pytest.mark.train
 RECIPE = resumable("single", "lora")
@@ -71,6 +72,63 @@ def test_a_damaged_checkpoint_is_skipped_for_the_previous_one(tmp_path: Path) ->
     assert (newest.name, event.step) == ("checkpoint-4", 2)
     assert event.rejected == [f"{newest.name}: adapter_model.safetensors is damaged (its hash differs)"]
     assert resumed.losses()[4] == pytest.approx(trained(RECIPE).losses()[4], rel=1e-5)
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def truncate(file: Path) -> None:
+    os.truncate(file, file.stat().st_size // 2)
+
+
+SHARDS = {"zero3": "*zero_pp_rank_1_*", "fsdp": "__1_*.distcp"}
+"""Files of a checkpoint that rank 1 writes."""
+
+
+def shards_of_rank_1(checkpoint: Path, strategy: str) -> list[Path]:
+    return sorted(checkpoint.rglob(SHARDS[strategy]))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("strategy", sorted(SHARDS))
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (flip, "is damaged (its hash differs)"),
+        (truncate, "bytes instead of"),
+        (Path.unlink, "is missing"),
+    ],
+)
+def test_two_ranks_skip_a_checkpoint_of_which_one_shard_is_damaged(
+    tmp_path: Path, strategy: str, damage: Callable[[Path], None], why: str
+) -> None:
+    recipe = resumable(strategy, "full")
+    run_dir = copy_of(recipe, tmp_path / "run", "events.jsonl", "model")
+    newest, before = checkpoints.sealed(run_dir)[:2]
+    damage(shards_of_rank_1(newest, strategy)[-1])
+    resumed = recipe.train(run_dir)
+    [event] = resumed.of(Resumed)
+    assert event.path == before.name
+    [reason] = event.rejected
+    assert reason.startswith(f"{newest.name}: ") and why in reason
+    assert resumed.losses()[4] == pytest.approx(trained(recipe).losses()[4], rel=1e-5)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("strategy", sorted(SHARDS))
+def test_two_ranks_begin_again_if_each_checkpoint_has_a_damaged_shard(tmp_path: Path, strategy: str) -> None:
+    recipe = resumable(strategy, "full")
+    run_dir = copy_of(recipe, tmp_path / "run", "events.jsonl", "model")
+    for checkpoint in checkpoints.sealed(run_dir):
+        flip(shards_of_rank_1(checkpoint, strategy)[0])
+    again = recipe.train(run_dir)
+    assert again.of(Resumed) == []
+    [warning] = [note.message for note in again.of(Note) if "No checkpoint is complete" in note.message]
+    assert warning.count("is damaged (its hash differs)") == 2
+    assert again.losses() == pytest.approx(trained(recipe).losses(), rel=1e-5)
 
 
 def test_a_stop_before_training_exits_at_once_without_leftovers(tmp_path: Path) -> None:

@@ -53,9 +53,7 @@ class Attempts:
         """Starts the next attempt; `others` is what the other ranks do after the training."""
         device, lease = f"{me().host}/cpu", get_settings().lease_seconds
         with database.write() as session:
-            run = claims.claim(
-                session=session, run_id=self.id, owner=str(me()), devices=[device], lease_seconds=lease
-            )
+            run = claims.claim(session=session, run_id=self.id, owner=str(me()), devices=[device], lease_seconds=lease)
         assert run is not None
         argv = [sys.executable, str(PROGRAMS / "slow_rest_train.py"), "supervise", run.id, str(run.attempt), others]
         self.supervisor = subprocess.Popen(argv, env=os.environ | {"PYTHONPATH": PYTHONPATH})
