@@ -21,6 +21,9 @@ class Engine(Protocol):
 
     name: EngineName
 
+    asks_elsewhere: bool
+    """True if its methods ask another system, which may not answer for a while: a worker's other work does not wait for them."""
+
     def submit_waiting(self) -> list[Run]:
         """Starts waiting runs, or hands them to the engine's own queue; returns those that were started or handed over.
 

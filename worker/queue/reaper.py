@@ -6,7 +6,7 @@ Celery messages only make it faster: without them, a waiting run is still found 
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import asdict
 
 from sqlmodel import Session
@@ -16,7 +16,7 @@ from worker import builds
 from worker.disk import retention
 from worker.doctor import wrong_at_start
 from worker.engines.local import starting
-from worker.engines.registry import engine_of, engines
+from worker.engines.registry import Engine, engine_of, engines
 from worker.evaluations import starting as evaluations
 from worker.machine import device_trial, measurement, overload
 from worker.machine.process_identity import me
@@ -42,19 +42,23 @@ REPORT_SECONDS = 10.0
 
 
 class Reaper(threading.Thread):
-    """Runs a round at once, then every few seconds, until `stop`."""
+    """Runs a round at once, then every few seconds, until `stop`; those of engines that ask elsewhere in threads of their own."""
 
     def __init__(self) -> None:
         super().__init__(name="reaper", daemon=True)
         self._stopping = threading.Event()
+        self._elsewhere: list[EngineRounds] = []
 
     def run(self) -> None:
         gauge, reporter = overload.Gauge(), Reporter()
+        self._elsewhere = [EngineRounds(engine, self._stopping) for engine in engines() if engine.asks_elsewhere]
+        for rounds in self._elsewhere:
+            rounds.start()
         trying = threading.Thread(target=_attempt, args=(lambda: try_devices(gauge),), name="device trial", daemon=True)
         trying.start()
         while not self._stopping.is_set():
             holders.ended.clear()
-            for action in (run_round, serve_round, prepare, reporter.report_if_due, retention.apply_if_due):
+            for action in (local_round, serve_round, prepare, reporter.report_if_due, retention.apply_if_due):
                 _attempt(action)
             gauge.sleep(holders.ended, ROUND_SECONDS)
         _attempt(reporter.leave)
@@ -62,7 +66,33 @@ class Reaper(threading.Thread):
     def stop(self) -> None:
         """Ends the rounds; afterwards no run is started, except one that is already being started."""
         self._stopping.set()
+        self.wake()
         holders.ended.set()
+
+    def wake(self) -> None:
+        """Lets the engines that ask elsewhere look at once."""
+        for rounds in self._elsewhere:
+            rounds.woken.set()
+
+
+class EngineRounds(threading.Thread):
+    """The rounds of an engine that asks elsewhere: while that does not answer, only the engine's own runs wait."""
+
+    def __init__(self, engine: Engine, stopping: threading.Event) -> None:
+        super().__init__(name=f"{engine.name.value} rounds", daemon=True)
+        self._engine, self._stopping = engine, stopping
+        self.woken = threading.Event()
+
+    def run(self) -> None:
+        report_due = 0.0
+        while not self._stopping.is_set():
+            self.woken.clear()
+            _attempt(lambda: recover_lost({self._engine.name}))
+            _attempt(self._engine.submit_waiting)
+            if steady() >= report_due:
+                report_due = steady() + REPORT_SECONDS
+                _attempt(lambda: report_engine(self._engine))
+            self.woken.wait(ROUND_SECONDS)
 
 
 def try_devices(gauge: overload.Gauge) -> None:
@@ -86,9 +116,17 @@ def _attempt(action: Callable[[], object]) -> None:
 
 
 def run_round() -> None:
-    """One round."""
-    for run in lost_runs():
-        recover(run)
+    """One round of this machine and of all engines."""
+    local_round()
+    for engine in engines():
+        if engine.asks_elsewhere:
+            recover_lost({engine.name})
+            engine.submit_waiting()
+
+
+def local_round() -> None:
+    """One round of all that asks nothing elsewhere."""
+    recover_lost({*EngineName} - {engine.name for engine in engines() if engine.asks_elsewhere})
     advance.advance_all()
     lifecycle.finish_all()
     for queued in (evaluations, builds):
@@ -98,8 +136,8 @@ def run_round() -> None:
 
 
 def submit_waiting() -> list[Run]:
-    """Lets every engine start its waiting runs; returns those that it started or submitted."""
-    return [run for engine in engines() for run in engine.submit_waiting()]
+    """Lets every engine that asks nothing elsewhere start its waiting runs; returns those that it started."""
+    return [run for engine in engines() if not engine.asks_elsewhere for run in engine.submit_waiting()]
 
 
 def prepare() -> None:
@@ -114,9 +152,16 @@ def serve_round() -> None:
     serving.start_waiting()
 
 
-def lost_runs() -> list[Run]:
-    """Running runs without a holder: the lease has expired, or its owner on this machine is dead."""
-    return holders.lost(RUN, lambda run: engine_of(run).poll(run))
+def recover_lost(names: Set[EngineName]) -> None:
+    """Requeues the lost runs of these engines."""
+    for run in lost_runs(names):
+        recover(run)
+
+
+def lost_runs(names: Set[EngineName] = frozenset(EngineName)) -> list[Run]:
+    """Running runs of these engines without a holder: the lease has expired, or its owner on this machine is dead."""
+    part = " ".join(sorted(names))
+    return holders.lost(RUN, lambda run: engine_of(run).poll(run), part, lambda run: run.engine in names)
 
 
 def recover(run: Run) -> bool:
@@ -175,7 +220,6 @@ class Reporter:
             if self._findings is None:
                 self._findings = [asdict(finding) for finding in wrong_at_start()]
             report(self._findings)
-            report_engines()
 
     def leave(self) -> None:
         """Stores that this worker starts no more runs."""
@@ -191,9 +235,8 @@ def report(findings: list[dict[str, str]]) -> None:
         machines.report(session=session, machine=machine)
 
 
-def report_engines() -> None:
-    """Stores what the engines with machines of their own have."""
-    for engine in engines():
-        if capacity := engine.capacity():
-            with database.write() as session:
-                machines.report_engine(session=session, name=engine.name.value, capacity=asdict(capacity))
+def report_engine(engine: Engine) -> None:
+    """Stores what an engine with machines of its own has."""
+    if capacity := engine.capacity():
+        with database.write() as session:
+            machines.report_engine(session=session, name=engine.name.value, capacity=asdict(capacity))

@@ -41,11 +41,15 @@ def worker_command() -> list[str]:
 
 @shared_task(name=START_RUN, ignore_result=True)  # type: ignore[untyped-decorator]
 def start_run(run_id: str) -> None:
-    """Starts waiting evaluations, builds and runs. The message names `run_id`; runs that have waited longer start first."""
+    """Starts waiting evaluations, builds and runs, or wakes the engine that does, if that asks elsewhere. The message names
+    `run_id`; runs that have waited longer start first."""
     evaluations.start_waiting()
     builds.start_waiting()
+    _reaper.wake()
     started = submit_waiting()
-    log.info("message for run %s: %s", run_id, ", ".join(f"started {run.id}" for run in started) or "nothing to start")
+    log.info(
+        "message for run %s: %s", run_id, ", ".join(f"started {run.id}" for run in started) or "nothing to start here"
+    )
 
 
 @shared_task(name=SERVE_MODEL, ignore_result=True)  # type: ignore[untyped-decorator]

@@ -70,12 +70,17 @@ def end_holder(row: Held) -> None:
         processes.kill_tree(identity.pid)
 
 
-def lost(kind: Kind[T], poll: Callable[[T], Holder]) -> list[T]:
-    """The work without a holder: the lease has expired, or `poll` knows that the holder is gone."""
+def lost(
+    kind: Kind[T], poll: Callable[[T], Holder], part: str = "", belongs: Callable[[T], bool] = lambda _: True
+) -> list[T]:
+    """The work without a holder: the lease has expired, or `poll` knows that the holder is gone.
+
+    Of a `part` of the work, which has a name, only what `belongs` to it.
+    """
     with database.read() as session:
-        rows = kind.rows(session)
+        rows = [(row, expired) for row, expired in kind.rows(session) if belongs(row)]
     held = [(row, poll(row), expired) for row, expired in rows]
-    silent = _silences[kind].of(
+    silent = _silences[kind, part].of(
         (*kind.key_of(row), row.expires_at)
         for row, holder, expired in held
         if expired and holder is not Holder.STARTING
@@ -122,7 +127,7 @@ class Silence:
         return {lease[:-1] for lease, since in self._since.items() if now - since >= seconds}
 
 
-_silences: defaultdict[Kind[Any], Silence] = defaultdict(Silence)
+_silences: defaultdict[tuple[Kind[Any], str], Silence] = defaultdict(Silence)
 
 
 class Supervisors(Generic[T]):

@@ -10,7 +10,9 @@ from slurm import Installation, pending, slurm
 
 from benchmarks import slurm_cluster
 from benchmarks.slurm_cluster import SlurmCluster
-from worker.queue.reaper import report_engines
+from training.config.choices import EngineName
+from worker.engines.registry import engine
+from worker.queue.reaper import report_engine
 from worker.store import database as db
 from worker.store import jobs as stored
 from worker.store import machines, runs
@@ -47,7 +49,7 @@ def test_a_node_that_fails_twice_is_avoided_until_it_is_used_again(slurm: Instal
         if attempt == 2:
             run = slurm.continues(run_id, run.step + 5, 2)
             slurm.cluster.call("scontrol", "update", "NodeName=n3", "State=RESUME")
-            report_engines()  # as a worker does every ten seconds
+            report_engine(engine(EngineName.SLURM))  # as a worker does every ten seconds
         assert nodes(run) == {"n1", "n2"}
         slurm.cluster.lose("n2")
         run = slurm.until(run_id, lambda run: run.status is Status.QUEUED)

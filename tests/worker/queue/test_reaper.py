@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from itertools import pairwise
 from typing import Any
 
@@ -26,10 +27,13 @@ from supervised import (  # noqa: F401
     supervise,
 )
 
+from training.config.choices import EngineName
+from worker.engines import registry
 from worker.engines.local import starting
+from worker.engines.slurm.engine import SlurmEngine
 from worker.machine import overload, processes
 from worker.machine.process_identity import Identity, hostname, me
-from worker.queue import reaper
+from worker.queue import reaper, tasks
 from worker.settings import get_settings
 from worker.store import claims, runs
 from worker.store import database as db
@@ -333,3 +337,42 @@ def test_runs_train_in_the_order_of_the_queue() -> None:
     times = [(get(run_id).started_at, get(run_id).finished_at) for run_id in ids]
     assert times == sorted(times)
     assert all(ended <= began for (_, ended), (began, _) in pairwise(times))
+
+
+class Silent(SlurmEngine):
+    """Slurm, whose controller does not answer until the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.answer = threading.Event(), threading.Event()
+
+    def submit_waiting(self) -> list[Run]:
+        self.asked.set()
+        self.answer.wait()
+        return []
+
+
+@pytest.mark.usefixtures("started")
+def test_while_slurm_does_not_answer_all_other_work_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = Silent()
+    monkeypatch.setitem(registry._ALL, EngineName.SLURM, silent)
+    monkeypatch.setenv("LATHE_ENGINES", "local,slurm")
+    get_settings.cache_clear()
+    rounds = reaper.Reaper()
+    monkeypatch.setattr(tasks, "_reaper", rounds)
+    rounds.start()
+    try:
+        eventually(silent.asked.is_set)
+        found = queue_run(steps=1)
+        eventually(lambda: get(found).status is Status.FINISHED)
+        told = queue_run(steps=1)
+        tasks.start_run(told)  # a message is handled, too
+        eventually(lambda: get(told).status is Status.FINISHED)
+        silent.asked.clear()
+        silent.answer.set()
+        tasks.start_run("another")  # wakes the engine
+        eventually(silent.asked.is_set)
+    finally:
+        silent.answer.set()
+        rounds.stop()
+        rounds.join()

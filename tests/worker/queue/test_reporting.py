@@ -72,7 +72,7 @@ def test_runs_are_started_although_the_report_fails(monkeypatch: pytest.MonkeyPa
     rounds_done: list[int] = []
     monkeypatch.setattr(reaper, "report", fail)
     monkeypatch.setattr(reaper, "ROUND_SECONDS", 0.01)
-    monkeypatch.setattr(reaper, "run_round", lambda: rounds_done.append(1))
+    monkeypatch.setattr(reaper, "local_round", lambda: rounds_done.append(1))
     rounds = reaper.Reaper()
     rounds.start()
     try:

@@ -180,6 +180,7 @@ class LocalEngine:
     """Runs on the devices of the workers."""
 
     name = EngineName.LOCAL
+    asks_elsewhere = False
 
     def submit_waiting(self) -> list[Run]:
         start_nodes()

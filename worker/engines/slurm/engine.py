@@ -28,10 +28,11 @@ class SlurmEngine:
     """Runs as jobs of a Slurm cluster."""
 
     name = EngineName.SLURM
+    asks_elsewhere = True
 
     def __init__(self) -> None:
         self._cluster = Cluster()
-        self._lock = threading.Lock()  # the worker's task and its reaper run rounds
+        self._lock = threading.Lock()  # one round at a time
 
     def submit_waiting(self) -> list[Run]:
         try:
