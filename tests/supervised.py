@@ -181,11 +181,11 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def children() -> list[psutil.Process]:
-    """The processes that this one, or its nursery, started, without those that the warm launcher forks for all processes of the
-    session: this one may have started it."""
+    """The processes that this one, or its nursery, started, without those of the session: what the warm launcher forks, which this
+    one may have started, and a PostgreSQL server, which a test has started again."""
     found = []
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess):
-            if not warm.is_launcher(child):
+            if not warm.is_launcher(child) and child.name() != "postgres":
                 found += [child, *child.children(recursive=True)]
     return [child for child in found if not process.is_gone(child)]

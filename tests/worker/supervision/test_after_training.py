@@ -1,4 +1,4 @@
-"""The real training program on several ranks: rank 0 does what follows the training, and needs no other for it, whatever they do."""
+"""The real training program on several ranks: rank 0 does what follows the training alone, whatever the others do."""
 
 import os
 import subprocess
