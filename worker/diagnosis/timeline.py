@@ -29,7 +29,7 @@ _ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):.*?^\s*rank\s*:
 _EXIT = re.compile(r"failed \(exitcode: -?\d+\) local_rank: (\d{1,5})")
 _LOSS = re.compile(r"['\"]loss['\"]: '?[\d.naif]+")
 _OF_STEP = re.compile(r"\b(?:[Ss]teps?|[Ii]ter|[Ii]teration|[Ee]poch)\b|\d(?:it/s|s/it)\b")
-_LOSS_OF_STEP = re.compile(r"[Ll]oss['\"]?\s{0,3}[:=]\s{0,3}(?:[\w.]{1,20}\()?-?\d+\.\d")
+_LOSS_OF_STEP = re.compile(r"[Ll]oss['\"]?(?:\s{0,3}[:=]\s{0,3}|\s{1,3})(?:[\w.]{1,20}\()?-?\d+\.\d")
 _STARTED = re.compile(
     r"^(?:.*\*{5} Running training \*{5}|\S*[$#] *(?:\w+=\S+ )*(?:accelerate|torchrun|deepspeed|python3?|llamafactory-cli|axolotl) "
     r")|'train_runtime': |Setting OMP_NUM_THREADS environment variable for each process|will restart worker group"

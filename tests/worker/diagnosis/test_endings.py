@@ -224,3 +224,9 @@ def test_the_code_that_failed_distinguishes_rows_and_files_from_other_values(err
 )
 def test_output_of_a_run_without_a_failure_is_no_cause(log):
     assert diagnose(log).cause == NO_FAILURE
+
+
+def test_losses_without_a_colon_show_that_training_went_on() -> None:
+    log = "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB.\nretrying with 4 rows\n"
+    log += "".join(f"step {step} loss {3 - step / 10}\n" for step in range(1, 4))
+    assert diagnose(log).cause == NO_FAILURE
