@@ -16,6 +16,7 @@ from fastapi import FastAPI, Request
 from starlette.middleware.cors import CORSMiddleware
 
 from app.access import callers, server_token
+from app.access.identity import Identity
 from app.access.uploads import FOLDER, give_each_its_own_folder
 from training.redaction import change_output, printable
 from worker.settings import Settings, get_settings, name_unknown_variables
@@ -65,7 +66,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         allow_headers=["Authorization", "Content-Type", "Idempotency-Key"],
     )
     app.state.leaving = asyncio.Event()
-    app.add_middleware(middleware.Streams, leaving=app.state.leaving)
+    app.add_middleware(middleware.Streams, leaving=app.state.leaving, identity=Identity(settings))
     app.add_middleware(middleware.GradioCalls, uploads=uploads, pages=lambda: app.state.blocks)
     app.add_middleware(security.BodyLimit, upload_limit=settings.upload_limit_bytes)
     app.add_middleware(security.Gate, rules=rules, unknown=unknown)

@@ -79,6 +79,7 @@
   }
 
   let source = null;
+  let gone = false;
   let leaving = 0;
   let cursor = standing.dataset.cursor;
 
@@ -88,12 +89,15 @@
   }
 
   function connect() {
-    if (source || document.hidden) return;
+    if (source || gone || document.hidden) return;
     source = new EventSource(address("live", { since: cursor }));
     source.onopen = () => say("");
     source.onmessage = (event) => {
       cursor = event.lastEventId || cursor;
-      receive(JSON.parse(event.data));
+      const news = JSON.parse(event.data);
+      gone ||= Boolean(news.gone); // deleted, or not shared any more
+      if (gone) close();
+      else receive(news);
     };
     source.onerror = () => {
       say(_("Reconnecting ..."));

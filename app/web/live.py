@@ -4,7 +4,8 @@ import asyncio
 import json
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
@@ -19,7 +20,7 @@ from app.texts import language
 from app.web import compression
 from app.web.rest.results import slug
 from app.web.rest.routing import After, sends
-from worker.store import database, history, runs
+from worker.store import database, history, runs, sight
 from worker.store.database import UNREACHABLE
 from worker.store.runs import RunNotFound
 from worker.store.tables import Run, Status
@@ -33,20 +34,32 @@ _RETRY = 2000  # milliseconds until a browser connects again
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Viewer:
+    """Where a page began, and the user to whose view its reading is limited; None: to nothing."""
+
+    cursor: Cursor | None
+    user: str | None
+
+
 class Feed:
-    """The ticks of one run. A task reads while there are viewers."""
+    """The ticks of one run. A task reads while there are viewers.
+
+    It reads without the limit of a user's view, since its viewers are different users, and asks in each tick which of them still
+    see the run.
+    """
 
     def __init__(self, run_id: str, cursor: Cursor | None) -> None:
         self.reader = Reader(run_id, cursor)
-        self.viewers: dict[asyncio.Queue[bytes | None], Cursor | None] = {}  # with where each began
+        self.viewers: dict[asyncio.Queue[bytes], Viewer] = {}
         self._sent: deque[tuple[Cursor, Cursor, bytes]] = deque(maxlen=_KEPT)  # before, after, message
         self._began = False
         self._trouble = False
 
-    def join(self, cursor: Cursor | None) -> "asyncio.Queue[bytes | None]":
+    def join(self, cursor: Cursor | None) -> "asyncio.Queue[bytes]":
         """A queue of messages: all facts, what was sent after `cursor`, and from now on every tick."""
-        queue: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self.viewers[queue] = cursor
+        queue: asyncio.Queue[bytes] = asyncio.Queue()
+        self.viewers[queue] = Viewer(cursor, sight.user())
         if self._began:
             for message in self._welcome(cursor):
                 queue.put_nowait(message)
@@ -62,9 +75,10 @@ class Feed:
     async def _tick(self) -> None:
         before = self.reader.cursor
         try:
-            news = await run_in_threadpool(self.reader.read)
+            news = await run_in_threadpool(self._read)
+            await self._dismiss_those_without_sight()
         except RunNotFound:
-            self._send(encoded({"gone": True}, None))
+            self._dismiss(self.viewers)
             return
         except UNREACHABLE:
             self._in_trouble()
@@ -86,9 +100,24 @@ class Feed:
                 self._send(message)
         if not self._began:  # what the first viewers get depends on where each of them began
             self._began = True
-            for queue, cursor in self.viewers.items():
-                for message in self._welcome(cursor):
+            for queue, viewer in self.viewers.items():
+                for message in self._welcome(viewer.cursor):
                     queue.put_nowait(message)
+
+    def _read(self) -> dict[str, Any]:
+        with sight.everything():
+            return self.reader.read()
+
+    async def _dismiss_those_without_sight(self) -> None:
+        """Ends the streams of users who do not see the run any more."""
+        users = {viewer.user for viewer in self.viewers.values()} - {None}
+        blind = await run_in_threadpool(_without_sight, self.reader.run_id, users) if users else set()
+        self._dismiss([queue for queue, viewer in self.viewers.items() if viewer.user in blind])
+
+    def _dismiss(self, queues: "Iterable[asyncio.Queue[bytes]]") -> None:
+        for queue in list(queues):
+            del self.viewers[queue]
+            queue.put_nowait(_GONE)
 
     def _in_trouble(self) -> None:
         if not self._trouble:
@@ -128,7 +157,7 @@ class Feeds:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def stream(self, run_id: str, cursor: Cursor | None) -> AsyncIterator[bytes]:
-        """The messages for one viewer, with a ping now and then; endless."""
+        """The messages for one viewer, with a ping now and then, as long as the run exists and its user sees it."""
         key = (run_id, language())
         feed = self._feeds.get(key)
         if feed is None:
@@ -139,8 +168,9 @@ class Feeds:
             queue = feed.join(cursor)
         try:
             yield format_sse_event(retry=_RETRY, comment="follows the run")
-            while True:
-                yield await _next(queue)
+            while (message := await _next(queue)) is not _GONE:
+                yield message
+            yield message
         finally:
             feed.viewers.pop(queue, None)
 
@@ -157,18 +187,31 @@ class Feeds:
         task.add_done_callback(self._tasks.discard)
 
 
-async def _next(queue: "asyncio.Queue[bytes | None]") -> bytes:
+async def _next(queue: "asyncio.Queue[bytes]") -> bytes:
     try:
-        message = await asyncio.wait_for(queue.get(), _PING)
+        return await asyncio.wait_for(queue.get(), _PING)
     except TimeoutError:
-        message = None
-    return message or format_sse_event(comment="ping")
+        return format_sse_event(comment="ping")
+
+
+def _without_sight(run_id: str, users: Iterable[str | None]) -> set[str | None]:
+    """Those of the users who do not see the run."""
+    blind = set()
+    for user in users:
+        with sight.seen_by(user), database.read() as session:
+            if not sight.visible(session, [run_id]):
+                blind.add(user)
+    return blind
 
 
 def encoded(news: dict[str, Any], cursor: Cursor | None) -> bytes:
     """A message as a server-sent event; its id is the cursor after it."""
     text = json.dumps(news, separators=(",", ":"), ensure_ascii=False)
     return format_sse_event(data_str=text, id=str(cursor) if cursor else None)
+
+
+_GONE = encoded({"gone": True}, None)
+"""The last message of a stream."""
 
 
 _PAGE = 2000  # lines read at a time for a download

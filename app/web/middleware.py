@@ -5,6 +5,7 @@ import re
 import secrets
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import texts
 from app.access import callers
+from app.access.callers import Caller
+from app.access.identity import BadToken, Identity
 from app.access.uploads import NotUploaded, check_paths
 from app.web import compression
 from app.web.authentication import OPEN_PATHS
@@ -22,6 +25,7 @@ from app.web.security import HEADERS, UPLOAD_PATHS, error, without_header
 from app.web.theme import chosen, frame
 from training.config import json_text
 from training.errors import Problem
+from worker.store.database import UNREACHABLE
 
 if TYPE_CHECKING:
     import gradio as gr
@@ -34,31 +38,60 @@ _OF_PAGES = re.compile(r"/api/runs/[^/]+/live|/api/pages/.*")
 """What pages follow: it is in the language of the page."""
 
 
+_FOLLOWED = re.compile(r"/api/runs/[^/]+/stream")
+"""What programs follow: it ends with its run."""
+
+IDENTITY_SECONDS = 5.0
+"""Interval in which the callers of endless responses are identified again."""
+
+
 def _is_endless(scope: Scope) -> bool:
     return scope["type"] == "http" and bool(_ENDLESS.fullmatch(scope["path"]))
 
 
-class Streams:
-    """Ends endless responses, once `leaving` is set, as if their client had disconnected."""
+def _is_followed(scope: Scope) -> bool:
+    return scope["type"] == "http" and bool(_FOLLOWED.fullmatch(scope["path"]))
 
-    def __init__(self, app: ASGIApp, leaving: asyncio.Event) -> None:
-        self.app, self.leaving = app, leaving
+
+class Streams:
+    """Ends endless responses, as if their client had disconnected: once `leaving` is set, and soon after the token or the name that
+    began one stops standing for its caller."""
+
+    def __init__(self, app: ASGIApp, leaving: asyncio.Event, identity: Identity) -> None:
+        self.app, self.leaving, self.identity = app, leaving, identity
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.app(scope, self._until_leaving(receive) if _is_endless(scope) else receive, send)
+        if not (_is_endless(scope) or _is_followed(scope)):
+            return await self.app(scope, receive, send)
+        unknown = asyncio.create_task(self._until_unknown(scope, callers.current()))
+        try:
+            await self.app(scope, self._until(receive, unknown), send)
+        finally:
+            unknown.cancel()
 
-    def _until_leaving(self, receive: Receive) -> Receive:
+    def _until(self, receive: Receive, unknown: "asyncio.Task[None]") -> Receive:
         async def either() -> Message:
             message = asyncio.ensure_future(receive())
             stopping = asyncio.ensure_future(self.leaving.wait())
             try:
-                await asyncio.wait((message, stopping), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((message, stopping, unknown), return_when=asyncio.FIRST_COMPLETED)
                 return message.result() if message.done() else {"type": "http.disconnect"}
             finally:
                 message.cancel()
                 stopping.cancel()
 
         return either
+
+    async def _until_unknown(self, scope: Scope, caller: Caller) -> None:
+        """Returns once the request would be refused, or be another caller's."""
+        while True:
+            await asyncio.sleep(IDENTITY_SECONDS)
+            with suppress(*UNREACHABLE):
+                try:
+                    if await self.identity.of(scope) != caller:
+                        return
+                except BadToken:
+                    return
 
 
 class RequestLimits:
@@ -259,6 +292,8 @@ class GradioCalls:
             return error(403, problem.field, problem.value, problem.message, problem.fix)
         except json_text.JsonTextError as refused:
             return error(400, "body", None, f"is not valid JSON: {refused}.", _RELOAD)
+        if (field := json_text.nul(value)) is not None:
+            return error(422, field, None, "contains a NUL character.", "Remove it.")
         session = value.get("session_hash") if isinstance(value, dict) else None
         return (self._unknown(path, value) if path in _HANDLERS else None) or self._foreign(session)
 

@@ -42,6 +42,27 @@ def _separators(text: bytes) -> int:
     return sum(map(text.count, (b",", b"[", b"{")))
 
 
+def nul(value: Any) -> str | None:
+    """The place of the first text with a NUL character, such as "prompts.0.user"; None if there is none.
+
+    No database but SQLite stores such a text, and no program takes it as an argument.
+    """
+    level = [("", value)]
+    while level:
+        below: list[tuple[str, Any]] = []
+        for place, item in level:
+            if isinstance(item, str) and "\0" in item:
+                return place
+            if isinstance(item, dict):
+                if any("\0" in name for name in item):
+                    return place
+                below += [(f"{place}.{name}" if place else name, inner) for name, inner in item.items()]
+            elif isinstance(item, list):
+                below += [(f"{place}.{number}" if place else str(number), inner) for number, inner in enumerate(item)]
+        level = below
+    return None
+
+
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)', re.DOTALL)
 
 

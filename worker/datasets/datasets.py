@@ -111,6 +111,7 @@ def check_many(*, paths: Sequence[Path], names: Sequence[str], columns: str | No
     Raises:
         DataError: a process that reads them failed.
     """
+    names = [plain_name(name) for name in names]
     for path, name in zip(paths, names, strict=True):
         inspection = check_file(path, name, columns)
         if len(paths) == 1 or not inspection.trainable:

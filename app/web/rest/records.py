@@ -22,6 +22,7 @@ from worker.runs import restore
 from worker.runs.restore import BadArchive
 from worker.store import database
 from worker.store.log_search import Filter, Level
+from worker.store.runs import RunNotFound
 from worker.store.samples import Order, Wanted
 
 router = JsonRouter()
@@ -118,11 +119,14 @@ def stream_run(
 
 
 async def _messages(request: Request, run_id: str, events: int, lines: int) -> AsyncIterator[str]:
-    """Messages until the run has ended and all is read, or the client or the server leaves."""
+    """Messages until the run has ended and all is read, it is deleted or not shared any more, or the client or the server leaves."""
     quiet = 0
     while not await request.is_disconnected() and not request.app.state.leaving.is_set():
-        found = await run_in_threadpool(records.events, run_id, after=events)
-        printed = await run_in_threadpool(records.log, run_id, after=lines)
+        try:
+            found = await run_in_threadpool(records.events, run_id, after=events)
+            printed = await run_in_threadpool(records.log, run_id, after=lines)
+        except RunNotFound:
+            return
         for event in found.events:
             events = event.id
             yield _message("event", event.model_dump(mode="json"), (events, lines))

@@ -26,6 +26,9 @@ from worker.store import database, submissions
 MOST = 2**53 - 1
 """The largest number that JSON carries without loss everywhere; databases hold larger ones."""
 
+NUL_ESCAPE = rb"\u0000"
+HAS_NUL, REMOVE_NUL = "contains a NUL character.", "Remove it."
+
 Offset = Annotated[int, Query(ge=0, le=MOST)]
 After = Annotated[int, Query(ge=0, le=MOST)]
 Limit = Annotated[int, Query(ge=1, le=1000)]
@@ -103,10 +106,11 @@ class _Route(APIRoute):
 
 
 def _check_names(given: Mapping[str, str], names: Sequence[str]) -> None:
-    """Checks that a query has no other parameters: one that is left out without a word would make another request of it.
+    """Checks that a query has no other parameters, since one that is left out without a word would make another request of it, and
+    no NUL characters.
 
     Raises:
-        UserError: one has a name that the route does not know.
+        UserError: one has a name that the route does not know, or a NUL character.
     """
     for name, value in given.items():
         if name not in names:
@@ -115,17 +119,25 @@ def _check_names(given: Mapping[str, str], names: Sequence[str]) -> None:
                 f"Did you mean {close[0]}?" if close else f"It takes {', '.join(names)}." if names else "Leave it out."
             )
             raise UserError(name, value[:200], "is not a parameter of this request.", fix)
+        if "\0" in value:
+            raise UserError(name, value[:200], HAS_NUL, REMOVE_NUL)
 
 
 class _Request(Request):
     async def json(self) -> Any:
-        """The body, without code of a caller who may send none. Raises JSONDecodeError if it is not valid JSON, or beyond a limit;
-        FastAPI expects this class."""
+        """The body, without NUL characters, and without code of a caller who may send none.
+
+        Raises:
+            UserError: it has one of these.
+            JSONDecodeError: it is not valid JSON, or beyond a limit; FastAPI expects this class.
+        """
         body = await self.body()
         try:
             values = json_text.load(body)
         except json_text.JsonTextError as error:
             raise json.JSONDecodeError(str(error), "", 0) from None
+        if NUL_ESCAPE in body and (field := json_text.nul(values)) is not None:
+            raise UserError(field or "body", None, HAS_NUL, REMOVE_NUL)
         callers.check_sent(values)
         return values
 

@@ -11,11 +11,16 @@ from patience import ended
 from played_run import GIB, PlayedRun
 
 from app import texts
+from app.access import callers
+from app.access.identity import Identity
 from app.documents.live import reader as live
 from app.documents.live.reader import Cursor, Reader
 from app.web import live as streams
+from app.web import middleware
 from app.web.live import Feeds, encoded
 from training.run_folder.events import CheckpointSaved, Metrics, Note, PhaseStarted, Planned, Resumed
+from worker.settings import get_settings
+from worker.store import accounts, database, runs, shares, sight
 
 NAMES = ("learning_rate", "grad_norm", "tokens_per_second", "tokens", "epoch", "accuracy")
 
@@ -206,6 +211,50 @@ def test_50_viewers_cost_one_reading_and_all_get_the_same(run, monkeypatch):
     assert len(readings) <= count + 1  # nobody watches: nothing is read
 
 
+def test_a_feed_goes_on_for_those_who_see_the_run_and_ends_for_others(run, monkeypatch):
+    """Whoever was first: the reader of a run has the limits of none of its viewers."""
+    monkeypatch.setattr(streams, "SECONDS", 0.02)
+    with database.write() as session:
+        runs.get(session=session, run_id=run.id).owner = "alice"
+        shares.add(session=session, kind="run", object_id=run.id, user="bob")
+
+    async def viewed_by(hub, name):
+        sight.limit_to(name)
+        stream = hub.stream(run.id, None)
+        await message_of(stream)
+        return stream
+
+    async def watch():
+        hub = Feeds()
+        of_bob = await asyncio.create_task(viewed_by(hub, "bob"))
+        of_alice = await asyncio.create_task(viewed_by(hub, "alice"))
+        with database.write() as session:
+            shares.drop(session=session, kind="run", object_id=run.id, user="bob")
+        told = (await message_of(of_bob))[1]
+        rest = [part async for part in of_bob]
+        await asyncio.to_thread(run.report, at(1))
+        news = (await message_of(of_alice))[1]
+        await of_alice.aclose()
+        return told, rest, news
+
+    told, rest, news = asyncio.run(watch())
+    assert (told, rest) == ({"gone": True}, [])
+    assert news["points"]["step"] == [1]
+
+
+def test_the_stream_of_a_deleted_run_ends(run, monkeypatch):
+    monkeypatch.setattr(streams, "SECONDS", 0.02)
+
+    async def watch():
+        stream = Feeds().stream(run.id, None)
+        await message_of(stream)
+        with database.write() as session:
+            session.delete(runs.get(session=session, run_id=run.id))
+        return (await message_of(stream))[1], [part async for part in stream]
+
+    assert asyncio.run(watch()) == ({"gone": True}, [])
+
+
 def test_each_viewer_gets_the_facts_in_the_language_of_the_page(run, monkeypatch):
     monkeypatch.setattr(streams, "SECONDS", 0.02)
 
@@ -315,3 +364,38 @@ def test_a_reading_that_fails_is_said_and_tried_again(run, monkeypatch):
     assert trouble == {"unreachable": True}
     assert after["points"]["step"] == [2]
     assert after["facts"].keys() == first["facts"].keys()
+
+
+FOLLOWED = (
+    "/api/runs/r/live", "/api/runs/r/stream", "/api/pages/run", "/gradio_api/queue/data", "/gradio_api/heartbeat/a"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", FOLLOWED)
+def test_what_never_ends_ends_soon_after_the_token_that_began_it(home, monkeypatch, path):
+    monkeypatch.setattr(middleware, "IDENTITY_SECONDS", 0.01)
+    with database.write() as session:
+        token = accounts.add(session=session, name="alice")
+    scope = {"type": "http", "path": path, "headers": [(b"authorization", f"Bearer {token}".encode())]}
+
+    async def endless(_scope, receive, send):
+        await send(await receive())
+
+    async def follow():
+        identity, sent = Identity(get_settings()), []
+        callers.begin(await identity.of(scope))
+
+        async def keep(message):
+            sent.append(message)
+
+        served = middleware.Streams(endless, asyncio.Event(), identity)
+        following = asyncio.create_task(served(scope, asyncio.Event().wait, keep))
+        await asyncio.sleep(0.1)
+        assert not following.done()  # the token still stands for alice
+        with database.write() as session:
+            accounts.rotate(session=session, name="alice")
+        await following
+        return sent
+
+    with sight.everything():
+        assert asyncio.run(follow()) == [{"type": "http.disconnect"}]

@@ -86,3 +86,18 @@ def test_settings_are_answered_whatever_they_stand_for(api, tmp_path):
 def test_a_search_of_many_words_is_refused(api):
     answer = api.get("/api/runs", params={"search": "word " * 300})
     assert (answer.status_code, answer.json()["error"]["field"]) == (422, "search")
+
+
+@pytest.mark.parametrize("path", ["/api/datasets", "/api/datasets/check"])
+@pytest.mark.parametrize("given", [{"name": "a\0.jsonl"}, {"name": "a.jsonl", "columns": "prompt=q\0"}])
+def test_a_nul_character_in_an_address_is_refused(api, path, given):
+    answer = api.post(path, params=given, content=b'{"q": "a"}\n')
+    field = list(given)[-1]
+    assert (answer.status_code, answer.json()["error"]["field"]) == (422, field), answer.text
+
+
+def test_a_nul_character_in_a_body_is_refused_with_its_place(api):
+    body = {"name": "a", "prompts": [{"user": "b"}, {"user": "a\0b"}]}
+    answer = api.post("/api/prompt-sets", json=body)
+    assert (answer.status_code, answer.json()["error"]["field"]) == (422, "prompts.1.user")
+    assert answer.json()["error"]["message"] == "contains a NUL character."
