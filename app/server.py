@@ -39,7 +39,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     _prepare_gradio(uploads)
     from app import pages
     from app.pages.common.view import unknown
-    from app.web import assets, authentication, live, middleware, security
+    from app.web import assets, authentication, caller_turns, live, middleware, security
     from app.web.rest import application, errors, openai, openapi, reference, users
 
     app = FastAPI(title="Lathe", docs_url=None, redoc_url=None, openapi_url=openapi.DOCUMENT_PATH)
@@ -70,6 +70,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(middleware.GradioCalls, uploads=uploads, pages=lambda: app.state.blocks)
     app.add_middleware(security.BodyLimit, upload_limit=settings.upload_limit_bytes)
     app.add_middleware(security.Gate, rules=rules, unknown=unknown)
+    app.add_middleware(caller_turns.CallerTurns)
     app.add_middleware(middleware.RequestLimits, most=settings.connections)
     app.add_middleware(authentication.Authentication, rules=rules, settings=settings)
     app.add_middleware(security.Hosts, rules=rules)

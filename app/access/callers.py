@@ -13,6 +13,7 @@ from training.config.run_config import RunConfig
 from training.errors import Problem
 from worker import allowed_paths
 from worker.allowed_paths import EVERYTHING, AllowedPaths
+from worker.machine import turns
 from worker.runs.settle import Settled, settle
 from worker.sent_code import refuse_code
 from worker.settings import get_settings
@@ -70,10 +71,11 @@ _call: ContextVar[Call | None] = ContextVar("call", default=None)
 
 
 def begin(caller: Caller) -> Call:
-    """Sets the caller of this request, and with it what is read."""
+    """Sets the caller of this request, and with it what is read, and whose programs run."""
     call = Call(caller)
     _call.set(call)
     sight.limit_to(None if caller.sees_all else caller.name)
+    turns.act_for(caller.name)
     return call
 
 

@@ -16,11 +16,13 @@ from http import HTTPStatus
 from types import FrameType
 from typing import Any
 
+import anyio.to_thread
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from app.access.peers import PEER_UID, uid_of
+from app.web.caller_turns import THREADS
 from app.web.middleware import too_many
 from app.web.security import HEADERS
 
@@ -255,6 +257,7 @@ class Server(uvicorn.Server):
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
+        anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
         try:
             sockets = sockets or await listeners(self.config.host, self.config.port, self._limits)
         except OSError as error:

@@ -45,11 +45,13 @@ IDENTITY_SECONDS = 5.0
 """Interval in which the callers of endless responses are identified again."""
 
 
-def _is_endless(scope: Scope) -> bool:
+def is_endless(scope: Scope) -> bool:
+    """True for what pages follow as long as they are open."""
     return scope["type"] == "http" and bool(_ENDLESS.fullmatch(scope["path"]))
 
 
-def _is_followed(scope: Scope) -> bool:
+def is_followed(scope: Scope) -> bool:
+    """True for what a program follows until a run has ended."""
     return scope["type"] == "http" and bool(_FOLLOWED.fullmatch(scope["path"]))
 
 
@@ -61,7 +63,7 @@ class Streams:
         self.app, self.leaving, self.identity = app, leaving, identity
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not (_is_endless(scope) or _is_followed(scope)):
+        if not (is_endless(scope) or is_followed(scope)):
             return await self.app(scope, receive, send)
         unknown = asyncio.create_task(self._until_unknown(scope, callers.current()))
         try:
@@ -107,7 +109,7 @@ class RequestLimits:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
             return await self.app(scope, receive, send)
-        endless = _is_endless(scope)
+        endless = is_endless(scope)
         kind = callers.current().name, endless
         if self.open[kind] >= max(self.most // (2 if endless else 4), 1):
             fix = "Close some of your pages." if endless else "Wait for the answers to some of your requests."

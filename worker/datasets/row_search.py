@@ -1,11 +1,13 @@
 """Searches of the rows of stored data sets. Each streams through its file in a process, with progress, and can be stopped."""
 
+import contextvars
 import json
 import subprocess
 import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -106,7 +108,10 @@ def search(path: Path, text: str, *, again: bool = False) -> Search:
             known = Search(path, plain(text))
             _searches[key] = known
             _make_room()
-            threading.Thread(target=known.run, name=f"search of {path.name}", daemon=True).start()
+            run = partial(
+                contextvars.copy_context().run, known.run
+            )  # its program is the caller's (worker/machine/turns.py)
+            threading.Thread(target=run, name=f"search of {path.name}", daemon=True).start()
         known.asked_at = time.monotonic()
         _searches.move_to_end(key)
     return known

@@ -13,6 +13,7 @@ from typing import Any
 from training.errors import Problem
 from training.limited import Limits, start_limited
 from worker.machine.processes import Activity
+from worker.machine.turns import turns
 
 HUB = ("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_ENDPOINT")
 _GIB = 2**30
@@ -229,8 +230,8 @@ def start(program: Program, arguments: Sequence[str], limits: Limits, **options:
 def running_limited(
     program: Program, arguments: Sequence[str], limits: Limits, **options: Any
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Starts a program as `start` does, and waits for it. Kills it if the `with` block raises."""
-    with start(program, arguments, limits, **options) as process:
+    """Starts a program as `start` does when it is its turn, and waits for it. Kills it if the `with` block raises."""
+    with turns.taken(), start(program, arguments, limits, **options) as process:
         try:
             yield process
         except BaseException:  # also Ctrl-C

@@ -119,7 +119,7 @@ def stream_run(
 
 
 async def _messages(request: Request, run_id: str, events: int, lines: int) -> AsyncIterator[str]:
-    """Messages until the run has ended and all is read, it is deleted or not shared any more, or the client or the server leaves."""
+    """Messages until the run has ended and all is read, the caller does not see it any more, or the client or the server leaves."""
     quiet = 0
     while not await request.is_disconnected() and not request.app.state.leaving.is_set():
         try:

@@ -1,0 +1,85 @@
+"""The threads of the server are shared: the requests of one caller take some of them, and /healthz has its own."""
+
+import asyncio
+
+import anyio.to_thread
+import pytest
+
+from app.access import callers
+from app.access.callers import Caller
+from app.web.caller_turns import AT_ONCE, CallerTurns
+from app.web.rest import runs
+
+
+async def ask(app, name, path="/api/runs", sent=None):
+    callers.begin(Caller(name))
+
+    async def send(message):
+        if sent is not None:
+            sent.append(message["type"])
+
+    await app({"type": "http", "path": path, "method": "GET"}, None, send)
+
+
+def test_requests_of_a_caller_beyond_the_limit_wait_and_those_of_others_do_not():
+    async def scenario():
+        begun, release = [], asyncio.Event()
+
+        async def app(_scope, _receive, send):
+            begun.append(callers.current().name)
+            await release.wait()
+            await send({"type": "http.response.start"})
+
+        turns = CallerTurns(app)
+        asked = [asyncio.create_task(ask(turns, "eve")) for _ in range(AT_ONCE + 5)]
+        asked += [asyncio.create_task(ask(turns, "bob"))]
+        asked += [
+            asyncio.create_task(ask(turns, "eve", path))
+            for path in ("/healthz", "/v1/completions", "/api/runs/r/stream")
+        ]
+        while len(begun) < AT_ONCE + 4:
+            await asyncio.sleep(0)
+        assert (begun.count("eve"), begun.count("bob")) == (AT_ONCE + 3, 1)
+        release.set()
+        await asyncio.gather(*asked)
+        assert begun.count("eve") == AT_ONCE + 8
+        return turns
+
+    turns = asyncio.run(scenario())
+    assert not turns._turns and not turns._requests
+
+
+def test_a_turn_ends_when_the_answer_begins_and_when_it_fails():
+    async def scenario():
+        release, sent = asyncio.Event(), []
+
+        async def slow_file(_scope, _receive, send):
+            await send({"type": "http.response.start"})
+            await release.wait()
+            await send({"type": "http.response.body"})
+
+        async def failing(_scope, _receive, _send):
+            raise ValueError("a mistake of ours")
+
+        turns = CallerTurns(slow_file)
+        asked = [asyncio.create_task(ask(turns, "eve", sent=sent)) for _ in range(3 * AT_ONCE)]
+        while len(sent) < 3 * AT_ONCE:
+            await asyncio.sleep(0)
+        release.set()
+        await asyncio.gather(*asked)
+        turns.app = failing
+        for _ in range(2 * AT_ONCE):
+            with pytest.raises(ValueError, match="mistake"):
+                await ask(turns, "eve")
+
+    asyncio.run(scenario())
+
+
+def test_healthz_answers_while_requests_use_all_other_threads(home):
+    async def scenario():
+        limiter = anyio.to_thread.current_default_thread_limiter()
+        for number in range(int(limiter.total_tokens)):
+            limiter.acquire_on_behalf_of_nowait(number)
+        return await runs.health()
+
+    assert asyncio.run(scenario()).status == "ok"
