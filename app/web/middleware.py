@@ -4,7 +4,7 @@ import asyncio
 import re
 import secrets
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,24 +65,17 @@ class Streams:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not (is_endless(scope) or is_followed(scope)):
             return await self.app(scope, receive, send)
-        unknown = asyncio.create_task(self._until_unknown(scope, callers.current()))
+        ends = [asyncio.create_task(self._until_unknown(scope, callers.current()))]
+        if is_endless(scope):
+            ends.append(asyncio.create_task(self._until_leaving()))
         try:
-            await self.app(scope, self._until(receive, unknown), send)
+            await self.app(scope, _until(ends, receive), send)
         finally:
-            unknown.cancel()
+            for end in ends:
+                end.cancel()
 
-    def _until(self, receive: Receive, unknown: "asyncio.Task[None]") -> Receive:
-        async def either() -> Message:
-            message = asyncio.ensure_future(receive())
-            stopping = asyncio.ensure_future(self.leaving.wait())
-            try:
-                await asyncio.wait((message, stopping, unknown), return_when=asyncio.FIRST_COMPLETED)
-                return message.result() if message.done() else {"type": "http.disconnect"}
-            finally:
-                message.cancel()
-                stopping.cancel()
-
-        return either
+    async def _until_leaving(self) -> None:
+        await self.leaving.wait()
 
     async def _until_unknown(self, scope: Scope, caller: Caller) -> None:
         """Returns once the request would be refused, or be another caller's."""
@@ -94,6 +87,20 @@ class Streams:
                         return
                 except BadToken:
                     return
+
+
+def _until(ends: "Sequence[asyncio.Task[None]]", receive: Receive) -> Receive:
+    """Receives the messages of a client, which has disconnected once one of these tasks is done."""
+
+    async def either() -> Message:
+        message = asyncio.ensure_future(receive())
+        try:
+            await asyncio.wait((message, *ends), return_when=asyncio.FIRST_COMPLETED)
+            return message.result() if message.done() else {"type": "http.disconnect"}
+        finally:
+            message.cancel()
+
+    return either
 
 
 class RequestLimits:
