@@ -1,9 +1,9 @@
 """The tokens at which a model stops generating."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+from training.config import json_text
 from training.model_info.config_json import ModelError, read_config, text_config
 
 
@@ -17,7 +17,7 @@ def end_ids(model: str) -> frozenset[int]:
     except ModelError:
         values = {}
     try:
-        generation = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
+        generation = json_text.read(folder / "generation_config.json")
     except (OSError, ValueError):
         generation = {}
     given = [text_config(values).get("eos_token_id"), values.get("eos_token_id")]

@@ -1,6 +1,5 @@
 """The answers to held-out rows before and after training, sorted by how they changed, with the differing words."""
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from training.config import json_text
 from training.run_folder.paths import ANSWERS_FILE
 from worker.settings import get_settings
 
@@ -47,7 +47,7 @@ def answers_of(run_id: str) -> tuple[Answer, ...]:
     path = get_settings().runs_dir / run_id / ANSWERS_FILE
     try:
         return _read(path, path.stat().st_mtime_ns)
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # an archive may hold anything
         return ()
 
 
@@ -71,8 +71,7 @@ def counts(answers: Sequence[Answer]) -> dict[Change, int]:
 
 @lru_cache(maxsize=8)
 def _read(path: Path, _modified: int) -> tuple[Answer, ...]:
-    with path.open(encoding="utf-8") as stream:
-        answers = [_answer(json.loads(line)) for line in stream]
+    answers = [_answer(record) for record in json_text.lines(path)]
     order = list(Change)
     return tuple(sorted(answers, key=lambda one: (order.index(one.change), -abs(one.gain), one.row)))
 

@@ -1,6 +1,5 @@
 """Evaluations: what was asked for, what the scores show, and the answers row by row. Read-only."""
 
-import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -12,6 +11,7 @@ from pydantic import Field
 from sqlmodel import Session, col, select
 
 from app.documents import Document, Stored, columns
+from training.config import json_text
 from training.config.name_values import MINOR_METRICS
 from training.scoring import score_card
 from training.scoring.fingerprints import fingerprints, of_judge
@@ -385,8 +385,7 @@ def records(item: Evaluation) -> list[dict[str, Any]]:
 
 @lru_cache(maxsize=8)
 def _read(path: Path, _modified: int) -> list[dict[str, Any]]:
-    with path.open(encoding="utf-8") as stream:
-        return [json.loads(line) for line in stream]
+    return [*json_text.lines(path)]
 
 
 @lru_cache(maxsize=64)

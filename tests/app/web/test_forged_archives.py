@@ -205,3 +205,29 @@ def test_the_owner_of_the_server_resumes_a_restored_run_that_names_a_file(api, a
     rows.write_text('{"prompt": "a", "completion": "b"}\n' * 20)
     run_id = restored(api, forged(archive, config={"model": str(model), "data": str(rows)})).json()["id"]
     assert api.post(f"/api/runs/{run_id}/resume").status_code == 200
+
+
+NESTED = b"[" * 200_000
+WIDE = b'{"a":[' + b"1," * 2_000_000 + b"1]}"
+
+
+@pytest.mark.parametrize("content", [NESTED, b'{"chat_template": ' + NESTED, WIDE, b"[]", b"null", b"\xff"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "answers.jsonl",
+        "lineage.json",
+        *(f"adapter/{name}.json" for name in ("tokenizer_config", "lathe", "generation_config")),
+    ],
+)
+def test_a_file_that_is_nested_deeply_or_has_millions_of_values_breaks_no_page(api, archive, name, content):
+    row = json.loads(archive["lathe-run.json"])["run"]
+    files = {"files/adapter/adapter_config.json": b'{"peft_type": "LORA"}', f"files/{name}": content}
+    answer = restored(api, forged(archive | files, status="finished", summary=row.get("summary") or {}))
+    assert answer.status_code in (201, 422), answer.text
+    if answer.status_code == 201:
+        run_id = answer.json()["id"]
+        shown = [f"/api/runs/{run_id}{part}" for part in ("", "/outputs", "/answers.jsonl", "/suites")]
+        for path in (*shown, f"/run?id={run_id}", f"/api/compare?ids={run_id}", "/v1/models"):
+            found = api.get(path, headers={"Accept": "text/html"} if path.startswith("/run?") else {})
+            assert found.status_code < 500, (path, found.text[:300])
