@@ -2,6 +2,8 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -15,51 +17,55 @@ AT_ONCE = 8
 """Requests of one caller that may take one at a time."""
 
 
+class Turns:
+    """The turns of all callers: each has AT_ONCE at a time."""
+
+    def __init__(self) -> None:
+        self._free: dict[str, asyncio.Semaphore] = {}
+        self._wanted: Counter[str] = Counter()
+
+    @asynccontextmanager
+    async def taken(self) -> AsyncIterator[Callable[[], None]]:
+        """Waits for a turn of the caller, and has it within the `with` block, or until the function that it yields is called."""
+        name = callers.current().name
+        self._wanted[name] += 1
+        free = self._free.setdefault(name, asyncio.Semaphore(AT_ONCE))
+        try:
+            await free.acquire()
+            with ExitStack() as turn:
+                turn.callback(free.release)
+                yield turn.close
+        finally:
+            self._wanted[name] -= 1
+            if not self._wanted[name]:
+                del self._wanted[name], self._free[name]
+
+
+turns = Turns()
+"""The turns of this process."""
+
+
 class CallerTurns:
     """Lets requests of a caller beyond AT_ONCE wait until others of theirs are answered.
 
-    A request has its turn until its answer begins: what follows, such as a file, takes threads for moments. Endless responses and
-    those of models need no turn, since they wait without a thread.
+    A request has its turn until its answer begins: what follows, such as a file, takes threads for moments. Endless responses take
+    a turn for each part of them (app/pages/common/view.py), and those of models none, since they wait without a thread.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
-        self._turns: dict[str, asyncio.Semaphore] = {}
-        self._requests: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or _waits_without_a_thread(scope):
-            return await self.app(scope, receive, send)
-        name = callers.current().name
-        self._requests[name] += 1
-        turn = self._turns.setdefault(name, asyncio.Semaphore(AT_ONCE))
-        try:
-            await turn.acquire()
-            ending = _Ending(turn, send)
-            try:
-                await self.app(scope, receive, ending)
-            finally:
-                ending.end()
-        finally:
-            self._requests[name] -= 1
-            if not self._requests[name]:
-                del self._requests[name], self._turns[name]
+            await self.app(scope, receive, send)
+            return
+        async with turns.taken() as end:
 
+            async def ending(message: Message) -> None:
+                end()
+                await send(message)
 
-class _Ending:
-    """Forwards a response, and ends the turn of its request when it begins."""
-
-    def __init__(self, turn: asyncio.Semaphore, send: Send) -> None:
-        self._turn, self._send, self._ended = turn, send, False
-
-    async def __call__(self, message: Message) -> None:
-        self.end()
-        await self._send(message)
-
-    def end(self) -> None:
-        if not self._ended:
-            self._ended = True
-            self._turn.release()
+            await self.app(scope, receive, ending)
 
 
 def _waits_without_a_thread(scope: Scope) -> bool:

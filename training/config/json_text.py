@@ -86,7 +86,7 @@ def _separators(text: bytes) -> int:
 
 
 def nul(value: Any) -> str | None:
-    """The place of the first text with a NUL character, such as "prompts.0.user"; None if there is none.
+    """The place of the first text with a NUL character, such as "prompts.2.user"; None if there is none.
 
     No database but SQLite stores such a text, and no program takes it as an argument.
     """
@@ -101,7 +101,9 @@ def nul(value: Any) -> str | None:
                     return place
                 below += [(f"{place}.{name}" if place else name, inner) for name, inner in item.items()]
             elif isinstance(item, list):
-                below += [(f"{place}.{number}" if place else str(number), inner) for number, inner in enumerate(item)]
+                below += [
+                    (f"{place}.{number}" if place else str(number), inner) for number, inner in enumerate(item, 1)
+                ]
         level = below
     return None
 

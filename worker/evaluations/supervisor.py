@@ -152,10 +152,11 @@ def _overlap(config: RunConfig, request: requests.EvaluationRequest) -> dict[str
 
 
 def _keep_answers(run_id: str, folder: Path, request: requests.EvaluationRequest) -> None:
-    """Stores the answers with their prompt set, unless it was deleted or changed since."""
+    """Stores the answers with their prompt set, unless it was deleted or changed since, or they are too long for it: the evaluation
+    has them too."""
     answers = [{"text": record["answer"]} for record in read_records(folder)]
     asked = [prompt.user for prompt in request.prompts]
-    with contextlib.suppress(prompt_sets.PromptSetNotFound), database.write() as session:
+    with contextlib.suppress(prompt_sets.PromptSetNotFound, prompt_sets.BadPromptSet), database.write() as session:
         kept = prompt_sets.get(session=session, set_id=request.prompt_set)
         if [prompt["user"] for prompt in kept.prompts] == asked:
             prompt_sets.keep_answers(session=session, set_id=kept.id, model=run_id, answers=answers)

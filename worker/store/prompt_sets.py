@@ -5,6 +5,7 @@ import secrets
 from hashlib import sha256
 from typing import Any
 
+from sqlalchemy import Text, cast, func, literal
 from sqlmodel import Session, col, select
 
 from training.config.choices import Task
@@ -15,6 +16,9 @@ from worker.store.tables import Evaluation, PromptSet, Run
 
 MOST_PROMPTS, MOST_SETS, MOST_MODELS = 200, 100, 40
 MOST_CHARACTERS = 20_000
+MOST_OF_SET, MOST_OF_ANSWERS, MOST_OF_OWNER = 400_000, 1_000_000, 8_000_000
+"""Characters of the prompts of a set, of the answers of one model to them, and of all sets of an owner with their answers, which
+lists read together."""
 MOST_NAME = 120
 KEYS, MODES = ("system", "user", "mode"), ("chat", "text")
 """What a prompt may have, and how it is sent."""
@@ -46,14 +50,14 @@ def save(*, session: Session, name: str, prompts: list[dict[str, str]], owner: s
     """Keeps prompts under a name. A set of the same owner and name is replaced; the answers of kept prompts stay.
 
     Raises:
-        BadPromptSet: it has no name, or no, too many or too long prompts.
+        BadPromptSet: it has no name, or no, too many or too long prompts, or the owner's sets become too long together.
     """
     name = name.strip()
     _check(name, prompts)
-    own = [one for one in listing(session=session) if one.owner == owner]
-    earlier = next((one for one in own if one.name == name), None)
+    own = PromptSet.owner == owner
+    earlier = session.exec(select(PromptSet).where(own, PromptSet.name == name)).first()
     if earlier is None:
-        if len(own) >= MOST_SETS:
+        if session.exec(select(func.count()).select_from(PromptSet).where(own)).one() >= MOST_SETS:
             fix = "Delete one first."
             raise BadPromptSet("prompt set", name, f"cannot be kept: you have {MOST_SETS} already.", fix)
         earlier = PromptSet(id=secrets.token_hex(6), owner=owner, name=name, created_at=database.now(session=session))
@@ -62,6 +66,7 @@ def save(*, session: Session, name: str, prompts: list[dict[str, str]], owner: s
     earlier.prompts = prompts
     session.add(earlier)
     session.flush()
+    _check_owner(session, owner)
     return earlier
 
 
@@ -70,7 +75,7 @@ def keep_answers(*, session: Session, set_id: str, model: str, answers: list[dic
 
     Raises:
         PromptSetNotFound: there is no such set.
-        BadPromptSet: they are not as many as the prompts.
+        BadPromptSet: they are not as many as the prompts, or too long.
         DamagedRow: the earlier ones cannot be read.
     """
     found = get(session=session, set_id=set_id)
@@ -78,10 +83,14 @@ def keep_answers(*, session: Session, set_id: str, model: str, answers: list[dic
     if len(answers) != len(found.prompts):
         fix = "Send one answer for each prompt, in their order."
         raise BadPromptSet("answers", len(answers), f"the set has {len(found.prompts)} prompts.", fix)
+    if (length := len(json.dumps(answers, ensure_ascii=False))) > MOST_OF_ANSWERS:
+        message = f"have {length:,} characters; at most {MOST_OF_ANSWERS:,} are possible."
+        raise BadPromptSet("answers", None, message, "Send shorter answers, or split the set.")
     kept = {name: values for name, values in found.answers.items() if name != model} | {model: answers}
     found.answers = dict(list(kept.items())[-MOST_MODELS:])
     session.add(found)
     session.flush()
+    _check_owner(session, found.owner)
     return found
 
 
@@ -130,8 +139,20 @@ def _check(name: str, prompts: list[dict[str, str]]) -> None:
     if not 1 <= len(prompts) <= MOST_PROMPTS:
         fix = "Add a prompt, or split the set."
         raise BadPromptSet("prompts", len(prompts), f"a set keeps 1 to {MOST_PROMPTS} prompts.", fix)
+    if (length := sum(len(text) for prompt in prompts for text in prompt.values())) > MOST_OF_SET:
+        message = f"have {length:,} characters together; at most {MOST_OF_SET:,} are possible."
+        raise BadPromptSet("prompts", None, message, "Split the set.")
     for number, prompt in enumerate(prompts, 1):
         _check_prompt(f"prompts.{number}", prompt)
+
+
+def _check_owner(session: Session, owner: str) -> None:
+    """Checks the length of all sets of an owner. Raises BadPromptSet if they are too long; the caller then commits nothing."""
+    lengths = (func.length(cast(column, Text)) for column in (col(PromptSet.prompts), col(PromptSet.answers)))
+    length = session.exec(select(func.sum(sum(lengths, literal(0)))).where(PromptSet.owner == owner)).one() or 0
+    if length > MOST_OF_OWNER:
+        message = f"and the others of {owner} have {length:,} characters with their answers; at most {MOST_OF_OWNER:,} are possible."
+        raise BadPromptSet("prompt set", None, message, "Delete a set first.")
 
 
 def _check_prompt(place: str, prompt: dict[str, str]) -> None:

@@ -39,6 +39,7 @@ from app.pages.common.html import ago
 from app.texts import _
 from app.web import assets
 from app.web.addresses import PAGES
+from app.web.caller_turns import turns
 from app.web.templating import TEMPLATES
 from app.web.theme import chosen, header
 from training.units import NONE, byte_size
@@ -175,7 +176,8 @@ class View:
         reachable, silent, fresh = True, 0.0, True
         while True:
             try:
-                parts, seconds = await run_in_threadpool(self._now, query, fresh=fresh)
+                async with turns.taken():  # hundreds of pages that a user opens at once would keep everybody waiting
+                    parts, seconds = await run_in_threadpool(self._now, query, fresh=fresh)
             except MissingError:
                 yield _event({"missing": True}, "")
                 return

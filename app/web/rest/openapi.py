@@ -1,6 +1,7 @@
 """The description of the REST API as an OpenAPI document, made from the routes and their docstrings; the form of all errors."""
 
 import re
+import threading
 import tomllib
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -47,12 +48,14 @@ def raw_body(media: str, description: str) -> dict[str, Any]:
 
 
 def install(app: FastAPI) -> None:
-    """Makes `app.openapi()` return our document, created once."""
+    """Makes `app.openapi()` return our document, created once, also if many threads ask for it first."""
+    lock = threading.Lock()
 
     def document() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            app.openapi_schema = described(app)
-        return app.openapi_schema
+        with lock:
+            if app.openapi_schema is None:
+                app.openapi_schema = described(app)
+            return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign]
 

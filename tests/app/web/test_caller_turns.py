@@ -7,7 +7,7 @@ import pytest
 
 from app.access import callers
 from app.access.callers import Caller
-from app.web.caller_turns import AT_ONCE, CallerTurns
+from app.web.caller_turns import AT_ONCE, CallerTurns, turns
 from app.web.rest import runs
 
 
@@ -30,11 +30,11 @@ def test_requests_of_a_caller_beyond_the_limit_wait_and_those_of_others_do_not()
             await release.wait()
             await send({"type": "http.response.start"})
 
-        turns = CallerTurns(app)
-        asked = [asyncio.create_task(ask(turns, "eve")) for _ in range(AT_ONCE + 5)]
-        asked += [asyncio.create_task(ask(turns, "bob"))]
+        served = CallerTurns(app)
+        asked = [asyncio.create_task(ask(served, "eve")) for _ in range(AT_ONCE + 5)]
+        asked += [asyncio.create_task(ask(served, "bob"))]
         asked += [
-            asyncio.create_task(ask(turns, "eve", path))
+            asyncio.create_task(ask(served, "eve", path))
             for path in ("/healthz", "/v1/completions", "/api/runs/r/stream")
         ]
         while len(begun) < AT_ONCE + 4:
@@ -43,10 +43,9 @@ def test_requests_of_a_caller_beyond_the_limit_wait_and_those_of_others_do_not()
         release.set()
         await asyncio.gather(*asked)
         assert begun.count("eve") == AT_ONCE + 8
-        return turns
 
-    turns = asyncio.run(scenario())
-    assert not turns._turns and not turns._requests
+    asyncio.run(scenario())
+    assert not turns._free and not turns._wanted
 
 
 def test_a_turn_ends_when_the_answer_begins_and_when_it_fails():
@@ -61,16 +60,16 @@ def test_a_turn_ends_when_the_answer_begins_and_when_it_fails():
         async def failing(_scope, _receive, _send):
             raise ValueError("a mistake of ours")
 
-        turns = CallerTurns(slow_file)
-        asked = [asyncio.create_task(ask(turns, "eve", sent=sent)) for _ in range(3 * AT_ONCE)]
+        served = CallerTurns(slow_file)
+        asked = [asyncio.create_task(ask(served, "eve", sent=sent)) for _ in range(3 * AT_ONCE)]
         while len(sent) < 3 * AT_ONCE:
             await asyncio.sleep(0)
         release.set()
         await asyncio.gather(*asked)
-        turns.app = failing
+        served.app = failing
         for _ in range(2 * AT_ONCE):
             with pytest.raises(ValueError, match="mistake"):
-                await ask(turns, "eve")
+                await ask(served, "eve")
 
     asyncio.run(scenario())
 

@@ -99,5 +99,5 @@ def test_a_nul_character_in_an_address_is_refused(api, path, given):
 def test_a_nul_character_in_a_body_is_refused_with_its_place(api):
     body = {"name": "a", "prompts": [{"user": "b"}, {"user": "a\0b"}]}
     answer = api.post("/api/prompt-sets", json=body)
-    assert (answer.status_code, answer.json()["error"]["field"]) == (422, "prompts.1.user")
+    assert (answer.status_code, answer.json()["error"]["field"]) == (422, "prompts.2.user")
     assert answer.json()["error"]["message"] == "contains a NUL character."
