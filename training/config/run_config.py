@@ -154,6 +154,7 @@ class RunConfig(BaseModel):
     validation_data: OptionalData = setting(None, "Evaluation data: a file, a data set id or a list of them. If empty, a share of the training data is held out (see Eval split).", Group.MODEL, max_length=100_000)
     eval_split: Amount = setting(0.05, "Rows held out for evaluation if there is no validation data: a share below 1 or a number of rows. 0: none.", Group.MODEL, ge=0)
     stratify_by: Text = setting(None, "Column for stratified sampling: the same share of rows is held out for each of its values.", Group.MODEL, advanced=True, max_length=200)
+    group_by: Text = setting(None, "Rows that stay on one side of the split. near_duplicates: rows with nearly the same tokens. Otherwise a column: rows with the same value. Default: each row by itself.", Group.MODEL, advanced=True, max_length=200)
     mix_by: MixBy = setting(MixBy.ROWS, "What the weights of several data sets divide: rows, or tokens after truncation.", Group.MODEL, advanced=True)
     mix_until: MixUntil = setting(MixUntil.FIRST_EXHAUSTED, "End of an epoch over several data sets with weights. first_exhausted: when the first set is used up; the others continue with new rows in the next epoch. all_exhausted: when every row was used; smaller sets repeat.", Group.MODEL, label="Epoch of a mixture", advanced=True)
     data_slice: Slice = setting(None, "Use only the first rows of the training data (of each data set): a percentage such as 1%, a share below 1, or a number of rows. Default: all.", Group.MODEL, advanced=True, max_length=40)

@@ -121,12 +121,13 @@ def streaming_needs_supervised_fine_tuning(config: RunConfig, machine: Machine) 
 def streaming_does_not_support_sampling(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
     for name, fact in (
         ("stratify_by", "Streaming holds out the first rows"),
+        ("group_by", "Streaming holds out the first rows"),
         ("max_samples", "Streaming does not know all rows in advance"),
     ):
         if config.streaming and getattr(config, name) is not None:
             yield Conflict(
                 (name, "streaming"),
-                f"{fact}, and {name} samples from all rows.",
+                f"{fact}, and {name} needs all rows.",
                 f"Clear {name}"
                 + (" and set data_slice or max_steps" if name == "max_samples" else "")
                 + ", or set streaming to false.",

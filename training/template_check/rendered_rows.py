@@ -222,7 +222,7 @@ def render_every_row(
     """Renders the rows of a file as the run will, for at most `seconds` of CPU time. Raises DataError if the file cannot be read,
     or `columns` is not a mapping."""
     settings, read, found = ChatSettings.of(config), reader(columns), EveryRow()
-    own = {config.weight_field, config.loss_field, config.stratify_by}
+    own = {config.weight_field, config.loss_field, config.stratify_by, config.group_by}
     keys = MessageKeys(tokenizer, settings)
     parts = [PartRenderer(tokenizer, part, settings) for part in STORED_TEXTS[config.task]]
     end = time.process_time() + seconds

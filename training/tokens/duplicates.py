@@ -7,7 +7,7 @@ a system prompt) are ignored, since they would make all rows similar.
 """
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -91,8 +91,20 @@ def exact_duplicates(hashes: NDArray[np.uint64]) -> NDArray[np.int32]:
 def near_duplicates(folder: Path, exact: NDArray[np.int32]) -> NDArray[np.int32]:
     """For each row an earlier row that is similar but not equal; -1 if there is none."""
     earlier = np.full(len(exact), -1, np.int32)
+    for rows, others in similar_pairs(folder, exact, lambda rows, _: earlier[rows] < 0):
+        earlier[rows] = others
+    return earlier
+
+
+def similar_pairs(
+    folder: Path, exact: NDArray[np.int32], wanted: Callable[[Integers, Integers], NDArray[np.bool_]]
+) -> Iterator[tuple[Integers, Integers]]:
+    """Yields pairs of similar rows, later and earlier ones, in the order of bands; of equal rows only the first is compared.
+
+    `wanted` gets pairs that agree in a band, and returns a mask of those to compare.
+    """
     if not len(exact):
-        return earlier
+        return
     with (folder / "values.u16").open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     values = np.frombuffer(mapped, np.uint16).reshape(-1, VALUES)
@@ -104,10 +116,9 @@ def near_duplicates(folder: Path, exact: NDArray[np.int32]) -> NDArray[np.int32]
             rows, head = rows[order], _heads(keys[order])
             # Compares each row with the first of its group and with its predecessor; all pairs would be too many.
             for other in (head, np.maximum(np.arange(len(rows)) - 1, head)):
-                _mark_similar(rows, rows[other], values, earlier)
+                yield from _similar(rows, rows[other], values, wanted)
             if hasattr(mmap, "MADV_DONTNEED"):
                 mapped.madvise(mmap.MADV_DONTNEED)  # drops the pages read so far, which count as this process's memory
-    return earlier
 
 
 def shared_rows(train: NDArray[np.uint64], held_out: NDArray[np.uint64]) -> tuple[Integers, Integers]:
@@ -134,12 +145,18 @@ def count_shared(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> int:
     return int(np.count_nonzero(np.isin(second, first) & (second != 0)))
 
 
-def _mark_similar(rows: Integers, others: Integers, values: NDArray[np.uint16], earlier: NDArray[np.int32]) -> None:
-    unmarked = np.flatnonzero((rows != others) & (earlier[rows] < 0))
-    for start in range(0, len(unmarked), 10_000):
-        pairs = unmarked[start : start + 10_000]
-        similar = (values[rows[pairs]] == values[others[pairs]]).mean(axis=1) >= SIMILAR
-        earlier[rows[pairs[similar]]] = others[pairs[similar]]
+def _similar(
+    rows: Integers,
+    others: Integers,
+    values: NDArray[np.uint16],
+    wanted: Callable[[Integers, Integers], NDArray[np.bool_]],
+) -> Iterator[tuple[Integers, Integers]]:
+    compared = np.flatnonzero((rows != others) & wanted(rows, others))
+    for start in range(0, len(compared), 10_000):
+        pairs = compared[start : start + 10_000]
+        similar = pairs[(values[rows[pairs]] == values[others[pairs]]).mean(axis=1) >= SIMILAR]
+        if len(similar):
+            yield rows[similar], others[similar]
 
 
 def _keys(file: Path, exact: NDArray[np.int32], part: int, parts: int) -> tuple[Integers, NDArray[np.uint32]]:

@@ -29,7 +29,8 @@ class RowLengths:
 
     `sets` are the data sets whose rows these are, one after another. `parts` are the tokens of each part of the rows, where a task
     has two. `hashes` are those of their tokens, None if they are not known. `strata` are the rows' values of `stratify_by`, None if
-    they are not known. `validation` are the rows of the validation data, None if there are none or they are not tokenized.
+    they are not known. `groups` are their groups by `group_by`, None if they are not known. `validation` are the rows of the
+    validation data, None if there are none or they are not tokenized.
     """
 
     lengths: Integers
@@ -38,6 +39,7 @@ class RowLengths:
     parts: tuple[Integers, ...] = ()
     hashes: NDArray[np.uint64] | None = None
     strata: Sequence[Any] | None = None
+    groups: Integers | None = None
     validation: "RowLengths | None" = None
 
 
@@ -82,6 +84,7 @@ def selected_rows(config: RunConfig, rows: RowLengths) -> Selection:
         data_slice=config.data_slice,
         max_samples=config.max_samples,
         strata=rows.strata if config.stratify_by and eval_split else None,
+        groups=rows.groups if config.group_by and eval_split else None,
         sets=rows.sets,
     )
 

@@ -46,15 +46,18 @@ def select(
     data_slice: str | None = None,
     max_samples: int | None = None,
     strata: Sequence[Any] | None = None,
+    groups: Integers | None = None,
     sets: Sequence[SetRows] = (),
 ) -> Selection:
     """Takes the slice, drops rows with no loss tokens within `max_length`, samples `max_samples`, holds out `eval_split`.
 
-    `strata` has a value for every row of the file; each value gets its share of the held-out rows. `sets` are the data sets whose
+    `strata` has a value for every row of the file; each value gets its share of the held-out rows. `groups` has
+    the number of its group for every row: rows of one group are on one side of the split, that of the first one; then fewer rows
+    than asked for are held out where the groups do not add up to their number. `sets` are the data sets whose
     rows these are, one after another: slice and samples are taken from each, and each gets its share of the held-out rows.
 
     Raises:
-        DataError: no training row is left; of several data sets it names the first without one.
+        DataError: no training row is left, or all rows are of one group; of several data sets it names the first without one.
     """
     sets = sets or (SetRows(len(lengths)),)
     usable_rows, start, taken = trains(first_trained, max_length), 0, np.zeros(len(lengths), bool)
@@ -73,7 +76,7 @@ def select(
     untrained = int(np.count_nonzero(taken & (lengths > 0) & ~usable_rows)) - without_loss
     usable = np.concatenate(chosen)
     held_out = _held_out(
-        usable, held_out_count(eval_split, len(usable)), seed, _strata(sets, strata) if eval_split else None
+        usable, held_out_count(eval_split, len(usable)), seed, _strata(sets, strata) if eval_split else None, groups
     )
     _refuse_empty(sets, usable, held_out)
     training = np.zeros(len(lengths), bool)
@@ -127,14 +130,59 @@ def _refuse_empty(sets: Sequence[SetRows], usable: Integers, held_out: Integers)
             raise DataError("has no row left for training.", "Lower eval_split.", file=one.name, field="eval_split")
 
 
-def _held_out(rows: Integers, count: int, seed: int, strata: Sequence[Any] | None) -> Integers:
+def _held_out(rows: Integers, count: int, seed: int, strata: Sequence[Any] | None, groups: Integers | None) -> Integers:
+    """`count` of the rows, drawn by the seed. With groups that have one row each, the rows are those without groups."""
     generator = _generator(seed, _SPLIT)
-    if strata is None or not count:
-        return np.sort(generator.permutation(rows)[:count])
-    _, values = np.unique(np.array([str(strata[row]) for row in rows]), return_inverse=True)
-    shares = shares_of(np.bincount(values), count)
-    drawn = [generator.permutation(rows[values == value])[:share] for value, share in enumerate(shares)]
-    return np.sort(np.concatenate(drawn))
+    if not count:
+        return rows[:0]
+    if groups is not None:
+        heads, sizes, members = _grouped(rows, groups)
+        if len(heads) == 1:
+            message = f"has {len(rows):,} rows of one group, which cannot be split."
+            raise DataError(message, "Clear group_by, or set eval_split to 0.", field="group_by")
+    if strata is None:
+        drawn = generator.permutation(rows)
+        held_out = drawn[:count] if groups is None else _fitting(drawn, count, heads, sizes)
+    else:
+        _, values = np.unique(np.array([str(strata[row]) for row in rows]), return_inverse=True)
+        if groups is not None:  # all rows of a group count for the value of its first one
+            values = values[np.searchsorted(rows, members)]
+        shares = shares_of(np.bincount(values), count)
+        permuted = [generator.permutation(rows[values == value]) for value in range(len(shares))]
+        parts = [
+            drawn[:share] if groups is None else _fitting(drawn, int(share), heads, sizes)
+            for drawn, share in zip(permuted, shares, strict=True)
+        ]
+        held_out = np.concatenate(parts)
+    if groups is not None:
+        if not len(held_out):  # each group is larger than what is asked for
+            held_out = heads[[int(np.argmin(sizes))]]
+        held_out = rows[np.isin(members, held_out)]
+    return np.sort(held_out)
+
+
+def _grouped(rows: Integers, groups: Integers) -> tuple[Integers, Integers, Integers]:
+    """The first of the rows of each group and the number of its rows, by the rows; and of each row the first of its group."""
+    _, first, of_row, sizes = np.unique(groups[rows], return_index=True, return_inverse=True, return_counts=True)
+    order = np.argsort(first)
+    return rows[first[order]], sizes[order], rows[first[of_row]]
+
+
+def _fitting(drawn: Integers, count: int, heads: Integers, sizes: Integers) -> Integers:
+    """The first rows of the groups that together have at most `count` rows, in the order in which they are drawn.
+
+    Only the first row of a group draws it, so that a large group is not drawn more often than a small one.
+    """
+    places = np.minimum(np.searchsorted(heads, drawn), len(heads) - 1)
+    first = heads[places] == drawn
+    chosen = []
+    for head, size in zip(drawn[first].tolist(), sizes[places[first]].tolist(), strict=True):
+        if size <= count:
+            chosen.append(head)
+            count -= size
+        if not count:
+            break
+    return np.array(chosen, np.int64)
 
 
 def shares_of(counts: Integers, count: int) -> Integers:

@@ -72,6 +72,11 @@ class TokenStore:
     def hashes(self) -> NDArray[np.uint64]:
         return self._map("hashes.u64", np.uint64)
 
+    def tokens_between(self, start: int, end: int) -> tuple[NDArray[np.int32], Integers]:
+        """The tokens of the rows [start, end), one after another, and the number of each row's."""
+        first, last = self._bounds(start)[0], self._bounds(min(end, self.rows) - 1)[1]
+        return self._tokens[first:last], self.lengths[start:end]
+
     def first_trained_with(self, *, train_on_prompt: bool) -> Integers:
         """`first_trained`; with `train_on_prompt` the prompt's tokens carry loss too."""
         return np.where(self.lengths > 1, 1, -1) if train_on_prompt else self.first_trained

@@ -27,6 +27,7 @@ from training.run_folder.checkpoint_layout import Layout, check_resume
 from training.run_folder.paths import tokens_dir
 from training.template_check.gap_findings import gap_findings
 from training.tokens.coverage import gap_counts
+from training.tokens.groups import NEAR_DUPLICATES, groups_of_values, near_groups
 from training.tokens.make_store import find_or_make
 from training.tokens.order import Integers
 from training.tokens.parts import StoredText
@@ -72,7 +73,7 @@ def prepare_data(config: RunConfig, run_dir: Path, tokenizer: PreTrainedTokenize
     if config.streaming:
         return _prepare_stream(config, files, tokenizer, find, report.rank)
     rows = open_rows(config, files, find)
-    selection = _selected(files, rows, config)
+    selection = _selected(files, rows, config, report)
     held_out_files, held_out_rows, held_out = files, rows, selection.held_out
     if config.validation_data:
         held_out_files = data_files(config.validation_sources, config.columns)
@@ -163,11 +164,19 @@ def _all_rows(files: Sequence[DataFile], rows: TaskRows, config: RunConfig) -> I
         return validation_rows(config, _in_sets(files, rows))
 
 
-def _selected(files: Sequence[DataFile], rows: TaskRows, config: RunConfig) -> Selection:
-    stratifies = config.stratify_by if held_out_share(config) else None
-    strata = read_strata(files, stratifies) if stratifies else None
+def _selected(files: Sequence[DataFile], rows: TaskRows, config: RunConfig, report: Report) -> Selection:
+    strata = groups = None
+    if held_out_share(config):
+        strata = read_column(files, config.stratify_by, "stratify_by") if config.stratify_by else None
+        groups = _groups(files, rows, config.group_by, report) if config.group_by else None
     with _naming(files):
-        return selected_rows(config, replace(_in_sets(files, rows), strata=strata))
+        return selected_rows(config, replace(_in_sets(files, rows), strata=strata, groups=groups))
+
+
+def _groups(files: Sequence[DataFile], rows: TaskRows, group_by: str, report: Report) -> Integers:
+    if group_by == NEAR_DUPLICATES:
+        return near_groups(rows.stores[0], report.progress)
+    return groups_of_values(read_column(files, group_by, "group_by"))
 
 
 def _in_sets(files: Sequence[DataFile], rows: TaskRows) -> RowLengths:
@@ -186,8 +195,8 @@ def _naming(files: Sequence[DataFile]) -> Iterator[None]:
         raise DataError(error.message, error.fix, file=file, field=error.field) from None
 
 
-def read_strata(files: Sequence[DataFile], column: str) -> list[str]:
-    """Returns the value of a column in every row as text, empty for rows without it.
+def read_column(files: Sequence[DataFile], column: str, setting: str) -> list[str]:
+    """Returns the value of a column in every row as text, empty for rows without it; `setting` names the column.
 
     Raises:
         DataError: no row has that column.
@@ -198,6 +207,6 @@ def read_strata(files: Sequence[DataFile], column: str) -> list[str]:
         values.append(str(row.get(column, "")))
     if not exists:
         message = f"has no column {column!r}."
-        fix = "Set stratify_by to an existing column."
-        raise DataError(message, fix, file=files[0].path.name, field="stratify_by")
+        fix = f"Set {setting} to an existing column."
+        raise DataError(message, fix, file=files[0].path.name, field=setting)
     return values

@@ -19,7 +19,7 @@ from training.tokens.run_rows import RowLengths
 from worker.forecasts import shapes
 from worker.forecasts.calibration import Calibration, calibrate
 from worker.forecasts.row_lengths import count_rows
-from worker.forecasts.worst_batch import Worst, splits_unknown, worst_batches_of
+from worker.forecasts.worst_batch import Worst, unknown_split, worst_batches_of
 from worker.runs.settle import Settled
 
 
@@ -127,8 +127,8 @@ def _notes(setup: Setup, forecast: Forecast, worst: Worst | None) -> Iterator[st
     """What the forecast assumes."""
     config, shape = setup.config, setup.shape
     yield worst.words if worst else f"{_unknown(setup)}: assuming {config.max_length:,} tokens per row."
-    if worst and setup.rows and splits_unknown(config, setup.rows):
-        yield f"Which rows are held out by {config.stratify_by!r} is not known yet: the largest batch is of all rows."
+    if worst and setup.rows and (by := unknown_split(config, setup.rows)):
+        yield f"Which rows are held out by {by!r} is not known yet: the largest batch is of all rows."
     if config.validation_data and setup.rows and setup.rows.validation is None:
         yield f"Evaluation data not tokenized yet: assuming {config.max_length:,} tokens per row."
     if config.method.adapts and any(stack.experts for stack in shape.stacks):
@@ -153,8 +153,8 @@ def _unknown(setup: Setup) -> str:
         return "The rows of a stream's batches are not known in advance"
     if setup.config.task.pairs and setup.rows:
         return "The largest batch of pairs is not forecast"
-    if setup.rows and splits_unknown(setup.config, setup.rows):
-        return f"Which rows are held out by {setup.config.stratify_by!r} is not known yet"
+    if setup.rows and (by := unknown_split(setup.config, setup.rows)):
+        return f"Which rows are held out by {by!r} is not known yet"
     return "No row of the data set carries loss" if setup.rows else "Data set not tokenized yet"
 
 

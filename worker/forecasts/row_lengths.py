@@ -7,6 +7,8 @@ from training.chat.rendering_settings import ChatSettings
 from training.config.choices import Task
 from training.config.data_sets import Source
 from training.config.run_config import RunConfig
+from training.tokens.groups import NEAR_DUPLICATES, known_near_groups
+from training.tokens.order import Integers
 from training.tokens.parts import STORED_TEXTS, StoredText
 from training.tokens.run_rows import RowLengths, halved, rows_of
 from training.tokens.selection import SetRows
@@ -32,9 +34,15 @@ def _rows(config: RunConfig, sources: Sequence[Source]) -> RowLengths | None:
     named = [(source, item) for source, item in zip(sources, datasets, strict=True) if item]
     if parts := _stores(config, named, STORED_TEXTS[config.task]):
         sets = _sets(named, parts[0])
-        return rows_of(config, [joined(stores) for stores in parts], sets)
+        rows = rows_of(config, [joined(stores) for stores in parts], sets)
+        return replace(rows, groups=_near_groups(config, joined(parts[0])))
     whole = None if config.task in _OTHER_ROWS else _stores(config, named, (StoredText.WHOLE,))
     return _from_whole(config, joined(whole[0]), _sets(named, whole[0])) if whole else None
+
+
+def _near_groups(config: RunConfig, store: Store) -> Integers | None:
+    """The groups of near duplicates as a run has computed them; None before, and where a column groups."""
+    return known_near_groups(store) if config.group_by == NEAR_DUPLICATES else None
 
 
 def _from_whole(config: RunConfig, store: Store, sets: tuple[SetRows, ...]) -> RowLengths:

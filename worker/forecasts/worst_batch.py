@@ -66,8 +66,17 @@ def worst_batches_of(config: RunConfig, counts: RowLengths, *, flat: bool) -> li
 
 
 def splits_unknown(config: RunConfig, counts: RowLengths) -> bool:
-    """True if `stratify_by` decides by values that are not known which rows are held out."""
-    return bool(config.stratify_by and held_out_share(config) and counts.strata is None)
+    """True if `stratify_by` or `group_by` decides by values that are not known which rows are held out."""
+    return bool(unknown_split(config, counts))
+
+
+def unknown_split(config: RunConfig, counts: RowLengths) -> str | None:
+    """The value of the setting that decides by values that are not known which rows are held out; None if none does."""
+    if not held_out_share(config):
+        return None
+    if config.stratify_by and counts.strata is None:
+        return config.stratify_by
+    return config.group_by if config.group_by and counts.groups is None else None
 
 
 def _train_and_held_out(config: RunConfig, counts: RowLengths) -> tuple[Integers, Integers]:

@@ -16,7 +16,7 @@ from worker.runs.settle import Settled, settle
 
 CANARY = "4242424242"
 NO_PLACES = {
-    "name", "stratify_by", "loss_field", "weight_field",  # fields of the rows
+    "name", "stratify_by", "group_by", "loss_field", "weight_field",  # fields of the rows
     "modules_to_save",  # names in the model
     "report_project",
     "rewards",

@@ -79,6 +79,7 @@ def config(**values: Any) -> RunConfig:
         (CPU, ZERO3 | {"sequence_parallel_size": 2, "eval_answers": 5, "eval_split": 8}, "eval_answers"),
         (CPU, {"task": "seq2seq", "strategy": "fsdp", "num_processes": 2}, "strategy"),
         (CPU, {"streaming": True, "stratify_by": "topic"}, "stratify_by"),
+        (CPU, {"streaming": True, "group_by": "topic"}, "group_by"),
         (CPU, {"streaming": True, "max_samples": 100}, "max_samples"),
         (CPU, {"task": "dpo", "packing": "packed"}, "packing"),
         (CPU, {"chat_template": "{% for m in messages %}"}, "chat_template"),

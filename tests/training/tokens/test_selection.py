@@ -82,3 +82,41 @@ def test_uneven_shares_hold_out_the_requested_number_of_rows():
     held_out = chosen(eval_split=7, strata=[str(row % 3) for row in range(40)]).held_out
     counts = [sum(int(row) % 3 == value for row in held_out) for value in range(3)]
     assert sum(counts) == 7 and set(counts) <= {2, 3}
+
+
+def test_rows_of_one_group_stay_on_one_side_of_the_split():
+    groups = np.arange(40) // 4
+    for seed in range(20):
+        selection = chosen(eval_split=12, seed=seed, groups=groups)
+        assert len(selection.held_out) == 12
+        assert not {*groups[selection.train]} & {*groups[selection.held_out]}
+
+
+def test_groups_of_one_row_split_as_no_groups_do():
+    values = [str(row % 3) for row in range(40)]
+    for strata in (None, values):
+        single = chosen(eval_split=7, strata=strata, groups=np.arange(40))
+        assert single.held_out.tolist() == chosen(eval_split=7, strata=strata).held_out.tolist()
+
+
+def test_a_group_in_several_strata_or_larger_than_the_share_is_not_divided():
+    values, groups = [str(row % 2) for row in range(40)], np.arange(40) // 8
+    for strata in (None, values):
+        selection = chosen(eval_split=3, strata=strata, groups=groups)
+        assert len(selection.held_out) == 8 and len({*groups[selection.held_out]}) == 1
+
+
+def test_only_the_rows_that_the_run_takes_count_for_the_size_of_a_group():
+    selection = chosen(data_slice="12", eval_split=4, groups=np.arange(40) % 3)
+    assert len(selection.held_out) == 4 and len({*(selection.held_out % 3)}) == 1
+
+
+def test_a_large_group_is_held_out_as_often_as_a_small_one():
+    groups = np.maximum(np.arange(40) - 9, 0)  # one of ten rows, 30 of one
+    held_out = sum(0 in chosen(eval_split=20, seed=seed, groups=groups).held_out for seed in range(300))
+    assert 90 < held_out < 160  # a group of ten within 20 of 40 rows: about 42%
+
+
+def test_rows_of_a_single_group_cannot_be_split():
+    with pytest.raises(DataError, match=r"40 rows of one group.*Clear group_by"):
+        chosen(eval_split=4, groups=np.zeros(40, int))

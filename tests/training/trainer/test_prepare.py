@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -35,10 +36,12 @@ def rows(count: int, first: int = 0) -> list[dict[str, Any]]:
     return [{"prompt": f"{n}?", "completion": f"{n}!" * 3, "topic": "ab"[n % 4 == 0]} for n in numbers]
 
 
-def prepared(run_dir: Path, model: Path, data: Path, **settings: Any) -> tuple[Data, list[str]]:
+def prepared(run_dir: Path, model: Path, data: Path | list[dict[str, Any]], **settings: Any) -> tuple[Data, list[str]]:
     """Returns the data, and the notes about it."""
     run_dir.mkdir(exist_ok=True)
-    config = RunConfig.model_validate({"model": str(model), "data": str(data)} | settings)
+    config = RunConfig.model_validate(
+        {"model": str(model), "data": str(data) if isinstance(data, Path) else data} | settings
+    )
     prepared_data = prepare_data(config, run_dir, load(str(model)), Report(run_dir, rank=0))
     events = [decode(line) for line in (run_dir / EVENTS_FILE).read_bytes().splitlines()]
     return prepared_data, [event.message for event in events if isinstance(event, Note)]
@@ -82,6 +85,35 @@ def test_stratify_by_holds_out_rows_of_every_value(tmp_path: Path, model: Path) 
     assert [row % 4 for row in held_out].count(0) == 1
     with pytest.raises(DataError, match="no column 'subject'"):
         prepared(tmp_path / "other", model, data, stratify_by="subject")
+
+
+def test_group_by_keeps_the_rows_of_a_value_on_one_side(tmp_path: Path, model: Path) -> None:
+    data = write(tmp_path / "train.jsonl", [row | {"document": f"d{at // 5}"} for at, row in enumerate(rows(40))])
+    result, _ = prepared(tmp_path / "run", model, data, eval_split=0.25, group_by="document")
+    held_out = [row for row, _ in result.held_out_examples()]
+    assert len(held_out) == 10 and len({row // 5 for row in held_out}) == 2
+    with pytest.raises(DataError, match=r"no column 'subject'.*Set group_by to an existing column"):
+        prepared(tmp_path / "other", model, data, group_by="subject")
+
+
+def test_near_duplicates_stay_on_one_side_of_the_split_and_of_several_files(tmp_path: Path, model: Path) -> None:
+    chance = Random(3)
+    texts = ["".join(chance.choices("abcdefghij", k=90)) for _ in range(30)]
+    first = [{"prompt": text, "completion": "yes"} for text in texts]
+    again = [{"prompt": f"{text[:40]}.{text[41:]}", "completion": "yes"} for text in texts]
+    files = [{"path": str(write(tmp_path / f"{name}.jsonl", part))} for name, part in (("one", first), ("two", again))]
+
+    def sides(**settings: object) -> tuple[set[int], set[int]]:
+        run = tmp_path / f"run{len(settings)}"
+        result, _ = prepared(run, model, files, eval_split=0.2, **settings)  # type: ignore[arg-type]
+        held_out = {number % 30 for number, _ in result.held_out_examples()}
+        assert isinstance(result.train, TokenView)
+        return {int(row) % 30 for row in result.train.rows}, held_out
+
+    train, held_out = sides(group_by="near_duplicates")
+    assert not train & held_out and len(held_out) == 6
+    train, held_out = sides()
+    assert train & held_out
 
 
 def test_tokens_come_from_the_supervisor_s_folder(

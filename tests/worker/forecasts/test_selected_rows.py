@@ -84,6 +84,7 @@ def drawn(chance: Random, ids: dict[str, str]) -> Chosen:
         "task": task,
         "validation_data": ids["held-out"] if chance.random() < 0.3 else None,
         "stratify_by": "topic" if chance.random() < 0.3 else None,
+        "group_by": chance.choice([None, None, "near_duplicates"]),
         "eval_split": chance.choice([0, 0.05, 0.3, 3]),
         "data_slice": chance.choice([None, None, "50%", "9"]),
         "max_samples": chance.choice([None, None, 8, 30]),
@@ -100,7 +101,7 @@ def drawn(chance: Random, ids: dict[str, str]) -> Chosen:
         "train_on_prompt": chance.random() < 0.2 and task == "sft",
     }
     if task == "sft" and not several and chance.random() < 0.2:
-        settings |= {"streaming": True, "stratify_by": None, "max_samples": None, "packing": "none"}
+        settings |= {"streaming": True, "stratify_by": None, "group_by": None, "max_samples": None, "packing": "none"}
     return settings
 
 

@@ -1,0 +1,125 @@
+"""Groups of rows that a split does not divide: rows with nearly the same tokens, or with the same value of a column. Only numpy.
+
+The groups of near duplicates are computed from the tokens of stores, of all data sets of a run together, and kept in a file of the
+first store: the ranks of a run and its forecast read the same.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.tokens.duplicates import Signatures, exact_duplicates, similar_pairs
+from training.tokens.order import Integers
+from training.tokens.store import JoinedStore, Store, TokenStore, locked, making_folder
+
+NEAR_DUPLICATES = "near_duplicates"
+"""The value of `group_by` that groups rows with nearly the same tokens; every other value is the name of a column."""
+_CHUNK_ROWS = 1000
+Progress = Callable[[int, int], None]
+
+
+def groups_of_values(values: Iterable[str]) -> Integers:
+    """Of each row the first row with the same value; a row with an empty value is a group by itself."""
+    first: dict[str, int] = {}
+    return np.array([first.setdefault(value, row) if value else row for row, value in enumerate(values)], np.int64)
+
+
+def known_near_groups(store: Store) -> Integers | None:
+    """What `near_groups` returned for these stores; None if it was never called for them."""
+    try:
+        groups = np.fromfile(_file(_stores(store)), np.int32)
+    except OSError:
+        return None
+    return groups.astype(np.int64) if len(groups) == store.rows else None
+
+
+def near_groups(store: Store, progress: Progress | None = None) -> Integers:
+    """Of each row the first row of its group: rows that are equal or near duplicates, directly or through other rows.
+
+    `progress` receives the rows done and all rows, also while another process computes the same.
+    """
+    known = known_near_groups(store)
+    if known is not None:
+        return known
+    report = progress or (lambda _done, _total: None)
+    with locked(_stores(store)[0].folder, waiting=lambda: report(0, store.rows)):
+        known = known_near_groups(store)
+        if known is None:
+            known = _computed(store, report)
+            _write(_file(_stores(store)), known.astype(np.int32))
+    return known
+
+
+def _computed(store: Store, report: Progress) -> Integers:
+    scratch = making_folder(_stores(store)[0].folder)  # what a killed process leaves there is removed
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(mode=0o700)
+    try:
+        _sign(store, scratch, report)
+        exact = exact_duplicates(store.hashes)
+        groups = _Groups(exact)
+        for rows, others in similar_pairs(scratch, exact, groups.differ):
+            groups.join(rows, others)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return groups.heads()
+
+
+def _sign(store: Store, scratch: Path, report: Progress) -> None:
+    done = 0
+    with closing(Signatures(scratch)) as signatures:
+        for part in _stores(store):
+            for start in range(0, part.rows, _CHUNK_ROWS):
+                signatures.add(*part.tokens_between(start, start + _CHUNK_ROWS))
+                done += min(_CHUNK_ROWS, part.rows - start)
+                report(done, store.rows)
+
+
+class _Groups:
+    """Groups of rows, at first of equal rows; each row points to an earlier one of its group, the first one to itself."""
+
+    def __init__(self, exact: NDArray[np.int32]) -> None:
+        self._heads = np.where(exact < 0, np.arange(len(exact)), exact).astype(np.int64)
+
+    def heads(self) -> Integers:
+        """The first row of each row's group."""
+        while (self._heads[self._heads] != self._heads).any():
+            self._heads = self._heads[self._heads]
+        return self._heads
+
+    def differ(self, rows: Integers, others: Integers) -> NDArray[np.bool_]:
+        """A mask of the pairs that are not known to be of one group."""
+        heads = self.heads()
+        mask: NDArray[np.bool_] = heads[rows] != heads[others]
+        return mask
+
+    def join(self, rows: Integers, others: Integers) -> None:
+        for row, other in zip(rows.tolist(), others.tolist(), strict=True):
+            one, another = self._head(row), self._head(other)
+            self._heads[max(one, another)] = min(one, another)
+
+    def _head(self, row: int) -> int:
+        while (head := int(self._heads[row])) != row:
+            row = head
+        return row
+
+
+def _stores(store: Store) -> Sequence[TokenStore]:
+    return store.stores if isinstance(store, JoinedStore) else (store,)
+
+
+def _file(stores: Sequence[TokenStore]) -> Path:
+    names = "\n".join(store.folder.name for store in stores)
+    return stores[0].folder / f"groups-{hashlib.sha256(names.encode()).hexdigest()[:16]}.i32"
+
+
+def _write(file: Path, groups: NDArray[np.int32]) -> None:
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    groups.tofile(temporary)
+    temporary.rename(file)
