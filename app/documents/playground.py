@@ -7,7 +7,7 @@ from pydantic import Field
 from sqlmodel import Session
 
 from app.documents import Document, Stored, columns
-from training.config import json_text
+from training import json_files
 from training.data.mapping import apply, format_of, parse_mapping
 from training.data.to_examples import to_example
 from training.errors import DataError
@@ -153,7 +153,7 @@ def _compared(run: Run) -> list[Suggestion]:
     """The rows with which the forms of the result are compared: held-out ones, if the run holds out any."""
     path = get_settings().runs_dir / run.id / PARITY_FOLDER / _ROWS_FILE
     try:
-        rows = json_text.read(path)["prompts"]
+        rows = json_files.read(path)["prompts"]
     except (OSError, ValueError, KeyError):
         return []
     return [

@@ -2,28 +2,21 @@
 
 import json
 import math
-import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from training.files import open_regular, read_regular
+from training.json_files import JsonTextError as JsonTextError  # noqa: PLC0414 those who read JSON catch it
+from training.json_files import check_number
 
 DEEPEST = 64
 MOST_VALUES = 100_000
-MOST_FILE_BYTES, MOST_FILE_VALUES, MOST_LINE_BYTES = 16 * 2**20, 1_500_000, 4 * 2**20
 LARGEST_INTEGER = 2**63 - 1
 _TOO_DEEP = f"it has more than {DEEPEST} levels of nesting"
-
-
-class JsonTextError(ValueError):
-    """A text that is not valid JSON, or has a value that cannot be stored; the message names it."""
 
 
 def load(text: str | bytes) -> Any:
     """The value of a JSON text. Raises JsonTextError if it is not valid JSON, or has more than DEEPEST levels, NaN, an infinite
     number, an integer of more than 64 bits, a lone surrogate or more than MOST_VALUES values."""
-    _check_number(text)
+    check_number(text, MOST_VALUES)
     try:
         value = json.loads(text, parse_constant=_refuse)
     except RecursionError:
@@ -34,55 +27,6 @@ def load(text: str | bytes) -> Any:
         raise JsonTextError(str(error)) from None
     _check(value)
     return value
-
-
-def read(path: Path, most_bytes: int = MOST_FILE_BYTES) -> Any:
-    """The value of a JSON file that a model or an archive brought, such as tokenizer_config.json.
-
-    Raises:
-        OSError: it cannot be opened, or is no regular file.
-        JsonTextError: it is not valid JSON, is longer than `most_bytes`, or has more than MOST_FILE_VALUES values.
-    """
-    text = read_regular(path, most_bytes + 1)
-    if len(text) > most_bytes:
-        raise JsonTextError(f"it is longer than {most_bytes:,} bytes")
-    return of_file(text)
-
-
-def of_file(text: bytes) -> Any:
-    """The value of a JSON text of such a file. Raises JsonTextError if it is not valid JSON, or has too many values."""
-    _check_number(text, MOST_FILE_VALUES)
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise JsonTextError(_TOO_DEEP) from None
-    except ValueError as error:
-        raise JsonTextError(str(error)) from None
-
-
-def lines(path: Path) -> Iterator[Any]:
-    """The values of the lines of a JSONL file, such as answers that an archive brought.
-
-    Raises:
-        OSError: it cannot be opened, or is no regular file.
-        JsonTextError: a line is longer than MOST_LINE_BYTES, or is not valid JSON.
-    """
-    with open_regular(path) as stream:
-        while line := stream.readline(MOST_LINE_BYTES + 1):
-            if len(line) > MOST_LINE_BYTES:
-                raise JsonTextError(f"a line is longer than {MOST_LINE_BYTES:,} bytes")
-            yield of_file(line)
-
-
-def _check_number(text: str | bytes, most: int = MOST_VALUES) -> None:
-    """Counts the values without parsing them: a value takes up to fifty times the memory of its text."""
-    given = text.encode("utf-8", "replace") if isinstance(text, str) else text
-    if _separators(given) > most and _separators(_STRING.sub(b"", given)) > most:
-        raise JsonTextError(f"it has more than {most:,} values")
-
-
-def _separators(text: bytes) -> int:
-    return sum(map(text.count, (b",", b"[", b"{")))
 
 
 def nul(value: Any) -> str | None:
@@ -106,9 +50,6 @@ def nul(value: Any) -> str | None:
                 ]
         level = below
     return None
-
-
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)', re.DOTALL)
 
 
 def _check(value: Any) -> None:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from training.config import json_text
+from training import json_files
 from training.files import read_regular
 
 Messages = Sequence[Mapping[str, str]]
@@ -81,7 +81,7 @@ def chat_template_of(folder: Path) -> ChatTemplate | None:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        values = json_text.read(file, _MOST_BYTES)
+        values = json_files.read(file, _MOST_BYTES)
     except (OSError, ValueError):
         return {}
     return values if isinstance(values, dict) else {}

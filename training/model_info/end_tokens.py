@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from training.config import json_text
+from training import json_files
 from training.model_info.config_json import ModelError, read_config, text_config
 
 
@@ -17,7 +17,7 @@ def end_ids(model: str) -> frozenset[int]:
     except ModelError:
         values = {}
     try:
-        generation = json_text.read(folder / "generation_config.json")
+        generation = json_files.read(folder / "generation_config.json")
     except (OSError, ValueError):
         generation = {}
     given = [text_config(values).get("eos_token_id"), values.get("eos_token_id")]

@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from training.config import json_text
+from training import json_files
 from training.errors import UserError
 from training.files import open_regular, read_regular
 from training.model_info.config_json import CONFIG_FILE, HIDDEN, ModelError, positive, read_config, text_config
@@ -182,7 +182,7 @@ def _header(file: Path) -> dict[str, Any]:
         if length > min(file.stat().st_size, _LONGEST_HEADER):
             raise ValueError("the header is longer than the file, or than 16 MB")
         text = stream.read(length)
-    header = json_text.of_file(text)
+    header = json_files.of_file(text)
     tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
     end = max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
     if 8 + length + end > file.stat().st_size:

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from training.config import json_text
+from training import json_files
 from training.config.data_sets import FIELDS, sources, written
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
@@ -67,7 +67,7 @@ class Lineage:
     def read(cls, run_dir: Path) -> "Lineage":
         """The lineage in the run's folder; empty for a run without a supervisor."""
         try:
-            values = json_text.read(run_dir / LINEAGE_FILE)
+            values = json_files.read(run_dir / LINEAGE_FILE)
         except FileNotFoundError:
             return cls()
         return cls(**(values | {"data": [DataSource(**source) for source in values["data"]]}))
@@ -104,7 +104,7 @@ def read_record(folder: Path, field: str = "--like") -> dict[str, Any]:
     fix = f"Give the folder of an adapter or model that Lathe trained: it contains {RECORD_FILE}."
     unreadable = UserError(field, str(folder), f"has no readable {RECORD_FILE}.", fix)
     try:
-        values = json_text.read(file)
+        values = json_files.read(file)
         version, settings = int(values["version"]), values["settings"]
     except (OSError, ValueError, KeyError, TypeError):
         raise unreadable from None
@@ -170,7 +170,7 @@ def saved_template(folder: Path) -> str:
     try:
         if (file := folder / "chat_template.jinja").is_file():
             return file.read_bytes().decode()
-        text = json_text.read(folder / "tokenizer_config.json").get("chat_template")
+        text = json_files.read(folder / "tokenizer_config.json").get("chat_template")
     except (OSError, ValueError, AttributeError):
         return ""
     return text if isinstance(text, str) else ""

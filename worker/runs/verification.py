@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
-from training.config import json_text
+from training import json_files
 from training.run_folder.paths import PARITY_FILE, PARITY_FOLDER
 from worker.machine import programs
 from worker.machine.programs import ProgramError
@@ -17,7 +17,7 @@ def latest(run: Run) -> dict[str, Any] | None:
     """The latest verification: of `lathe verify` on this machine, else that at the end of training. None if there is none."""
     file = get_settings().runs_dir / run.id / PARITY_FILE
     try:
-        found: dict[str, Any] = json_text.read(file)
+        found: dict[str, Any] = json_files.read(file)
     except (OSError, ValueError):
         return (run.summary or {}).get("parity")
     return found

@@ -151,7 +151,7 @@ def _check_owner(session: Session, owner: str) -> None:
     lengths = (func.length(cast(column, Text)) for column in (col(PromptSet.prompts), col(PromptSet.answers)))
     length = session.exec(select(func.sum(sum(lengths, literal(0)))).where(PromptSet.owner == owner)).one() or 0
     if length > MOST_OF_OWNER:
-        message = f"and the others of {owner} have {length:,} characters with their answers; at most {MOST_OF_OWNER:,} are possible."
+        message = f"and others of {owner} have {length:,} characters with their answers; at most {MOST_OF_OWNER:,} are possible."
         raise BadPromptSet("prompt set", None, message, "Delete a set first.")
 
 

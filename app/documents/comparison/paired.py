@@ -9,7 +9,7 @@ from typing import Any
 
 from app.documents.comparison.result_lines import Line
 from app.documents.results.evaluations import NOTHING, Differing, ScoredRows, paired_any
-from training.config import json_text
+from training import json_files
 from training.run_folder.paths import ANSWERS_FILE
 from training.scoring.paired import Paired, Verdict
 from training.scoring.request import CARD
@@ -95,7 +95,7 @@ def _data(run: Run) -> str:
 
 @lru_cache(maxsize=64)
 def _read(path: Path, _modified: int, data: str, card: str) -> ScoredRows:
-    records = [*json_text.lines(path)]
+    records = [*json_files.lines(path)]
     rows = {(data, int(record["row"]), str(record["expected"])): _after(record) for record in records}
     return ScoredRows(rows, ScoreCard.model_validate_json(card))
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from training.config import json_text
+from training import json_files
 from training.run_folder.paths import ANSWERS_FILE
 from worker.settings import get_settings
 
@@ -71,7 +71,7 @@ def counts(answers: Sequence[Answer]) -> dict[Change, int]:
 
 @lru_cache(maxsize=8)
 def _read(path: Path, _modified: int) -> tuple[Answer, ...]:
-    answers = [_answer(record) for record in json_text.lines(path)]
+    answers = [_answer(record) for record in json_files.lines(path)]
     order = list(Change)
     return tuple(sorted(answers, key=lambda one: (order.index(one.change), -abs(one.gain), one.row)))
 

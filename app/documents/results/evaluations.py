@@ -11,7 +11,7 @@ from pydantic import Field
 from sqlmodel import Session, col, select
 
 from app.documents import Document, Stored, columns
-from training.config import json_text
+from training import json_files
 from training.config.name_values import MINOR_METRICS
 from training.scoring import score_card
 from training.scoring.fingerprints import fingerprints, of_judge
@@ -385,7 +385,7 @@ def records(item: Evaluation) -> list[dict[str, Any]]:
 
 @lru_cache(maxsize=8)
 def _read(path: Path, _modified: int) -> list[dict[str, Any]]:
-    return [*json_text.lines(path)]
+    return [*json_files.lines(path)]
 
 
 @lru_cache(maxsize=64)

@@ -1,0 +1,69 @@
+"""Reads JSON files that a model or an archive brought: nested or huge ones raise an error, and do not stop the process."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from training.files import open_regular, read_regular
+
+MOST_FILE_BYTES, MOST_FILE_VALUES, MOST_LINE_BYTES = 16 * 2**20, 1_500_000, 4 * 2**20
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)', re.DOTALL)
+
+
+class JsonTextError(ValueError):
+    """A text that is not valid JSON, or has a value that cannot be stored; the message names it."""
+
+
+def read(path: Path, most_bytes: int = MOST_FILE_BYTES) -> Any:
+    """The value of a JSON file that a model or an archive brought, such as tokenizer_config.json.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file.
+        JsonTextError: it is not valid JSON, is longer than `most_bytes`, or has more than MOST_FILE_VALUES values.
+    """
+    text = read_regular(path, most_bytes + 1)
+    if len(text) > most_bytes:
+        raise JsonTextError(f"it is longer than {most_bytes:,} bytes")
+    return of_file(text)
+
+
+def of_file(text: bytes) -> Any:
+    """The value of a JSON text of such a file. Raises JsonTextError if it is not valid JSON, or has too many values."""
+    check_number(text, MOST_FILE_VALUES)
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise JsonTextError("it has too many levels of nesting") from None
+    except ValueError as error:
+        raise JsonTextError(str(error)) from None
+
+
+def lines(path: Path) -> Iterator[Any]:
+    """The values of the lines of a JSONL file, such as answers that an archive brought.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file.
+        JsonTextError: a line is longer than MOST_LINE_BYTES, or is not valid JSON.
+    """
+    with open_regular(path) as stream:
+        while line := stream.readline(MOST_LINE_BYTES + 1):
+            if len(line) > MOST_LINE_BYTES:
+                raise JsonTextError(f"a line is longer than {MOST_LINE_BYTES:,} bytes")
+            yield of_file(line)
+
+
+def check_number(text: str | bytes, most: int) -> None:
+    """Counts the values without parsing them: a value takes up to fifty times the memory of its text.
+
+    Raises:
+        JsonTextError: there are more than `most`.
+    """
+    given = text.encode("utf-8", "replace") if isinstance(text, str) else text
+    if _separators(given) > most and _separators(_STRING.sub(b"", given)) > most:
+        raise JsonTextError(f"it has more than {most:,} values")
+
+
+def _separators(text: bytes) -> int:
+    return sum(map(text.count, (b",", b"[", b"{")))
