@@ -1,6 +1,7 @@
 """A choice is declared once: no list repeats the values of an enum, and a table of what each of them needs has all of them."""
 
 import ast
+import dataclasses
 import inspect
 from collections.abc import Iterator
 from enum import StrEnum
@@ -12,10 +13,12 @@ from paths import ROOT
 
 from training.config import choices as settings
 from training.config.optimizer_name import OptimizerName
+from training.config.task import TASKS, Task
 from worker import choices as stored
 
 TOTAL = (
     OptimizerName,
+    Task,
     settings.Wanted,
     stored.Event,
     stored.Freeable,
@@ -28,7 +31,7 @@ TOTAL = (
 
 def enums() -> set[type[StrEnum]]:
     members = [member for module in (settings, stored) for _, member in inspect.getmembers(module, inspect.isclass)]
-    return {member for member in members if issubclass(member, StrEnum) and len(member) > 2} | {OptimizerName}
+    return {member for member in members if issubclass(member, StrEnum) and len(member) > 2} | {OptimizerName, Task}
 
 
 @cache
@@ -79,3 +82,25 @@ def test_each_table_of_a_choice_has_all_of_its_members(enum: type[StrEnum]) -> N
 
 def test_the_tables_are_looked_for() -> None:
     assert {enum.__name__ for enum in TOTAL if any(tables(enum))} == {enum.__name__ for enum in TOTAL}
+
+
+def test_few_files_name_a_task() -> None:
+    """What differs between tasks is asked of their row; a file that names one is a place to look for with each new task."""
+    naming = {str(path) for path, tree in trees().items() for node in ast.walk(tree) if _names_task(node)}
+    assert "training/config/task.py" in naming
+    assert len(naming) <= 15, sorted(naming)
+
+
+def _names_task(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "Task"
+        and node.attr in Task.__members__
+    )
+
+
+def test_each_trait_of_a_task_tells_tasks_apart() -> None:
+    rows = [TASKS[task] for task in Task]
+    for field in dataclasses.fields(rows[0]):
+        assert len({getattr(row, field.name) for row in rows}) > 1, field.name

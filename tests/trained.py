@@ -25,7 +25,7 @@ from trainer_process import Trained, start, train_here
 
 from benchmarks.matrix.inputs import make_data as make_task_data
 from benchmarks.matrix.inputs import make_models
-from training.config.choices import Task
+from training.config.task import Task
 from training.run_folder.record import DataSource, Lineage
 
 CACHE = ROOT / ".pytest_cache" / "trained"
@@ -161,7 +161,7 @@ RECIPES: dict[str, Recipe] = {
             TEN_STEPS | {"task": task.value, "method": method},
         )
         for task in Task
-        if not task.samples
+        if not task.traits.samples
         for method in ("lora", "full")
     },
     "sft_lora": Recipe(),

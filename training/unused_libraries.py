@@ -42,4 +42,4 @@ def may_quantize(config: RunConfig) -> bool:
 
 
 def _scored_by(config: RunConfig) -> list[RewardModel]:
-    return reward_models(config.rewards) if config.task.rewards_samples else []
+    return reward_models(config.rewards) if config.task.traits.rewards_samples else []

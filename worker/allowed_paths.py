@@ -59,7 +59,7 @@ class AllowedPaths:
         model, pushed = self.model(config.model), config.push_to_hub
         adapter = self._adapter(config.init_adapter) if config.init_adapter else None
         teacher = self.model(config.teacher, "teacher") if config.teacher else None
-        scored_by = reward_models(config.rewards) if config.task.rewards_samples else []
+        scored_by = reward_models(config.rewards) if config.task.traits.rewards_samples else []
         written = [] if self.models is None else list(_written(config))
         push = [Problem("push_to_hub", pushed, _WHO, _OWN_FIX)] if pushed and not self.pushes else []
         code = [] if self.data is None or not config.reward_code else [Problem(CODE_SETTING, None, CODE, CODE_FIX)]

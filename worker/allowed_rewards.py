@@ -95,14 +95,14 @@ def _is_api(url: str) -> bool:
 
 def judges_of_run(config: RunConfig, allowed: AllowedPaths) -> list[Problem]:
     """The problems of the judges among a run's rewards that a user may not use."""
-    urls = judge_urls(config.rewards) if config.task.rewards_samples else []
+    urls = judge_urls(config.rewards) if config.task.traits.rewards_samples else []
     problems = (judge_problem(url, trusted=allowed.data is None) for url in urls)
     return [replace(problem, field="rewards") for problem in problems if problem]
 
 
 def variables(config: RunConfig) -> dict[str, str]:
     """The environment from which the ranks of a run take the key of its judges; empty if none receives it."""
-    urls = judge_urls(config.rewards) if config.task.rewards_samples else []
+    urls = judge_urls(config.rewards) if config.task.traits.rewards_samples else []
     keys = {url: key for url in urls if (key := judge_key(url))}
     return {KEY_VARIABLE: next(iter(keys.values())), URLS_VARIABLE: "\n".join(keys)} if keys else {}
 

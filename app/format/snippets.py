@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from textwrap import indent
 from typing import Any
 
-from training.config.choices import Quantization, Task
+from training.config.choices import Quantization
 from training.config.name_values import template_arguments
 from training.config.run_config import RunConfig
 from training.model_info.chat_template import DATE, ChatTemplate, Turns
@@ -16,8 +16,6 @@ from training.vllm.limits import max_rank
 
 _TOOLS = re.compile(r"\btools\b")
 _CHAT = 'messages = [{"role": "user", "content": "Hello"}]'
-_CLASSES = {Task.SEQ2SEQ: "AutoModelForSeq2SeqLM", Task.CLASSIFICATION: "AutoModelForSequenceClassification"}
-_CLASSES[Task.REWARD] = _CLASSES[Task.CLASSIFICATION]
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ def snippets(used: Used) -> list[Snippet]:
     """The snippets that the run's task and method permit."""
     found = [_peft(used)] if used.config.method.adapts else []
     found.append(_transformers(used))
-    if used.config.task.generates and used.config.task is not Task.SEQ2SEQ and used.mergeable:
+    if used.config.task.traits.generates and not used.config.task.traits.has_encoder and used.mergeable:
         found += [_vllm(used), _llama_cpp(used), _ollama(used)]
     return found
 
@@ -178,7 +176,7 @@ def _ollama(used: Used) -> Snippet:
 def _ends(used: Used) -> list[str]:
     """The line that makes answers end where training ends them."""
     line = f"model.generation_config = GenerationConfig.from_pretrained({_text(used.folder)})"
-    return [line] if used.own_ends and used.config.task.generates else []
+    return [line] if used.own_ends and used.config.task.traits.generates else []
 
 
 def _ends_import(used: Used) -> str:
@@ -191,12 +189,12 @@ def _export_gguf(used: Used) -> str:
 
 def _use(used: Used) -> list[str]:
     """The lines that ask the model something."""
-    if not used.config.task.generates:
+    if not used.config.task.traits.generates:
         score = (
-            "print(scores)" if used.config.task is Task.REWARD else "print(model.config.id2label[int(scores.argmax())])"
+            "print(scores)" if used.config.task.traits.scores else "print(model.config.id2label[int(scores.argmax())])"
         )
         return [*_inputs(used), "scores = model(**inputs).logits[0]", score]
-    start = "" if used.config.task is Task.SEQ2SEQ else ', inputs["input_ids"].shape[1] :'
+    start = "" if used.config.task.traits.has_encoder else ', inputs["input_ids"].shape[1] :'
     return [
         *_inputs(used),
         f"output = model.generate(**inputs, max_new_tokens={used.config.max_new_tokens})",
@@ -206,7 +204,7 @@ def _use(used: Used) -> list[str]:
 
 def _inputs(used: Used) -> list[str]:
     """The lines that make the model's inputs, with tokens as in training. A reward model scores a prompt and its answer."""
-    scores = used.config.task is Task.REWARD
+    scores = used.config.task.traits.scores
     if used.chats:
         options = "".join(f", {name}={value!r}" for name, value in _template_options(used).items())
         given = f'{"" if scores else "add_generation_prompt=True, "}return_dict=True, return_tensors="pt"{options}'
@@ -218,9 +216,9 @@ def _inputs(used: Used) -> list[str]:
 
 def _head(used: Used) -> list[str]:
     """The arguments of a scoring model's head, which the base model lacks."""
-    if used.config.task is Task.REWARD:
+    if used.config.task.traits.scores:
         return ["num_labels=1"]
-    if used.config.task is Task.CLASSIFICATION and used.classes:
+    if used.config.task.traits.has_classes and used.classes:
         return [f"num_labels={len(used.classes)}", f"id2label={dict(enumerate(used.classes))!r}"]
     return []
 
@@ -248,7 +246,7 @@ def _template_options(used: Used) -> dict[str, Any]:
 
 
 def _model_class(used: Used) -> str:
-    return _CLASSES.get(used.config.task, "AutoModelForCausalLM")
+    return used.config.task.traits.kind.auto_class
 
 
 def slug(used: Used) -> str:

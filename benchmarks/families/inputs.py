@@ -111,7 +111,7 @@ def on_meta(config: Any, kind: str) -> Any:
     """Returns the class for a kind of task, on torch's meta device."""
     import torch
 
-    from training.config.choices import Task
+    from training.config.task import Task
     from training.models.loading import model_class
 
     with torch.device("meta"):

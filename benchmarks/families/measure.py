@@ -77,8 +77,8 @@ def measured(family: Family, *, trains: bool = True) -> Row:
 
 def counted(family: Family, model: Any) -> dict[str, Any]:
     """Returns the counts of a model on the meta device; it gets an adapter."""
-    from training.config.choices import Task
     from training.config.fields import parse
+    from training.config.task import Task
     from training.forecast.formula import trainable
     from training.model_info.config_json import ModelError
     from training.model_info.families import shape_of

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
 from benchmarks.forecast.random_models import CAUSAL, EXPERTS, SEQ2SEQ, Values, draw_model
-from training.config.choices import Method, Packing, Strategy, Task
+from training.config.choices import Method, Packing, Strategy
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.model_info.families import shape_of, why_padded
@@ -101,7 +101,7 @@ def _attempt(dice: Random, seed: int, number: int, fixed: dict[str, Any]) -> Ran
     except ValidationError:
         return None
     parameters = shape_of(model).parameters
-    work = parameters * config.max_length * config.global_batch_size * (2 if config.task.pairs else 1)
+    work = parameters * config.max_length * config.global_batch_size * (2 if config.task.traits.pairs else 1)
     mixed = config.packing in (Packing.PADDING_FREE, Packing.PACKED) and why_padded(family)
     refused = mixed or _fails(config, family) or any(item.blocking for item in check(config, Machine()))
     if refused or work > _WORK or parameters < _LEAST_PARAMETERS:
@@ -111,7 +111,7 @@ def _attempt(dice: Random, seed: int, number: int, fixed: dict[str, Any]) -> Ran
 
 def _fails(config: RunConfig, family: str) -> bool:
     """True if a run would end with an error that names the cause: no class for the task, no known modules, or PEFT refuses it."""
-    no_class = not config.task.generates and family not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
+    no_class = not config.task.traits.generates and family not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
     known = _KNOWN_MODULES.get(config.method)
     unknown = known is not None and family not in known
     refused = config.method.is_lora and (config.lora_dropout > 0 or config.use_dora) and family in EXPERTS
@@ -181,7 +181,7 @@ def _optimization(dice: Random) -> dict[str, Any]:
 def _rows(dice: Random, config: RunConfig) -> list[tuple[int, int]]:
     """The characters of the prompt and of the answer of each row; byte tokens, so a character is a token."""
     held_out, equal, longest = int(config.eval_split), dice.random() < 0.6, config.max_length
-    if config.task.pairs:
+    if config.task.traits.pairs:
         equal = True  # the forecast takes pairs of maximum length
     per_sequence = 3 if config.packing == "packed" else 1
     steps = _STEPS_OF_ZERO_3 if config.strategy is Strategy.ZERO3 else STEPS
@@ -190,7 +190,7 @@ def _rows(dice: Random, config: RunConfig) -> list[tuple[int, int]]:
     rows = []
     for _ in range(count):
         total = longest if equal else dice.randint(longest // 4, longest)
-        if config.task is Task.SEQ2SEQ:
+        if config.task.traits.has_encoder:
             target = config.max_target_length or config.max_length
             rows.append((total, target if equal else dice.randint(max(4, target // 4), target)))
         else:

@@ -23,11 +23,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from training.config.choices import Method, Strategy, Task
+from training.config.choices import Method, Strategy
 from training.config.machine import Machine
 from training.config.name_values import written
 from training.config.peft_methods import REQUIRED
 from training.config.run_config import RunConfig
+from training.config.task import Task
 from training.rules import check
 from worker.supervision.launcher import launch
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from training.config.choices import Task
+from training.config.task import Task
 
 _SPECIAL = ("<|pad|>", "<|end|>")
 _SIZE = {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4}

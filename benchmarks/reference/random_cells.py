@@ -7,9 +7,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from benchmarks.reference.cells import COMMON, ONE_RANK, STEPS, SUBJECTS, TARGETS, TWO_RANKS, Cell, Subject, inputs_of
-from training.config.choices import Task
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
+from training.config.task import Task
 from training.rules import check
 
 Drawn = dict[str, Any]

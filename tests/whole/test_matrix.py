@@ -7,7 +7,7 @@ import pytest
 import warm
 
 from benchmarks.matrix.command import OTHERS_WITH, Cell, document, run_cells, table, wanted
-from training.config.choices import Task
+from training.config.task import Task
 
 INPUTS = {task.value: {"model": "m", "data": "d"} for task in Task}
 

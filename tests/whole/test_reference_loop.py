@@ -21,9 +21,10 @@ from benchmarks.reference.inputs import make_inputs
 from benchmarks.reference.random_cells import NAMED_MODULES, random_cells
 from benchmarks.reference.rows import IGNORED, rows_of
 from benchmarks.reference.samples import Sample, SampleLearner
-from training.config.choices import Strategy, Task
+from training.config.choices import Strategy
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
+from training.config.task import Task
 from training.rules import check
 
 CELLS = cells(Path("inputs"))

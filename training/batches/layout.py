@@ -16,8 +16,9 @@ from training.batches.collators import Collator
 from training.batches.sets import TokenDataset, count_loss_tokens, item_sets, sets_of, single_rows
 from training.batches.streaming import Stream
 from training.batches.views import IGNORED, WEIGHTS, Tokens
-from training.config.choices import Packing, Precision, Task
+from training.config.choices import Packing, Precision
 from training.config.run_config import RunConfig
+from training.config.task import Task
 from training.data.rows import DataRows
 from training.errors import UserError
 from training.models.attention import attend_row_by_row
@@ -30,7 +31,7 @@ _TOLERANCE = {
     Precision.FP16: 0.05,
     Precision.BF16: 0.1,
 }  # rounding error, as a share of the largest logit
-LOSSES_BY_SET = tuple(task for task in Task if not task.is_preference and not task.samples)
+LOSSES_BY_SET = tuple(task for task in Task if not task.traits.is_preference and not task.traits.samples)
 """Tasks whose training loss is a mean over items that each belong to one data set."""
 
 

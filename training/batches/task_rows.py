@@ -8,13 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.batches.views import ChunkView, LabelView, PairView, SampleView, TargetView, TokenView, View
-from training.config.choices import Task
 from training.config.run_config import RunConfig
+from training.config.task import StoredText, Task
 from training.data.example import Example, check_classes
 from training.data.rows import DataFile, read_files
 from training.errors import DataError
 from training.tokens.order import Integers
-from training.tokens.parts import STORED_TEXTS, StoredText
 from training.tokens.run_rows import RowLengths, rows_of
 from training.tokens.store import Store, TokenStore, ends_of, joined
 
@@ -69,7 +68,7 @@ class TaskRows:
                 return SampleView(store, rows, limit, samples=self.config.samples_per_prompt if trains else 1)
             case Task.KTO | Task.CLASSIFICATION:
                 assert self.labels is not None
-                return LabelView(store, rows, limit, self.labels, whole=self.config.task is Task.KTO)
+                return LabelView(store, rows, limit, self.labels, whole=self.config.task.traits.labels_answers)
 
 
 def open_rows(
@@ -85,12 +84,12 @@ def open_rows(
     Raises:
         DataError: a row lacks a label, there are fewer than two classes, or a class is unknown.
     """
-    stores = tuple(joined([find(file, part) for file in files]) for part in STORED_TEXTS[config.task])
-    if config.task is Task.KTO:
+    stores = tuple(joined([find(file, part) for file in files]) for part in config.task.traits.texts)
+    if config.task.traits.labels_answers:
         rows = read_files(files, unwanted=True)
         labels = [_answer_label(file, row, example) for _, file, row, _, example in rows]
         return TaskRows(config, stores, np.array(labels, np.int64))
-    if config.task is Task.CLASSIFICATION:
+    if config.task.traits.has_classes:
         return TaskRows(config, stores, *_classes(files, classes))
     return TaskRows(config, stores)
 

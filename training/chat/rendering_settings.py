@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from training.config.choices import LossOn, Reasoning, Task
+from training.config.choices import LossOn, Reasoning
 from training.config.name_values import template_arguments
 from training.config.run_config import RunConfig
 from training.data.example import Example, Message, Row, kind_of
@@ -32,7 +32,7 @@ class ChatSettings:
     def of(cls, config: RunConfig) -> "ChatSettings":
         """Those of a run. Which turns carry loss applies to supervised fine-tuning only; other tasks define it themselves."""
         rendering = cls(config.chat_template, config.chat_template_kwargs, config.reasoning_history)
-        if config.task is not Task.SFT:
+        if not config.task.traits.selects_turns:
             return rendering
         field = config.loss_field if config.loss_on is LossOn.FIELD else TRAIN
         return cls(

@@ -4,20 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from training.config.choices import (
-    EngineName,
-    Generation,
-    Interval,
-    LossOn,
-    Method,
-    Quantization,
-    Scheduler,
-    Strategy,
-    Task,
-)
+from training.config.choices import EngineName, Generation, Interval, LossOn, Method, Quantization, Scheduler, Strategy
 from training.config.data_sets import has_weights
 from training.config.optimizer_name import OptimizerName
 from training.config.peft_methods import method, methods
+from training.config.task import Task
 
 Values = Mapping[str, Any]
 """Values by setting: as typed in the form, or of a configuration as JSON."""
@@ -52,6 +43,11 @@ def _to(setting: str, *choices: str) -> Applies:
 def _to_all_but(setting: str, *choices: str) -> Applies:
     words = f"every {setting} except {_listed(choices, 'and')}"
     return Applies(setting, words, lambda values: values.get(setting) not in choices)
+
+
+def _of(trait: str) -> Applies:
+    """To the tasks of which a trait holds."""
+    return _to("task", *(task for task in Task if getattr(task.traits, trait)))
 
 
 def _to_runs_with(setting: str) -> Applies:
@@ -93,7 +89,7 @@ def _listed(names: Sequence[str], last: str) -> str:
 
 _lora = _to("method", Method.LORA, Method.QLORA)
 _adapters = _to_all_but("method", Method.FULL)
-_answers = _to_all_but("task", *(task for task in Task if not task.generates))
+_answers = _to_all_but("task", *(task for task in Task if not task.traits.generates))
 _zero3 = _to("strategy", Strategy.ZERO3)
 _sharded_zero = _to("strategy", Strategy.ZERO1, Strategy.ZERO2, Strategy.ZERO3)
 _mixtures = Applies("data", "several data sets with weights", lambda values: has_weights(values.get("data")))
@@ -101,7 +97,7 @@ _plateau = _to("lr_scheduler", Scheduler.REDUCE_ON_PLATEAU)
 _moments = _to_all_but("optimizer", *(name for name in OptimizerName if not name.traits.betas))
 
 # trl turns all dropout off for these tasks: their losses compare two passes.
-_with_dropout = _to_all_but("task", Task.DPO, Task.KTO, Task.ORPO, Task.REWARD)
+_with_dropout = _to_all_but("task", *(task for task in Task if task.traits.is_preference))
 
 SAMPLING = ("max_completion_length", "temperature", "baseline_prompts", "generation", "stop_after_baseline")
 """Settings of tasks that train on samples of the model itself."""
@@ -120,22 +116,22 @@ REWARDS = (
 """Settings of the task that learns from rewards."""
 
 APPLIES: dict[str, Applies] = {
-    "loss_on": _to("task", Task.SFT),
+    "loss_on": _of("selects_turns"),
     "loss_field": _to("loss_on", LossOn.FIELD),
-    "weight_field": _to("task", Task.SFT),
-    "train_on_prompt": _to("task", Task.SFT),
-    "streaming": _to("task", Task.SFT),
+    "weight_field": _of("selects_turns"),
+    "train_on_prompt": _of("selects_turns"),
+    "streaming": _of("streams"),
     "mix_by": _mixtures,
     "mix_until": _mixtures,
-    "max_target_length": _to("task", Task.SEQ2SEQ),
-    "beta": _to("task", Task.DPO, Task.KTO, Task.ORPO),
+    "max_target_length": _of("has_encoder"),
+    "beta": _to("task", *(task for task in Task if task.traits.is_preference and task.traits.generates)),
     "dpo_loss": _to("task", Task.DPO),
-    "desirable_weight": _to("task", Task.KTO),
-    "undesirable_weight": _to("task", Task.KTO),
-    **dict.fromkeys(SAMPLING, _to("task", *(task for task in Task if task.samples))),
+    "desirable_weight": _of("labels_answers"),
+    "undesirable_weight": _of("labels_answers"),
+    **dict.fromkeys(SAMPLING, _of("samples")),
     **dict.fromkeys(("vllm_url", "vllm_memory", "vllm_sleep"), _to("generation", Generation.VLLM)),
-    **dict.fromkeys(REWARDS, _to("task", Task.GRPO)),
-    **dict.fromkeys(("teacher", "teacher_quantization", "jsd_coefficient"), _to("task", Task.DISTILL)),
+    **dict.fromkeys(REWARDS, _of("rewards_samples")),
+    **dict.fromkeys(("teacher", "teacher_quantization", "jsd_coefficient"), _of("has_teacher")),
     "answer_rows": _answers,
     "eval_answers": _answers,
     "eval_answers_every": _both(_answers, _to_runs_with("eval_answers")),
@@ -179,7 +175,7 @@ APPLIES: dict[str, Applies] = {
     "eval_split": Applies(
         "validation_data", "runs without validation_data", lambda values: not values.get("validation_data")
     ),
-    "chunked_loss": _to("task", Task.SFT, Task.PRETRAINING, Task.SEQ2SEQ),
+    "chunked_loss": _of("chunks_loss"),
     "optimizer_in_backward": _to("method", Method.FULL),
     "merge_adapter": _adapters,
     "push_private": _to_runs_with("push_to_hub"),

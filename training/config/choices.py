@@ -3,64 +3,6 @@
 from enum import StrEnum
 
 
-class Task(StrEnum):
-    SFT = "sft"
-    PRETRAINING = "pretraining"
-    SEQ2SEQ = "seq2seq"
-    DPO = "dpo"
-    KTO = "kto"
-    ORPO = "orpo"
-    REWARD = "reward"
-    CLASSIFICATION = "classification"
-    GRPO = "grpo"
-    DISTILL = "distill"
-
-    @property
-    def pairs(self) -> bool:
-        """True if each row has a chosen and a rejected answer."""
-        return self in (Task.DPO, Task.ORPO, Task.REWARD)
-
-    @property
-    def is_language_modeling(self) -> bool:
-        """True if its rows are sequences of tokens that can be concatenated in a batch."""
-        return self in (Task.SFT, Task.PRETRAINING)
-
-    @property
-    def is_preference(self) -> bool:
-        """True if it compares answers; trl's trainers compute the loss, and turn dropout off."""
-        return self in (Task.DPO, Task.KTO, Task.ORPO, Task.REWARD)
-
-    @property
-    def has_reference(self) -> bool:
-        """True if its loss always compares the model with a reference model (see RunConfig.has_reference)."""
-        return self in (Task.DPO, Task.KTO)
-
-    @property
-    def samples(self) -> bool:
-        """True if it trains on answers that the model itself samples to the prompts of its rows."""
-        return self in (Task.GRPO, Task.DISTILL)
-
-    @property
-    def rewards_samples(self) -> bool:
-        """True if rewards score these answers."""
-        return self is Task.GRPO
-
-    @property
-    def renders_rows(self) -> bool:
-        """True if the chat template renders whole rows: prompt and answers."""
-        return self in (Task.SFT, Task.DPO, Task.KTO, Task.ORPO)
-
-    @property
-    def fuses_head(self) -> bool:
-        """True if trl computes its log probabilities from the weight of the head, without what an adapter adds to it."""
-        return self in (Task.DPO, Task.KTO, Task.GRPO)
-
-    @property
-    def generates(self) -> bool:
-        """True if its model generates text, and can answer held-out rows."""
-        return self not in (Task.REWARD, Task.CLASSIFICATION)
-
-
 class Reasoning(StrEnum):
     """What becomes of the reasoning in answers before the last question."""
 

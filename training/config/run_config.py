@@ -52,11 +52,11 @@ from training.config.choices import (
     ScaleRewards,
     Scheduler,
     Strategy,
-    Task,
     TemplateCheck,
 )
 from training.config.data_sets import Source, has_weights, last_part, set_names, sources
 from training.config.optimizer_name import OptimizerName
+from training.config.task import Task, described
 from training.deepspeed_file.check import canonical
 
 Changes = dict[str, Any]
@@ -148,7 +148,7 @@ class RunConfig(BaseModel):
     name: str = setting("", "Run name. Default: the names of model and data.", Group.MODEL, max_length=120)
     model: str = setting(..., "Model folder, or a hub id such as Qwen/Qwen3-0.6B. A folder has config.json and safetensors weights.", Group.MODEL, basic=2, min_length=1, max_length=4_096)
     revision: Revision = setting(None, "Branch, tag or commit of a hub model. Default: its main branch.", Group.MODEL, advanced=True, max_length=300)
-    task: Task = setting(Task.SFT, "Training objective. sft: answers to prompts and chats. pretraining: whole texts. seq2seq: targets of an encoder-decoder such as T5. dpo, orpo: chosen over rejected answers. kto: answers labeled good or bad. reward: scores of answers. classification: the class of a text. grpo: samples of the model itself that rewards score (docs/grpo.md). distill: the probabilities that a teacher gives to samples of the model itself (docs/distillation.md).", Group.MODEL, basic=3)
+    task: Task = setting(Task.SFT, f"Training objective. {described()}", Group.MODEL, basic=3)
     data: DataText = setting(..., "Training data: a data set id or a file. Files are JSON, JSONL, CSV, TSV, Parquet or text, also as .gz. To mix several, a list of them (docs/mixing.md).", Group.MODEL, basic=1, min_length=1, max_length=100_000)
     columns: Text = setting(None, "Column mapping, needed only if the format is not detected. Example: prompt=question, completion=answers.0.text. Default: the mapping saved with the data set.", Group.MODEL, advanced=True, max_length=4_096)
     validation_data: OptionalData = setting(None, "Evaluation data: a file, a data set id or a list of them. If empty, a share of the training data is held out (see Eval split).", Group.MODEL, max_length=100_000)
@@ -318,12 +318,12 @@ class RunConfig(BaseModel):
     @property
     def samples_per_prompt(self) -> int:
         """Answers that the model samples to each prompt, in tasks that train on them."""
-        return self.num_generations if self.task.rewards_samples else 1
+        return self.num_generations if self.task.traits.rewards_samples else 1
 
     @property
     def has_reference(self) -> bool:
         """True if its loss compares the model with a reference: with an adapter, the model without it."""
-        return self.task.has_reference or (self.task.rewards_samples and self.kl_coefficient > 0)
+        return self.task.traits.has_reference or (self.task.traits.rewards_samples and self.kl_coefficient > 0)
 
     @property
     def loads_reference(self) -> bool:
@@ -333,7 +333,7 @@ class RunConfig(BaseModel):
     @property
     def draws_with_vllm(self) -> bool:
         """True if vLLM draws the samples that it trains on."""
-        return self.task.samples and self.generation is Generation.VLLM
+        return self.task.traits.samples and self.generation is Generation.VLLM
 
     @property
     def has_vllm_beside(self) -> bool:
@@ -343,7 +343,7 @@ class RunConfig(BaseModel):
     @property
     def iterations(self) -> int:
         """Optimizer steps in a row on each global batch."""
-        return self.num_iterations if self.task.rewards_samples else 1
+        return self.num_iterations if self.task.traits.rewards_samples else 1
 
     @property
     def processes_per_machine(self) -> int:

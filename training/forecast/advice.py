@@ -10,15 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from training.config.choices import (
-    Checkpointing,
-    ChunkedLoss,
-    Method,
-    Offload,
-    Quantization,
-    Strategy,
-    Task,
-)
+from training.config.choices import Checkpointing, ChunkedLoss, Method, Offload, Quantization, Strategy
 from training.config.fields import parse
 from training.config.optimizer_name import OptimizerName
 from training.config.run_config import RunConfig
@@ -28,7 +20,7 @@ from training.forecast.gpus import Card
 from training.forecast.roofline import step_seconds
 from training.model_info.shape import ModelShape
 from training.rules import check, problems
-from training.rules.memory import CHUNKED_TASKS, LEAST_VOCABULARY
+from training.rules.memory import LEAST_VOCABULARY
 
 COUNT = 4
 
@@ -131,7 +123,7 @@ def _strategy(words: str) -> Changes:
 def _losses(config: RunConfig, shape: ModelShape) -> list[Changes]:
     """No change, and the loss in chunks where it was turned off: it costs nothing."""
     turned_off = (
-        config.chunked_loss is ChunkedLoss.OFF and config.task in CHUNKED_TASKS and shape.vocab >= LEAST_VOCABULARY
+        config.chunked_loss is ChunkedLoss.OFF and config.task.traits.chunks_loss and shape.vocab >= LEAST_VOCABULARY
     )
     return [{}, {"chunked_loss": "auto"}] if turned_off else [{}]
 
@@ -146,7 +138,7 @@ def _recomputed(config: RunConfig) -> list[Changes]:
 def _batches(config: RunConfig) -> list[Changes]:
     """The micro batch size, and smaller ones with the same global batch size."""
     rows, size = config.micro_batch_size * config.gradient_accumulation_steps, config.micro_batch_size
-    least = 2 if config.task is Task.KTO else 1
+    least = config.task.traits.least_micro_batch
     sizes = [{"micro_batch_size": size, "gradient_accumulation_steps": config.gradient_accumulation_steps}]
     while (size := size // 2) >= least:
         if rows % size == 0:

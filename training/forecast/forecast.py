@@ -10,7 +10,7 @@ of mapped files do not count, since the system can free them.
 
 from dataclasses import dataclass, field, replace
 
-from training.config.choices import Offload, Quantization, Strategy, Task
+from training.config.choices import Offload, Quantization, Strategy
 from training.config.run_config import RunConfig
 from training.config.sharding import loads_on_devices, loads_on_one_rank
 from training.forecast.formula.activations import Batch
@@ -106,10 +106,10 @@ class Forecast:
 
 def full_batch(config: RunConfig) -> Batch:
     """A micro batch of rows of maximum length: the worst case for unknown data. Of prompts with samples, only these have a loss."""
-    rows, length = config.micro_batch_size * (2 if config.task.pairs else 1), config.max_length
-    answer = config.max_completion_length if config.task.samples else 0
+    rows, length = config.micro_batch_size * (2 if config.task.traits.pairs else 1), config.max_length
+    answer = config.max_completion_length if config.task.traits.samples else 0
     length += answer
-    if config.task is Task.SEQ2SEQ:
+    if config.task.traits.has_encoder:
         target = config.max_target_length or length
         return Batch(rows, length, rows * length, rows * target, target, rows * target)
     return Batch(rows, length, rows * length, rows * length, labeled=rows * answer)

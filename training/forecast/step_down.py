@@ -13,15 +13,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from training.config.choices import (
-    Checkpointing,
-    ChunkedLoss,
-    Method,
-    Offload,
-    Quantization,
-    Strategy,
-    Task,
-)
+from training.config.choices import Checkpointing, ChunkedLoss, Method, Offload, Quantization, Strategy
 from training.config.machine import Machine
 from training.config.optimizer_name import OptimizerName
 from training.config.run_config import Changes, RunConfig, stepped_down
@@ -33,7 +25,7 @@ from training.model_info.config_json import CONFIG_FILE, ModelError
 from training.model_info.families import read_shape
 from training.model_info.shape import ModelShape
 from training.rules import check
-from training.rules.memory import CHUNKED_TASKS, LEAST_VOCABULARY
+from training.rules.memory import LEAST_VOCABULARY
 from training.run_folder.events import GENERATION, OutOfMemory
 
 _RECOMPUTED = (Checkpointing.NONE, Checkpointing.SELECTIVE, Checkpointing.FULL, Checkpointing.OFFLOADED)
@@ -111,7 +103,7 @@ def next_rung(
 def _free_changes(config: RunConfig, part: str) -> Iterator[Changes]:
     """Yields changes that cost neither quality nor speed: the loss in chunks where it was turned off, and the optimizer's steps
     in the backward pass where nothing is clipped (elsewhere a rule refuses them)."""
-    at_once = config.chunked_loss is ChunkedLoss.OFF and config.task in CHUNKED_TASKS
+    at_once = config.chunked_loss is ChunkedLoss.OFF and config.task.traits.chunks_loss
     shape = local_shape(config) if at_once and part in ("forward", "backward", "evaluation") else None
     if shape and shape.vocab >= LEAST_VOCABULARY:
         yield {"chunked_loss": "auto"}
@@ -167,7 +159,7 @@ def _seconds_of_step(config: RunConfig, machine: Machine, tokens: int) -> Callab
 def _half_batch(config: RunConfig) -> Changes | None:
     """At most half the micro batch size, with more accumulation; None if there is no smaller size."""
     together = config.micro_batch_size * config.gradient_accumulation_steps
-    least = 2 if config.task is Task.KTO else 1  # KTO compares rows within a batch
+    least = config.task.traits.least_micro_batch  # KTO compares rows within a batch
     fitting = [size for size in range(least, config.micro_batch_size // 2 + 1) if together % size == 0]
     if not fitting:
         return None

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from training.config.choices import Task
+from training.config.task import Task
 from training.errors import UserError
 from training.foreign.entries import tables
 

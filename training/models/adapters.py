@@ -46,7 +46,7 @@ def add_adapter(
         adapted = get_peft_model(model, peft_config)
     except (ValueError, TypeError, KeyError, NotImplementedError, RuntimeError) as error:
         raise _refused(model, config, error) from error
-    if config.task.fuses_head and isinstance(adapted.get_output_embeddings(), BaseTunerLayer):
+    if config.task.traits.fuses_head and isinstance(adapted.get_output_embeddings(), BaseTunerLayer):
         message = (
             f"put an adapter on the head, which would not train: task {config.task.value} reads only the head's weight."
         )

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from training.config.choices import Task
 from training.config.fields import parse
+from training.config.task import Task
 from training.errors import UserError, answer_json
 from training.model_info.shape import Linear, Mixer, ModelShape, Stack, as_document
 from training.models.freezing import modules_without_text

@@ -6,24 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from peft import PeftModel
 from peft.tuners.lora import LoraLayer
 from safetensors import safe_open
 from transformers import (
     AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
     BitsAndBytesConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
 from training.chat.tokenizer import load
-from training.config.choices import LoraInit, Method, Precision, Quantization, Strategy, Task
+from training.config.choices import LoraInit, Method, Precision, Quantization, Strategy
 from training.config.name_values import as_names
 from training.config.optimizer_name import OptimizerName
 from training.config.run_config import RunConfig
+from training.config.task import Task
 from training.errors import UserError
 from training.model_info.config_json import CONFIG_FILE, HIDDEN, positive, read_config, text_config
 from training.models import placement
@@ -69,7 +68,7 @@ def load_trainable(
     model = load_model(config, dtype, len(tokenizer), classes, compute=DTYPES[precision], trains=True, tell=tell)
     if not has_flash_kernels(precision):
         attend_without_groups(model, config)
-    if not config.task.generates:  # the score is that of the last token that is not padding
+    if not config.task.traits.generates:  # the score is that of the last token that is not padding
         model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
     unused = modules_without_text(model)
     # Not PEFT's prepare_model_for_kbit_training: it casts everything that is not quantized (embeddings, head, fused experts)
@@ -120,19 +119,12 @@ def _declare_reads_of_dora(model: PeftModel) -> None:
 
 def model_class(task: Task) -> Any:
     """Returns the transformers class that loads the model of a task."""
-    match task:
-        case Task.SEQ2SEQ:
-            return AutoModelForSeq2SeqLM
-        case Task.CLASSIFICATION | Task.REWARD:
-            return AutoModelForSequenceClassification
-        case _:
-            return AutoModelForCausalLM
+    return getattr(transformers, task.traits.kind.auto_class)
 
 
 def peft_task(task: Task) -> str:
     """Returns PEFT's name of a task."""
-    names = {AutoModelForSeq2SeqLM: "SEQ_2_SEQ_LM", AutoModelForSequenceClassification: "SEQ_CLS"}
-    return names.get(model_class(task), "CAUSAL_LM")
+    return task.traits.kind.peft
 
 
 def load_model(
@@ -212,9 +204,9 @@ def _attention(config: RunConfig) -> dict[str, str]:
 
 def head_arguments(task: Task, classes: Sequence[str]) -> dict[str, Any]:
     """Returns the config arguments of a scoring model's head: one output for a reward, one per class for a classifier."""
-    if task is Task.REWARD:
+    if task.traits.scores:
         return {"num_labels": 1}
-    if task is Task.CLASSIFICATION and classes:
+    if task.traits.has_classes and classes:
         names = dict(enumerate(classes))
         return {"num_labels": len(names), "id2label": names, "label2id": {name: key for key, name in names.items()}}
     return {}

@@ -10,8 +10,9 @@ import torch
 from transformers import AutoConfig
 
 from training.chat.rendering_settings import ChatSettings
-from training.config.choices import Precision, Reasoning, Task
+from training.config.choices import Precision, Reasoning
 from training.config.run_config import RunConfig
+from training.config.task import StoredText, Task
 from training.data.example import Example, asked
 from training.errors import DataError, UserError
 from training.model_info.reward_model import FIX, check_labels, check_reward_model
@@ -24,7 +25,7 @@ from training.scoring.reward_model import RewardModel
 from training.scoring.reward_options import reward_model_of
 from training.scoring.rewards import Reward
 from training.tokens.encoding import Encoder
-from training.tokens.parts import PartRenderer, StoredText
+from training.tokens.parts import PartRenderer
 
 Scored = tuple[list[float | None], Trouble | None]
 """A score for each conversation, and what went wrong with those that have none."""

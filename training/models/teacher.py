@@ -11,8 +11,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.integrations import deepspeed
 
 from training.chat import tokenizer as tokenizers
-from training.config.choices import Method, Precision, Quantization, Strategy, Task
+from training.config.choices import Method, Precision, Quantization, Strategy
 from training.config.run_config import RunConfig
+from training.config.task import Task
 from training.errors import UserError
 from training.model_info.folder import adapter_base, has_tokenizer
 from training.model_info.vocabulary import refuse_other_tokens

@@ -10,7 +10,6 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from training.chat.rendering_settings import ChatSettings
-from training.config.choices import Task
 from training.config.run_config import RunConfig
 from training.run_folder.record import shared, weights_digest
 from training.scoring.score_card import CLASSES, GREEDY, OWN, TRAINED_TEMPLATE, ScoreCard
@@ -38,7 +37,7 @@ def card(
     if it applies; `shots` rows of the training data stand before each prompt. `trained_template` is shown if it
     is not the tokenizer's."""
     name, sha256, columns = data
-    is_classifier = config.task is Task.CLASSIFICATION
+    is_classifier = config.task.traits.has_classes
     return ScoreCard(
         data=name,
         sha256=sha256,
@@ -61,7 +60,7 @@ def _prompt(config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> dict[str, 
     chat = ChatSettings.of(config)
     form: dict[str, Any] = {"template_sha256": _digest(tokenizer.chat_template)}
     form |= {f"template_{name}": value for name, value in chat.template_arguments.items()}
-    if config.task is Task.CLASSIFICATION:
+    if config.task.traits.has_classes:
         form["max_length"] = config.max_length
     return form | {"reasoning_history": chat.reasoning.value}
 

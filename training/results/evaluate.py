@@ -19,9 +19,10 @@ from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from training.chat.tokenizer import prompt_ids, prompt_text
-from training.config.choices import LoraInit, Task
+from training.config.choices import LoraInit
 from training.config.name_values import template_arguments
 from training.config.run_config import RunConfig
+from training.config.task import Task
 from training.data.example import Example
 from training.data.example import prompt_text as example_text
 from training.data.rows import DataFile, read_files
@@ -86,7 +87,7 @@ def evaluate(run_dir: Path, folder: Path) -> None:
     weights = find_weights(run_dir, config, request.source)
     progress("loading model", 0, 0)
     tokenizer, device = load_tokenizer(config), compute_device()
-    classes = tuple(last_summary(run_dir).get("classes") or ()) if config.task is Task.CLASSIFICATION else ()
+    classes = tuple(last_summary(run_dir).get("classes") or ()) if config.task.traits.has_classes else ()
 
     def load() -> PreTrainedModel | PeftModel:
         return load_weights(config, weights, tokenizer, classes).to(device).eval()
@@ -101,7 +102,7 @@ def evaluate(run_dir: Path, folder: Path) -> None:
     prompts = prompted(config, request, served) if request.prompts else ask(config, request, tokenizer)
     befores: list[str] = []
     longest, by_vllm, own = request.max_new_tokens or config.max_new_tokens, None, None
-    if config.task is Task.CLASSIFICATION:
+    if config.task.traits.has_classes:
         answers = answer_with_classes(load(), prompts, tokenizer, config.max_length, classes, progress)
     else:
         if command() and (request.decoding is Decoding.MODEL or request.has_cases):
@@ -165,10 +166,10 @@ def run_tasks(
 def find_weights(run_dir: Path, config: RunConfig, source: str) -> Path | None:
     """Returns the folder of the result or of the checkpoint; None for the model before training. Raises UserError if there is
     none, it is damaged, or it has no weights that can be loaded alone."""
-    if config.task is Task.REWARD:
+    if config.task.traits.scores:
         raise UserError("task", "reward", "gives scores to answers, no answers.", "Evaluate a run of another task.")
     if source == BASE:
-        if config.task is Task.CLASSIFICATION:
+        if config.task.traits.has_classes:
             fix = "Evaluate the result or a checkpoint."
             raise UserError("source", BASE, "has no trained classes before training.", fix)
         return None
@@ -200,7 +201,7 @@ def load_weights(
     else:
         model = load_model(config, dtype, len(tokenizer), classes)
     model.config.use_cache = True
-    if not config.task.generates:
+    if not config.task.traits.generates:
         model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
     if weights is not None and config.method.adapts:
         model = PeftModel.from_pretrained(model, str(weights))
@@ -231,7 +232,7 @@ def ask(config: RunConfig, request: EvaluationRequest, tokenizer: PreTrainedToke
                 yield number, with_shots(example, before)
 
     # A class is predicted from the whole prompt, as an encoder-decoder reads it.
-    task = Task.SEQ2SEQ if config.task is Task.CLASSIFICATION else config.task
+    task = Task.SEQ2SEQ if config.task.traits.has_classes else config.task
     try:
         found = questions(examples(), config.model_copy(update={"task": task}), tokenizer, request.rows or _ALL_ROWS)
     except DataError as error:

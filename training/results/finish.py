@@ -42,7 +42,7 @@ def conclude(
     """Saves the result, and what is needed to verify it. Returns the run's summary. Every rank calls it."""
     result = save_result(trainer, config, run_dir)
     if reference and trainer.context.report.rank == 0:
-        if config.task.generates:
+        if config.task.traits.generates:
             write_generation_config(result, config, reference.ends)
         reference.write(run_dir)
     # Counted before the model was wrapped, since FSDP hides the original parameters.

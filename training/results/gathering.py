@@ -14,7 +14,7 @@ import torch
 from training.checkpointing.contents import check_missing
 from training.checkpointing.resharding import read_shards
 from training.checkpointing.weights import check_result
-from training.config.choices import Precision, Strategy, Task
+from training.config.choices import Precision, Strategy
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.files import whole_folder
@@ -60,7 +60,7 @@ def _copy(files: list[Path], folder: Path, tell: Tell) -> None:
 
 
 def _gather_shards(config: RunConfig, run_dir: Path, checkpoint: Path, partial: Path, tell: Tell) -> None:
-    if config.task is Task.CLASSIFICATION:
+    if config.task.traits.has_classes:
         raise UserError("task", config.task.value, "has a head whose classes no checkpoint names.", "Resume the run.")
     tell("reading the shards", 0, 0)
     weights, tokenizer = _weights(checkpoint), load_tokenizer(config)

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from training.config.choices import Precision, Task
+from training.config.choices import Precision
 from training.config.run_config import RunConfig
+from training.config.task import Task
 from training.errors import answer_json
 from training.models.reward_model import load_scorers, scores_of
 from training.scoring.rewards import reward_of

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from training.config.choices import Checkpointing, ChunkedLoss, Method, Offload, Precision, Probe, Strategy, Task
+from training.config.choices import Checkpointing, ChunkedLoss, Method, Offload, Precision, Probe, Strategy
 from training.config.machine import Machine
 from training.config.peft_methods import methods, targets_head
 from training.config.run_config import RunConfig
@@ -12,7 +12,7 @@ from training.rules.conflict import Conflict, rule
 @rule
 def some_runs_cannot_chunk_their_loss(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
     name, reason = cannot_chunk(config)
-    if config.chunked_loss is ChunkedLoss.ON and config.task in CHUNKED_TASKS and name:
+    if config.chunked_loss is ChunkedLoss.ON and config.task.traits.chunks_loss and name:
         yield Conflict(
             ("chunked_loss", name),
             f"The loss cannot be computed in chunks: {reason}.",
@@ -88,7 +88,6 @@ LEAST_VOCABULARY = 32_000
 """`auto` leaves smaller vocabularies to the model's own loss, whose logits take little memory."""
 CHUNK_ELEMENTS = 2**25
 """Logits of a chunk: 128 MiB in fp32. A chunk of some hundred tokens keeps the matrix products efficient."""
-CHUNKED_TASKS = (Task.SFT, Task.PRETRAINING, Task.SEQ2SEQ)
 _MULTIPLE, _LEAST = 64, 64
 
 
@@ -115,7 +114,7 @@ def cannot_chunk(config: RunConfig) -> tuple[str, str]:
 
 def wants_chunks(config: RunConfig, vocabulary: int) -> bool:
     """True if the run computes its loss in chunks, provided that its model's head is a plain linear module."""
-    if config.task not in CHUNKED_TASKS or config.chunked_loss is ChunkedLoss.OFF or cannot_chunk(config)[0]:
+    if not config.task.traits.chunks_loss or config.chunked_loss is ChunkedLoss.OFF or cannot_chunk(config)[0]:
         return False
     return config.chunked_loss is ChunkedLoss.ON or vocabulary >= LEAST_VOCABULARY
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 
-from training.config.choices import Method, Quantization, Strategy, Task
+from training.config.choices import Method, Quantization, Strategy
 from training.config.machine import Machine
 from training.config.name_values import OptionError, as_names, parse, written
 from training.config.peft_methods import REQUIRED, is_pattern, options, pattern_problem, targets_head, without_head
 from training.config.run_config import RunConfig
+from training.config.task import Task
 from training.rules.conflict import Conflict, rule
 
 _BOTH = frozenset({Quantization.NF4, Quantization.INT8})
@@ -55,13 +56,13 @@ NO_FSDP = {
     Method.VBLORA: "shares vectors between layers",
 }
 """Methods that fail or hang with FSDP, each with the operation that needs unsharded weights."""
-_WITH_REFERENCE = frozenset(task for task in Task if task.has_reference)
-_WITH_SAMPLES = frozenset(task for task in Task if task.samples)
-_ORPO_AND_SAMPLES = _WITH_SAMPLES | {Task.ORPO}
+_WITH_REFERENCE = frozenset(task for task in Task if task.traits.has_reference)
+_WITH_SAMPLES = frozenset(task for task in Task if task.traits.samples)
+_ORPO_AND_SAMPLES = _WITH_SAMPLES | {task for task in Task if task.traits.odds_ratio}
 NO_TASKS = {
     Method.ADALORA: (_WITH_REFERENCE, "allows one trainable adapter, and trl adds a second one for the reference"),
     Method.ADAPTION_PROMPT: (
-        _WITH_REFERENCE | {Task.SEQ2SEQ, Task.GRPO},
+        frozenset(task for task in Task if task.traits.fuses_head or task.traits.has_encoder),
         "adapts decoder-only models and returns no log-probabilities, which the losses of DPO, KTO and GRPO need",
     ),
     Method.P_TUNING: (_ORPO_AND_SAMPLES, "adds virtual tokens, which this loss does not expect"),
@@ -164,7 +165,7 @@ def some_methods_do_not_support_some_tasks(config: RunConfig, machine: Machine) 
 
 @rule
 def log_probabilities_exclude_an_adapter_on_the_head(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if not config.task.fuses_head or not config.method.adapts or not targets_head(config.target_modules):
+    if not config.task.traits.fuses_head or not config.method.adapts or not targets_head(config.target_modules):
         return
     others = without_head(config.target_modules)
     yield Conflict(

@@ -137,9 +137,9 @@ _LORA_ON_SAMPLES = _Bound(5e-3, 5e-2, 1e-5)
 
 def _bound(config: RunConfig) -> _Bound | None:
     if config.method is Method.FULL:
-        return _FULL_ON_SAMPLES if config.task.rewards_samples else _FULL
+        return _FULL_ON_SAMPLES if config.task.traits.rewards_samples else _FULL
     if config.method in _LORA_TYPE:
-        return _LORA_ON_SAMPLES if config.task.rewards_samples else _LORA
+        return _LORA_ON_SAMPLES if config.task.traits.rewards_samples else _LORA
     return None
 
 

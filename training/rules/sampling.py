@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from training.config.choices import BatchOrder, Packing, PolicyLoss, Task
+from training.config.choices import BatchOrder, Packing, PolicyLoss
 from training.config.fields import settings
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
@@ -15,7 +15,7 @@ from training.scoring.rewards import rewards_of
 @rule
 def rewards_are_known(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
     """The path of a file of code is read, and replaced by its text, when the run is submitted."""
-    if not config.task.rewards_samples or (config.reward_code and "\n" not in config.reward_code):
+    if not config.task.traits.rewards_samples or (config.reward_code and "\n" not in config.reward_code):
         return
     if not config.rewards.strip():
         fix = "Set rewards to exact_match, or to a function of reward_code."
@@ -31,7 +31,7 @@ def rewards_are_known(config: RunConfig, machine: Machine) -> Iterator[Conflict]
 
 @rule
 def distillation_needs_a_teacher(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.task is Task.DISTILL and not config.teacher:
+    if config.task.traits.has_teacher and not config.teacher:
         reason = "The task distill learns the probabilities of a teacher, and teacher is empty."
         fix = "Set teacher to a model folder, a hub id, or the id of a run."
         yield Conflict(("teacher", "task"), reason, fix, {})
@@ -40,7 +40,7 @@ def distillation_needs_a_teacher(config: RunConfig, machine: Machine) -> Iterato
 @rule
 def groups_fill_the_global_batch(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
     samples, size = config.samples_per_prompt, config.global_batch_size
-    if not config.task.samples or size % samples == 0:
+    if not config.task.traits.samples or size % samples == 0:
         return
     per_micro_batch = config.num_processes * config.gradient_accumulation_steps
     micro = next(
@@ -56,17 +56,17 @@ def groups_fill_the_global_batch(config: RunConfig, machine: Machine) -> Iterato
 
 @rule
 def samples_are_padded_in_random_order(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.task.samples and config.packing is Packing.PACKED:
+    if config.task.traits.samples and config.packing is Packing.PACKED:
         reason = "The length of a sample is not known before it is drawn, so that rows cannot be packed."
         yield Conflict(("packing", "task"), reason, "Set packing to auto.", {"packing": "auto"})
-    if config.task.samples and config.batch_order is BatchOrder.BY_LENGTH:
+    if config.task.traits.samples and config.batch_order is BatchOrder.BY_LENGTH:
         reason = "The length of a sample is not known before it is drawn, so that batches cannot be ordered by it."
         yield Conflict(("batch_order", "task"), reason, "Set batch_order to shuffled.", {"batch_order": "shuffled"})
 
 
 @rule
 def samples_need_whole_sequences(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.task.samples and config.sequence_parallel_size > 1:
+    if config.task.traits.samples and config.sequence_parallel_size > 1:
         reason = "With sequence_parallel_size each process has a part of a sequence, and a sample needs its end."
         yield Conflict(("sequence_parallel_size", "task"), reason, "Set it to 1.", {"sequence_parallel_size": 1})
 
@@ -80,7 +80,7 @@ def vllm_loads_what_is_trained(config: RunConfig, machine: Machine) -> Iterator[
 
 @rule
 def the_clip_of_cispo_is_a_ratio(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.task.rewards_samples and config.policy_loss is PolicyLoss.CISPO and config.clip_high < 1:
+    if config.task.traits.rewards_samples and config.policy_loss is PolicyLoss.CISPO and config.clip_high < 1:
         yield Conflict(
             ("clip_high", "policy_loss"),
             f"cispo weights each token by the ratio of new to old probability, at most clip_high, and {config.clip_high:g} "
@@ -93,7 +93,7 @@ def the_clip_of_cispo_is_a_ratio(config: RunConfig, machine: Machine) -> Iterato
 @rule
 def good_samples_are_not_clipped_sooner(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
     if (
-        config.task.rewards_samples
+        config.task.traits.rewards_samples
         and config.clip_high < config.clip_low
         and config.policy_loss is not PolicyLoss.CISPO
     ):
@@ -108,7 +108,7 @@ def good_samples_are_not_clipped_sooner(config: RunConfig, machine: Machine) -> 
 
 @rule
 def a_run_stops_only_after_samples(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.task.samples and config.stop_after_baseline and not config.baseline_prompts:
+    if config.task.traits.samples and config.stop_after_baseline and not config.baseline_prompts:
         yield Conflict(
             ("stop_after_baseline", "baseline_prompts"),
             "stop_after_baseline waits for samples of the untrained model, and baseline_prompts is 0.",
@@ -119,7 +119,7 @@ def a_run_stops_only_after_samples(config: RunConfig, machine: Machine) -> Itera
 
 @rule
 def clipping_needs_several_steps_on_the_same_samples(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if not config.task.rewards_samples or config.iterations > 1 or config.policy_loss is PolicyLoss.CISPO:
+    if not config.task.traits.rewards_samples or config.iterations > 1 or config.policy_loss is PolicyLoss.CISPO:
         return
     for name in ("clip_low", "clip_high"):
         if getattr(config, name) != (default := settings()[name].default):

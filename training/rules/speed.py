@@ -11,7 +11,7 @@ from training.rules.conflict import Conflict, rule
 @rule
 def packing_needs_a_language_modeling_task(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
     concatenates = config.packing in (Packing.PADDING_FREE, Packing.PACKED)
-    if concatenates and not config.task.is_language_modeling:
+    if concatenates and not config.task.traits.is_language_modeling:
         yield Conflict(
             ("packing", "task"),
             f"{config.task.value} needs separate rows, and {config.packing.value} concatenates them.",

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from training.config.choices import Attention, Offload, Packing, Quantization, Strategy, Task
+from training.config.choices import Attention, Offload, Packing, Quantization, Strategy
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.config.sharding import QUANTIZED
@@ -112,7 +112,7 @@ def sequences_are_split_evenly(config: RunConfig, machine: Machine) -> Iterator[
 def sequence_parallelism_needs_padded_rows(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
     if config.sequence_parallel_size == 1:
         return
-    if not config.task.is_language_modeling:
+    if not config.task.traits.is_language_modeling:
         reason = (
             f"Task {config.task.value} computes its loss from complete sequences, and sequence parallelism splits them."
         )
@@ -140,7 +140,7 @@ def sequence_parallelism_needs_padded_rows(config: RunConfig, machine: Machine) 
 
 @rule
 def fsdp_does_not_support_seq2seq(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.task is Task.SEQ2SEQ and config.strategy is Strategy.FSDP:
+    if config.task.traits.has_encoder and config.strategy is Strategy.FSDP:
         yield Conflict(
             ("strategy", "task"),
             "FSDP does not support embeddings shared by encoder and decoder.",

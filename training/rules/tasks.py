@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from training.chat.template import FIX, NOT_VALID, SHORT_TEXT, is_source, syntax_problem
-from training.config.choices import Interval, LossOn, Task
+from training.config.choices import Interval, LossOn
 from training.config.machine import Machine
 from training.config.name_values import OptionError, template_arguments
 from training.config.run_config import RunConfig
@@ -13,7 +13,7 @@ from training.rules.conflict import Conflict, rule
 @rule
 def answer_rows_needs_generated_text(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
     for name in ("answer_rows", "eval_answers"):
-        if getattr(config, name) and not config.task.generates:
+        if getattr(config, name) and not config.task.traits.generates:
             yield Conflict(
                 (name, "task"),
                 f"Task {config.task.value} produces numbers, not text answers.",
@@ -35,7 +35,7 @@ def answers_during_training_exclude_sequence_parallelism(config: RunConfig, mach
 
 @rule
 def kto_needs_two_rows_in_a_batch(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.task is Task.KTO and config.micro_batch_size < 2:
+    if config.micro_batch_size < config.task.traits.least_micro_batch:
         yield Conflict(
             ("micro_batch_size", "task"),
             "KTO compares each prompt with the answer of another row in the batch, and micro_batch_size is 1.",
@@ -71,7 +71,7 @@ def chat_template_compiles(config: RunConfig, machine: Machine) -> Iterator[Conf
 
 @rule
 def turns_with_loss_exclude_loss_on_prompts(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.task is not Task.SFT or not config.train_on_prompt:
+    if not config.task.traits.selects_turns or not config.train_on_prompt:
         return
     for name, value in (("loss_on", LossOn.ALL), ("weight_field", None)):
         if getattr(config, name) != value:
@@ -85,7 +85,7 @@ def turns_with_loss_exclude_loss_on_prompts(config: RunConfig, machine: Machine)
 
 @rule
 def loss_weights_exclude_sequence_parallelism(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.weight_field and config.task is Task.SFT and config.sequence_parallel_size > 1:
+    if config.weight_field and config.task.traits.selects_turns and config.sequence_parallel_size > 1:
         yield Conflict(
             ("weight_field", "sequence_parallel_size"),
             "With sequence_parallel_size DeepSpeed computes the loss of each part of a row, without weights.",
@@ -96,7 +96,7 @@ def loss_weights_exclude_sequence_parallelism(config: RunConfig, machine: Machin
 
 @rule
 def one_field_has_one_meaning(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.loss_on is LossOn.FIELD and config.weight_field == config.loss_field and config.task is Task.SFT:
+    if config.loss_on is LossOn.FIELD and config.weight_field == config.loss_field and config.task.traits.selects_turns:
         yield Conflict(
             ("loss_on", "weight_field"),
             f"The field {config.weight_field} gives loss weights, and weight 0 already means no loss.",
@@ -108,7 +108,7 @@ def one_field_has_one_meaning(config: RunConfig, machine: Machine) -> Iterator[C
 
 @rule
 def streaming_needs_supervised_fine_tuning(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.streaming and config.task is not Task.SFT:
+    if config.streaming and not config.task.traits.streams:
         yield Conflict(
             ("streaming", "task"),
             f"Task {config.task.value} needs a tokenized data set, and streaming makes none.",

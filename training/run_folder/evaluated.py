@@ -3,14 +3,14 @@
 import math
 from collections.abc import Mapping
 
-from training.config.choices import Task
+from training.config.task import traits_of
 
 LOSS, REWARD = "loss", "reward"
 
 
 def evaluated(task: object, loss: float | None) -> tuple[str, float | None]:
     """The name of what this task is measured by, LOSS or REWARD, and its value for an evaluation loss or a final one."""
-    if task != Task.GRPO:
+    if not traits_of({"task": task}).rewards_samples:
         return LOSS, loss
     return REWARD, None if loss is None else -loss + 0.0  # no negative zero
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from training.config import name_values
-from training.config.choices import Task
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
+from training.config.task import Task
 from training.config.yaml_file import to_yaml
 from training.redaction import markdown_text
 from training.run_folder.evaluated import evaluated
@@ -22,11 +22,6 @@ import os
 
 from training.errors import UserError
 
-_PIPELINES = {
-    Task.SEQ2SEQ: "text2text-generation",
-    Task.CLASSIFICATION: "text-classification",
-    Task.REWARD: "text-classification",
-}
 _ANSWER_METRICS = {
     "exact_match": "Exact match", "f1": "Token F1", "rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"
 }  # fmt: skip
@@ -86,7 +81,7 @@ def metadata(config: RunConfig, lineage: Lineage, kind: str) -> "huggingface_hub
         base_model = {"base_model": base, "base_model_relation": relation}
     return huggingface_hub.ModelCardData(
         library_name="peft" if kind == "adapter" else "transformers",
-        pipeline_tag=_PIPELINES.get(config.task, "text-generation"),
+        pipeline_tag=config.task.traits.kind.pipeline,
         tags=["lathe", config.task.value, config.method.value],
         datasets=names or None,
         **base_model,

@@ -8,7 +8,7 @@ import torch
 
 from training.batches.layout import base_of, choose_layout
 from training.batches.views import IGNORED, Tokens
-from training.config.choices import Precision, Task
+from training.config.choices import Precision
 from training.config.run_config import RunConfig
 from training.model_info.families import why_padded
 from training.trainer.make_trainer import objective
@@ -51,9 +51,9 @@ class Request:
 def collator(model: torch.nn.Module, request: Request) -> Any:
     """Returns the collator of the run."""
     config, pad = request.config, 0
-    if config.task.samples:
+    if config.task.traits.samples:
         return lambda prompts: _with_samples(prompts, config.max_completion_length)
-    if not config.task.is_language_modeling:
+    if not config.task.traits.is_language_modeling:
         return objective(config).collator(pad)
     chosen: Any = choose_layout(config, model, pad).collator
     if why_padded(base_of(model).config.model_type):  # a run finds that out by trying
@@ -63,21 +63,21 @@ def collator(model: torch.nn.Module, request: Request) -> Any:
 
 def rows_of(config: RunConfig, batch: Request | PlacedBatch) -> list[Any]:
     """Returns the rows of a batch; of prompts with samples of the greatest length the lengths of the prompts."""
-    if config.task.samples:
+    if config.task.traits.samples:
         return [max(length - config.max_completion_length, 1) for length in batch.lengths]
     labeled = batch.labeled or batch.lengths
     targets = batch.targets or batch.lengths
-    if config.task is Task.SEQ2SEQ:
+    if config.task.traits.has_encoder:
         return [
             {"input_ids": _tokens(length), "labels": _tokens(target)}
             for length, target in zip(batch.lengths, targets, strict=True)
         ]
     rows = [_row(length, count) for length, count in zip(batch.lengths, labeled, strict=True)]
-    if config.task is Task.CLASSIFICATION:
+    if config.task.traits.has_classes:
         return [row | {"label": 0} for row in rows]
-    if config.task.pairs:
+    if config.task.traits.pairs:
         return [{"chosen": row, "rejected": row} for row in rows]
-    if config.task is Task.KTO:
+    if config.task.traits.labels_answers:
         return [row | {"whole": row["input_ids"], "label": number % 2} for number, row in enumerate(rows)]
     return rows
 

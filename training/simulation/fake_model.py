@@ -44,7 +44,7 @@ def meta_trainable(config: RunConfig, precision: Precision, tokens: int = 0, cla
     if tokens > model.get_input_embeddings().num_embeddings:
         model.resize_token_embeddings(tokens, mean_resizing=False)
     model.config.use_cache = False
-    if not config.task.generates:
+    if not config.task.traits.generates:
         model.config.get_text_config().pad_token_id = 0
     if config.method.adapts:
         plain = config.model_copy(update={"lora_init": LoraInit.DEFAULT})

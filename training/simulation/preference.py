@@ -10,8 +10,8 @@ from unittest.mock import patch
 
 import torch
 
-from training.config.choices import Task
 from training.config.run_config import RunConfig
+from training.config.task import Task
 from training.trainer.make_trainer import objective
 
 Loss = Callable[[dict[str, Any]], torch.Tensor]
@@ -22,11 +22,13 @@ def prepare_preference(config: RunConfig, *models: Any) -> None:
     from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model
 
     # Of the trained model, the first.
-    measured = ("log_probs", "entropy") if config.task.samples else ("log_probs", "entropy", "mean_logits", "is_top1")
+    measured = (
+        ("log_probs", "entropy") if config.task.traits.samples else ("log_probs", "entropy", "mean_logits", "is_top1")
+    )
     for number, model in enumerate(models):
-        if config.task.is_preference:
+        if config.task.traits.is_preference:
             disable_dropout_in_model(model)
-        if config.task.has_reference or config.task.samples:
+        if config.task.traits.has_reference or config.task.traits.samples:
             base = model.get_base_model() if hasattr(model, "get_base_model") else model
             add_fused_lm_head(base, outputs=measured[:1] if number else measured)
 

@@ -73,7 +73,7 @@ def recorded_steps(request: Request, *, last: bool = False) -> Timeline:
     if config.loads_reference and shards(config):
         fix = "Use the forecast, which is computed from config.json."
         raise UserError("task", config.task.value, "cannot be simulated with a sharded reference model.", fix)
-    if config.task.samples and shards(config):
+    if config.task.traits.samples and shards(config):
         fix = "Use the forecast, which is computed from config.json."
         raise UserError("task", config.task.value, "cannot be simulated with sharded weights.", fix)
     model = meta_trainable(config, request.precision, request.tokenizer_size, [str(n) for n in range(request.classes)])

@@ -14,7 +14,7 @@ from training.config.run_config import RunConfig
 from training.config.sharding import deepspeed_config
 from training.models.activation_checkpointing import checkpoint_every_second_layer, saved_activations
 from training.models.loading import DTYPES
-from training.rules.memory import CHUNKED_TASKS, wants_chunks
+from training.rules.memory import wants_chunks
 from training.simulation.batches import PlacedBatch, Request
 from training.simulation.cuda_kernels import cuda_kernels, saved_on_host
 from training.simulation.fake_optimizer import fake_optimizer
@@ -46,7 +46,7 @@ def kernels(request: Request) -> Iterator[None]:
             stack.enter_context(linear_layers())
         if request.device == "cuda":
             stack.enter_context(cuda_kernels(flash=request.flash))
-            if request.config.task.has_reference or request.config.task.samples:
+            if request.config.task.traits.has_reference or request.config.task.traits.samples:
                 stack.enter_context(head_on_cuda())
         yield
 
@@ -55,7 +55,7 @@ def run_steps(model: Any, reference: Any, batch: Any, request: Request, live: Ti
     """Runs the first steps of a run on the `last` rank or the fullest; `batch` makes the inputs of a micro step."""
     config = request.config
     both = [one for one in (model, reference) if one is not None]
-    if config.task.is_preference or config.task.samples:
+    if config.task.traits.is_preference or config.task.traits.samples:
         prepare_preference(config, *both)
     if request.precision is not Precision.FP32 and config.strategy.zero_stage is None:
         cast = torch.autocast("cpu", dtype=DTYPES[request.precision])
@@ -63,7 +63,7 @@ def run_steps(model: Any, reference: Any, batch: Any, request: Request, live: Ti
             one.forward = convert_outputs_to_fp32(cast(one.forward))
     strategy = simulated_strategy(model, config, request.precision, live, on_cpu=request.device == "cpu", last=last)
     live.enter = strategy.enter
-    if shards(config) and config.task.is_language_modeling:
+    if shards(config) and config.task.traits.is_language_modeling:
         _test(model, batch, live)
     compute_loss = _loss(model, reference, request)
     for parameter in model.parameters():
@@ -126,11 +126,11 @@ def _placed(request: Request, *, first_step: bool) -> list[Request | PlacedBatch
 def _loss(model: Any, reference: Any, request: Request) -> Callable[[dict[str, Any]], torch.Tensor]:
     """Returns the function that computes the loss of a batch: in chunks where the run does."""
     forward = model.__call__
-    if request.config.task.is_preference or request.config.task.samples:
+    if request.config.task.traits.is_preference or request.config.task.traits.samples:
         casts = request.precision is not Precision.FP32 and request.config.strategy.zero_stage is None
         autocast = partial(torch.autocast, "cpu", dtype=DTYPES[request.precision]) if casts else nullcontext
         return preference_loss(request.config, model, reference, autocast)
-    head = linear_head(model) if request.config.task in CHUNKED_TASKS else None
+    head = linear_head(model) if request.config.task.traits.chunks_loss else None
     if head is None or not wants_chunks(request.config, head.out_features):
         return lambda inputs: forward(**inputs)[0]
     chunked = ChunkedHead(model)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from training.chat.rendering_settings import ChatSettings
 from training.chat.template import TemplateLimit
-from training.config.choices import LossOn, Task
+from training.config.choices import LossOn
 from training.config.run_config import RunConfig
 from training.errors import DataError, UserError
 from training.template_check.findings import ERROR, WARNING, Fault, Finding, Report, ShownRow, ShownToken, grouped
@@ -71,12 +71,12 @@ def check(config: RunConfig, file: Path, columns: str | None, tokenizer: "PreTra
     every = render_every_row(config, file, columns, tokenizer)
     findings += gap_findings(every.gaps.by_gap, {finding.fault for finding in findings})
     findings += [_unreadable(number, error) for number, error in every.unreadable]
-    findings += [_unused(every)] if every.unused and not config.task.rewards_samples else []  # rewards get them
+    findings += [_unused(every)] if every.unused and not config.task.traits.rewards_samples else []  # rewards get them
     findings += [_unread(every)] if every.keys else []
-    findings += [_judging(every, config)] if every.judging and not config.task.samples else []
+    findings += [_judging(every, config)] if every.judging and not config.task.traits.samples else []
     findings += _without_end(tokenizer, stops, config)
     findings += model_findings(rows, tokenizer, subject, side)
-    if rows and not config.task.samples and not any(any(row.weights[: config.max_length]) for row in rows):
+    if rows and not config.task.traits.samples and not any(any(row.weights[: config.max_length]) for row in rows):
         findings.append(_no_loss(rows, config))
     shown = tuple(_shown(row, subject, config.max_length) for row in rows[:SHOWN_ROWS])
     return Report(grouped(findings), len(rows), shown, every.rendered, every.complete)
@@ -114,11 +114,11 @@ def _judging(every: "EveryRow", config: RunConfig) -> Finding:
 
 def _without_end(tokenizer: "PreTrainedTokenizerBase", stops: set[int], config: RunConfig) -> list[Finding]:
     """A tokenizer without an end token, of a model that names none either."""
-    if stops or config.task is Task.CLASSIFICATION:
+    if stops or config.task.traits.has_classes:
         return []
     message = "The tokenizer has no end token: nothing ends an answer, and generation does not stop."
     fix = "Set eos_token in the model's tokenizer_config.json, or eos_token_id in its generation_config.json."
-    severity = WARNING if tokenizer.chat_template or config.task is Task.PRETRAINING else ERROR
+    severity = WARNING if tokenizer.chat_template or config.task.traits.cuts_texts else ERROR
     return [Finding(Fault.END_NEVER_WRITTEN, severity, message, fix, setting="model")]
 
 

@@ -15,7 +15,6 @@ from transformers import PreTrainedTokenizerBase
 from training.chat.reasoning import FIELDS
 from training.chat.rendering_settings import MARKS, ChatSettings, answer_weights, with_row_weight
 from training.chat.template import TemplateLimit
-from training.config.choices import Task
 from training.config.run_config import RunConfig
 from training.data.example import EmptyRow, Example, Message, Row
 from training.data.files.formats import file_format
@@ -25,7 +24,7 @@ from training.data.usual_columns import JUDGING, unused_columns
 from training.errors import DataError
 from training.tokens.coverage import GapCounts
 from training.tokens.encoding import Encoder, token_span
-from training.tokens.parts import STORED_TEXTS, PartRenderer
+from training.tokens.parts import PartRenderer
 from training.tokens.rendered import Pieces, Rendered, Span
 from training.tokens.rendering import Renderer
 
@@ -224,7 +223,7 @@ def render_every_row(
     settings, read, found = ChatSettings.of(config), reader(columns), EveryRow()
     own = {config.weight_field, config.loss_field, config.stratify_by, config.group_by}
     keys = MessageKeys(tokenizer, settings)
-    parts = [PartRenderer(tokenizer, part, settings) for part in STORED_TEXTS[config.task]]
+    parts = [PartRenderer(tokenizer, part, settings) for part in config.task.traits.texts]
     end = time.process_time() + seconds
     for number, row in enumerate(read_rows(file, file_format(file, file.name)), start=1):
         try:
@@ -234,7 +233,7 @@ def render_every_row(
             found.unused.update(name for name in unused if name not in own and _has_text(row[name]))
             judged = name_in(unused, JUDGING) if example.label is None and example.answered else None
             found.judging.update([judged] if judged and judged not in own and row[judged] is not None else [])
-            if example.label is not False or config.task is Task.KTO:
+            if example.label is not False or config.task.traits.labels_answers:
                 found.gaps.add(number, [gap for part in parts for gap in part.missing(example, part.render(example))])
                 found.rendered += 1
                 keys.add(example)

@@ -20,12 +20,13 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from training.chat.rendering_settings import DEFAULT, ChatSettings, with_row_weight
+from training.config.task import StoredText
 from training.data.example import Example, Row
 from training.data.rows import read_numbered
 from training.errors import DataError, UserError
 from training.files import sha256, write_whole
 from training.tokens.coverage import GapCounts
-from training.tokens.parts import PartRenderer, StoredText
+from training.tokens.parts import PartRenderer
 from training.tokens.store import (
     PROGRESS,
     TokenStore,

@@ -221,7 +221,7 @@ def order_of(config: RunConfig, lengths: Integers, ends: Sequence[int] = ()) -> 
 
     `ends` are the indexes at which the rows of each of several data sets end. Samples of a prompt stay together.
     """
-    if config.task.samples:
+    if config.task.traits.samples:
         each = config.samples_per_prompt
         prompts = order_of_rows(config, lengths[::each], [end // each for end in ends])
         return Repeated(prompts or Shuffled(len(lengths) // each, config.seed), each)

@@ -1,11 +1,10 @@
 """The texts of a row that each task needs, and how the part is rendered that a token store holds. No torch."""
 
 from dataclasses import replace
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from training.chat.rendering_settings import DEFAULT, ChatSettings
-from training.config.choices import Task
+from training.config.task import StoredText, Task, TaskTraits
 from training.data.example import Example
 from training.data.row_formats import PROMPTS
 from training.errors import DataError
@@ -17,52 +16,24 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-class StoredText(StrEnum):
-    """Which text of a row a store holds, and which of it carries loss.
-
-    WHOLE: prompt and answers; all answers carry loss. CHOSEN, REJECTED: the prompt with that answer; only it carries loss.
-    SOURCE, TARGET: the prompt only, the last answer only.
-    """
-
-    WHOLE = ""
-    CHOSEN = "chosen"
-    REJECTED = "rejected"
-    SOURCE = "source"
-    TARGET = "target"
-
-
-STORED_TEXTS: dict[Task, tuple[StoredText, ...]] = {
-    Task.SFT: (StoredText.WHOLE,),
-    Task.PRETRAINING: (StoredText.WHOLE,),
-    Task.SEQ2SEQ: (StoredText.SOURCE, StoredText.TARGET),
-    Task.DPO: (StoredText.CHOSEN, StoredText.REJECTED),
-    Task.KTO: (StoredText.CHOSEN,),
-    Task.ORPO: (StoredText.CHOSEN, StoredText.REJECTED),
-    Task.REWARD: (StoredText.CHOSEN, StoredText.REJECTED),
-    Task.CLASSIFICATION: (StoredText.SOURCE,),
-    Task.GRPO: (StoredText.SOURCE,),
-    Task.DISTILL: (StoredText.SOURCE,),
-}
-
-
-_PAIRS = ("preference",)
 _ANSWERED = ("alpaca", "sharegpt", "messages", "message tree", "prompt/completion", "source/target", "text/label")
-_NEEDED = {
-    Task.DPO: (_PAIRS, "chosen and rejected answers"),
-    Task.ORPO: (_PAIRS, "chosen and rejected answers"),
-    Task.REWARD: (_PAIRS, "chosen and rejected answers"),
-    Task.KTO: (("unpaired preference",), "answers with a label, true or false"),
-    Task.SEQ2SEQ: (_ANSWERED, "prompts with answers"),
-    Task.CLASSIFICATION: (_ANSWERED, "texts with their class (text and label)"),
-    Task.GRPO: ((*_ANSWERED, PROMPTS), "prompts, with the expected answers where rewards compare with them"),
-    Task.DISTILL: ((*_ANSWERED, PROMPTS), "prompts"),
-}
+
+
+def _fits(traits: TaskTraits, row_format: str) -> bool:
+    if traits.pairs:
+        return row_format == "preference"
+    if traits.labels_answers:
+        return row_format == "unpaired preference"
+    if row_format == PROMPTS:
+        return traits.samples
+    return traits.is_language_modeling or row_format in _ANSWERED
 
 
 def misfit(task: Task, row_format: str) -> str | None:
     """The reason why a row format (training/data/row_formats.py) does not fit a task; None if it fits."""
-    formats, wanted = _NEEDED.get(task, (() if row_format == PROMPTS else (row_format,), "prompts with answers"))
-    return None if row_format in formats else f"has the format {row_format}, and task {task.value} needs {wanted}."
+    if _fits(task.traits, row_format):
+        return None
+    return f"has the format {row_format}, and task {task.value} needs {task.traits.rows}."
 
 
 def tasks_of(row_format: str) -> list[Task]:

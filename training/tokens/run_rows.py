@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from training.config.choices import MixBy, Packing, Task
+from training.config.choices import MixBy, Packing
 from training.config.run_config import RunConfig
 from training.tokens.duplicates import count_shared
 from training.tokens.lengths import ENDLESS, chunks, trains
@@ -45,19 +45,19 @@ class RowLengths:
 
 def limit_of(config: RunConfig) -> int:
     """Tokens after which a row is truncated, or a prompt left out; pretraining truncates none."""
-    return ENDLESS if config.task is Task.PRETRAINING else config.max_length
+    return ENDLESS if config.task.traits.cuts_texts else config.max_length
 
 
 def rows_of(config: RunConfig, stores: Sequence[Store], sets: Sequence[SetRows] = ()) -> RowLengths:
-    """The rows of a task's token stores, one for each text that the task needs (`STORED_TEXTS`)."""
+    """The rows of a task's token stores, one for each text that the task needs (`TaskTraits.texts`)."""
     parts = tuple(store.lengths for store in stores)
     lengths = np.where(reduce(np.minimum, parts) > 0, reduce(np.maximum, parts), 0)  # 0 if a part is missing
     # An encoder's input carries no loss.
-    learning = stores[1:] if config.task is Task.SEQ2SEQ else stores
-    everything = config.train_on_prompt or config.task is Task.PRETRAINING
+    learning = stores[1:] if config.task.traits.has_encoder else stores
+    everything = config.train_on_prompt or config.task.traits.cuts_texts
     firsts = [store.first_trained_with(train_on_prompt=everything) for store in learning]
     missing = (reduce(np.minimum, firsts) < 0) | (lengths == 0)
-    if config.task.samples:  # the end of a prompt is where the answer begins
+    if config.task.traits.samples:  # the end of a prompt is where the answer begins
         missing |= lengths > limit_of(config)
     return RowLengths(lengths, np.where(missing, -1, reduce(np.maximum, firsts)), tuple(sets), parts, stores[0].hashes)
 
@@ -136,7 +136,7 @@ def counted_steps(config: RunConfig, sets: Sequence[SetRows]) -> int | None:
     """The optimizer steps of a run whose data is not tokenized, if all of its rows carry loss; None where they depend on tokens.
     Raises DataError as `counted_rows`."""
     by_tokens = config.mixes and len(sets) > 1 and config.mix_by is MixBy.TOKENS
-    if config.max_steps or config.packing is Packing.PACKED or config.task is Task.PRETRAINING or by_tokens:
+    if config.max_steps or config.packing is Packing.PACKED or config.task.traits.cuts_texts or by_tokens:
         return config.max_steps
     counts = counted_rows(config, sets)
     rows = np.zeros(sum(counts) if config.mixes and len(sets) > 1 else 0, np.int64)
@@ -193,7 +193,7 @@ class TrainingRows:
 
     def with_samples(self) -> "TrainingRows":
         """Prompts with all of their samples, each of the greatest length; other rows as they are."""
-        if not self.config.task.samples:
+        if not self.config.task.traits.samples:
             return self
         each = self.config.samples_per_prompt
         numbers, lengths, source = (np.repeat(of, each) for of in (self.numbers, self.lengths, self.source))
@@ -208,19 +208,19 @@ def training_rows(config: RunConfig, rows: RowLengths, numbers: Integers) -> Tra
     """Some rows of the data, truncated and divided as the run does."""
     source, target = sides(config, rows)
     ends = np.searchsorted(numbers, np.cumsum([one.rows for one in rows.sets]))
-    if config.task is Task.PRETRAINING:  # it truncates no row
+    if config.task.traits.cuts_texts:  # it truncates no row
         text, _, pieces = chunks(rows.lengths[numbers], config.max_length)
         ends = np.searchsorted(text, ends)
         return TrainingRows(config, numbers[text], pieces, pieces, pieces - 1, tuple(ends.tolist()))
     source, target = source[numbers], target[numbers]
-    longest = np.maximum(source, target) if config.task is Task.SEQ2SEQ else source
+    longest = np.maximum(source, target) if config.task.traits.has_encoder else source
     return TrainingRows(config, numbers, longest, source, target, tuple(ends.tolist())).with_samples()
 
 
 def sides(config: RunConfig, rows: RowLengths) -> tuple[Integers, Integers]:
     """Of each row the tokens in the model and the tokens with loss; of an encoder-decoder those of its input and its output."""
     limit = config.max_length
-    if config.task is Task.SEQ2SEQ:
+    if config.task.traits.has_encoder:
         source, target = rows.parts
         return np.minimum(source, limit), np.minimum(target, config.max_target_length or limit)
     source = np.minimum(rows.lengths, limit)

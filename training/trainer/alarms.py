@@ -45,7 +45,7 @@ class Alarms:
         if self._start is None or len(self._steps) < _SOME:
             return []
         alarms = {"longer": self._longer(self._start)}
-        if self._config.task.rewards_samples:
+        if self._config.task.traits.rewards_samples:
             latest = _means(list(self._steps)[-_SOME:])
             if self._peak is None or latest["reward"] > self._peak["reward"]:
                 self._peak = latest
@@ -123,7 +123,7 @@ class Alarms:
             f"{now['completion_length']:.3g} tokens ({start['completion_length']:.3g}). "
         )
         longest = f"raise max_completion_length ({self._config.max_completion_length:,})"
-        if self._config.task.rewards_samples:
+        if self._config.task.traits.rewards_samples:
             return f"{message}Add a reward for their length, or {longest}."
         left = "the model has left what the teacher knows: stop the run."
         return f"{message}If the teacher's answers are longer, {longest}. If not, {left} {FIX}"

@@ -11,15 +11,15 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from training.batches.layout import evaluating
 from training.chat.rendering_settings import ChatSettings
-from training.config.choices import Task
 from training.config.name_values import as_names
 from training.config.run_config import RunConfig
+from training.config.task import StoredText
 from training.data.example import Example, prompt_text
 from training.errors import StopRequested
 from training.run_folder.events import Metrics
 from training.scoring.text_scores import score
 from training.tokens.encoding import Encoder
-from training.tokens.parts import PartRenderer, StoredText
+from training.tokens.parts import PartRenderer
 from training.tokens.rendering import Renderer
 from training.trainer.generation import continued
 
@@ -49,7 +49,7 @@ def questions(
     result: list[Question] = []
     chat = ChatSettings.of(config)
     renderer, encoder = Renderer(tokenizer, chat), Encoder(tokenizer)
-    source = PartRenderer(tokenizer, StoredText.SOURCE, chat) if config.task is Task.SEQ2SEQ else None
+    source = PartRenderer(tokenizer, StoredText.SOURCE, chat) if config.task.traits.has_encoder else None
     for row, example in examples:
         prompt, expected = renderer.question(example)
         if prompt:

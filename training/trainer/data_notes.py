@@ -77,7 +77,7 @@ def check_rows(config: RunConfig, tokenizer: PreTrainedTokenizerBase, report: Re
     Raises:
         UserError: a fault is an error, and `template_check` is strict.
     """
-    if not config.task.renders_rows or Path(config.model).is_dir():
+    if not config.task.traits.renders_rows or Path(config.model).is_dir():
         return
     local = config.model_copy(update={"model": str(folder)}) if (folder := local_model(config)) else config
     for file in data_files(config.sources, config.columns):

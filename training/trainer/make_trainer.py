@@ -24,8 +24,9 @@ from training.batches.collators import (
 from training.batches.layout import base_of, choose_layout, dataset
 from training.batches.sets import TokenDataset, sets_of
 from training.batches.streaming import Stream
-from training.config.choices import Precision, Task
+from training.config.choices import Precision
 from training.config.run_config import RunConfig
+from training.config.task import Task
 from training.models.adapters import targeted_modules, untrained_head
 from training.models.attention import attend_without_groups, has_flash_kernels
 from training.models.freezing import modules_without_text
@@ -151,7 +152,7 @@ def make_trainer(
     held_out_sets = sets_of(data.held_out, data.held_out_files) if data.held_out else None
     held_out: Any = TokenDataset(data.held_out, held_out_sets) if data.held_out and held_out_sets else None
     plan, collator = _plan(model, data, precision), objective.collator(tokenizer.pad_token_id)
-    if config.task.is_language_modeling and config.sequence_parallel_size == 1:  # ranks share only padded rows
+    if config.task.traits.is_language_modeling and config.sequence_parallel_size == 1:  # ranks share only padded rows
         layout = choose_layout(config, model, tokenizer.pad_token_id)
         plan |= {"packing": layout.packing.value, "attention": layout.attention}
         collator = layout.collator
@@ -195,12 +196,12 @@ def _beside_the_model(
         if not has_flash_kernels(precision):
             attend_without_groups(loaded, config)
         beside["ref_model"] = loaded.requires_grad_(False)
-    if not config.task.samples:
+    if not config.task.traits.samples:
         return beside
     from training.trainer.questions import Questions
 
     questions = Questions(config, data, tokenizer)
-    if config.task.rewards_samples:
+    if config.task.traits.rewards_samples:
         from training.models.reward_model import load_scorers
         from training.scoring.rewards import rewards_of
         from training.trainer.scorer import Scorer

@@ -17,6 +17,7 @@ from training.batches.task_rows import Find, TaskRows, open_rows
 from training.batches.views import TokenList, View
 from training.chat.rendering_settings import ChatSettings
 from training.config.run_config import RunConfig
+from training.config.task import StoredText
 from training.data.example import Example
 from training.data.rows import DataFile, DataRows, data_files, read_files
 from training.errors import DataError
@@ -30,7 +31,6 @@ from training.tokens.coverage import gap_counts
 from training.tokens.groups import NEAR_DUPLICATES, groups_of_values, near_groups
 from training.tokens.make_store import find_or_make
 from training.tokens.order import Integers
-from training.tokens.parts import StoredText
 from training.tokens.run_rows import RowLengths, held_out_share, selected_rows, steps_of, validation_rows
 from training.tokens.selection import Selection, SetRows, held_out_count, sliced_rows
 from training.tokens.store import VARIABLE, TokenStore, joined
@@ -153,7 +153,7 @@ def _tokens(
     root = Path(os.environ.get(VARIABLE) or tokens_dir(run_dir))
     model, revision, chat = config.model, config.revision, ChatSettings.of(config)
     store = find_or_make(file.path, root, tokenizer, model, revision, file.columns, report.progress, part, chat)
-    if config.task.renders_rows:
+    if config.task.traits.renders_rows:
         note_findings(config, gap_findings(gap_counts(store.facts["gaps"])), report)
     return store
 

@@ -9,10 +9,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from training.config import data_sets
-from training.config.choices import Task
 from training.config.data_sets import Source
 from training.config.fields import ConfigError
 from training.config.run_config import Changes, RunConfig
+from training.config.task import Task
 from training.data.example import ONE_CLASS, ONE_CLASS_FIX, check_classes
 from training.data.inspection import Inspection
 from training.data.mapping import format_of, parse_mapping
@@ -215,7 +215,9 @@ def _comparing(config: RunConfig, formats: Iterable[str]) -> Iterator[Problem]:
         return
     try:
         rewards = (
-            [reward.name for reward in rewards_of(config) if reward.compares] if config.task.rewards_samples else []
+            [reward.name for reward in rewards_of(config) if reward.compares]
+            if config.task.traits.rewards_samples
+            else []
         )
     except UserError:  # a rule tells it
         rewards = []
@@ -256,7 +258,7 @@ def _check_format(item: Dataset, columns: str | None, task: Task) -> None:
     if message := misfit(task, row_format):
         fitting = ", ".join(fit.value for fit in tasks_of(row_format))
         raise DataError(message, f"Choose another data set, or a task that it fits: {fitting}.")
-    if task is Task.CLASSIFICATION:
+    if task.traits.has_classes:
         check_classes(list(_first_answers(item, columns)))
         if any(issue["message"] == ONE_CLASS for issue in item.warnings):
             raise DataError(ONE_CLASS, ONE_CLASS_FIX, field="label")

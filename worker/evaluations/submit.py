@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from training.config import json_text
-from training.config.choices import Task
 from training.config.fields import ConfigError
+from training.config.task import traits_of
 from training.data.row_formats import ANSWERS_FIX, NO_EXPECTED, PROMPTS, UNKNOWN, UNKNOWN_FIX
 from training.errors import Problem, UserError
 from training.run_folder.paths import saved_result
@@ -92,7 +92,7 @@ def remove(evaluation_id: str) -> None:
 
 def _with_defaults(run: Run, values: dict[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in values.items() if value is not None}
-    usual = [ACCURACY] if run.config.get("task") == Task.CLASSIFICATION else DEFAULT_METRICS
+    usual = [ACCURACY] if traits_of(run.config).has_classes else DEFAULT_METRICS
     metrics = list(given.get("metrics") or usual)
     if given.get("judge") and JUDGE not in metrics:
         metrics.append(JUDGE)
@@ -138,9 +138,9 @@ def _run_problems(run: Run, request: EvaluationRequest) -> list[Problem]:
     if not run.status.ended:
         fix = f"Wait until it has ended: lathe show {run.id}"
         return [Problem("run", run.id, f"is {run.status.value}.", fix)]
-    if run.config.get("task") == Task.REWARD:
+    if traits_of(run.config).scores:
         return [Problem("run", run.id, "trained a reward model, which gives no answers.", "Evaluate another run.")]
-    if request.has_cases and not Task(run.config.get("task", Task.SFT)).generates:
+    if request.has_cases and not traits_of(run.config).generates:
         return [Problem("cases", run.id, "trained a model that generates no text.", "Give data instead of cases.")]
     here = saved_result(get_settings().runs_dir / run.id)
     elsewhere = get_settings().broker_url or fetching.is_elsewhere(run)
@@ -152,7 +152,7 @@ def _run_problems(run: Run, request: EvaluationRequest) -> list[Problem]:
 
 def _metric_problems(run: Run, request: EvaluationRequest, allowed: AllowedPaths) -> list[Problem]:
     problems: list[Problem] = []
-    if ACCURACY in request.metrics and run.config.get("task") != Task.CLASSIFICATION:
+    if ACCURACY in request.metrics and not traits_of(run.config).has_classes:
         fix = "Use exact_match, which is the share of answers that are exactly right."
         problems.append(Problem("metrics", ACCURACY, "is for runs of the task classification.", fix))
     problems += allowed_rewards.problems(request.rewards, allowed, "metrics")

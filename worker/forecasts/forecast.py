@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from training.config.choices import Packing, Task
+from training.config.choices import Packing
 from training.config.run_config import RunConfig
+from training.config.task import Task
 from training.forecast.advice import Advice, advise
 from training.forecast.forecast import Forecast, estimate, full_batch
 from training.forecast.formula.activations import Batch
@@ -50,7 +51,7 @@ class Setup:
         """True if rows are concatenated without padding, as training/batches/layout.py decides; models that were not tried
         (training/model_info/families.py) are taken to allow it."""
         config = self.config
-        plain = config.task.is_language_modeling and config.sequence_parallel_size == 1
+        plain = config.task.traits.is_language_modeling and config.sequence_parallel_size == 1
         chosen = plain and config.packing is not Packing.NONE and not config.neftune_noise_alpha
         return chosen and not self.shape.pads
 
@@ -110,7 +111,7 @@ def _on_largest_batch(setup: Setup) -> tuple[Forecast, Worst | None]:
     """The forecast of a run on its largest batch, which is None if the data set is not tokenized."""
     config = setup.config
     batches: list[Worst] = []
-    if setup.rows and not config.task.pairs:
+    if setup.rows and not config.task.traits.pairs:
         batches = worst_batches_of(config, setup.rows, flat=setup.flat)
     if not batches:
         return _on_batch(setup, full_batch(config)), None
@@ -133,9 +134,9 @@ def _notes(setup: Setup, forecast: Forecast, worst: Worst | None) -> Iterator[st
         yield f"Evaluation data not tokenized yet: assuming {config.max_length:,} tokens per row."
     if config.method.adapts and any(stack.experts for stack in shape.stacks):
         yield "Experts stored as one tensor get no adapter."
-    if config.task is Task.DISTILL and shape.teacher is None:
+    if config.task.traits.has_teacher and shape.teacher is None:
         yield "The teacher is not counted: its config.json is not on this machine."
-    if config.task.rewards_samples and len(reward_models(config.rewards)) > len(shape.reward_models):
+    if config.task.traits.rewards_samples and len(reward_models(config.rewards)) > len(shape.reward_models):
         yield "A reward model is not counted: its config.json is not on this machine."
     if shape.counted_by == "class":
         yield f"Parameters and layers of {shape.model_type} are read from its class."
@@ -151,7 +152,7 @@ def _unknown(setup: Setup) -> str:
     """Why the largest batch is not known."""
     if setup.config.streaming:
         return "The rows of a stream's batches are not known in advance"
-    if setup.config.task.pairs and setup.rows:
+    if setup.config.task.traits.pairs and setup.rows:
         return "The largest batch of pairs is not forecast"
     if setup.rows and (by := unknown_split(setup.config, setup.rows)):
         return f"Which rows are held out by {by!r} is not known yet"

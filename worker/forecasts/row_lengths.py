@@ -4,21 +4,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from training.chat.rendering_settings import ChatSettings
-from training.config.choices import Task
 from training.config.data_sets import Source
 from training.config.run_config import RunConfig
+from training.config.task import StoredText
 from training.tokens.groups import NEAR_DUPLICATES, known_near_groups
 from training.tokens.order import Integers
-from training.tokens.parts import STORED_TEXTS, StoredText
 from training.tokens.run_rows import RowLengths, halved, rows_of
 from training.tokens.selection import SetRows
 from training.tokens.store import Store, TokenStore, joined, open_store
 from worker.datasets import run_data, token_stores
 from worker.store import database
 from worker.store.tables import Dataset
-
-_OTHER_ROWS = {Task.KTO}
-"""Tasks that train rows which a data set's page does not count: those with undesirable answers."""
 
 
 def count_rows(config: RunConfig) -> RowLengths | None:
@@ -32,11 +28,12 @@ def _rows(config: RunConfig, sources: Sequence[Source]) -> RowLengths | None:
     if not datasets or None in datasets:
         return None
     named = [(source, item) for source, item in zip(sources, datasets, strict=True) if item]
-    if parts := _stores(config, named, STORED_TEXTS[config.task]):
+    if parts := _stores(config, named, config.task.traits.texts):
         sets = _sets(named, parts[0])
         rows = rows_of(config, [joined(stores) for stores in parts], sets)
         return replace(rows, groups=_near_groups(config, joined(parts[0])))
-    whole = None if config.task in _OTHER_ROWS else _stores(config, named, (StoredText.WHOLE,))
+    # A data set's page does not count rows with undesirable answers.
+    whole = None if config.task.traits.labels_answers else _stores(config, named, (StoredText.WHOLE,))
     return _from_whole(config, joined(whole[0]), _sets(named, whole[0])) if whole else None
 
 
@@ -49,7 +46,7 @@ def _from_whole(config: RunConfig, store: Store, sets: tuple[SetRows, ...]) -> R
     """The rows of a task whose texts are not tokenized, but the data set is: prompts are at most as long as their rows."""
     first_trained = store.first_trained_with(train_on_prompt=config.train_on_prompt)
     rows = RowLengths(store.lengths, first_trained, sets, hashes=store.hashes)
-    return halved(rows) if config.task is Task.SEQ2SEQ else rows
+    return halved(rows) if config.task.traits.has_encoder else rows
 
 
 def _sets(named: Sequence[tuple[Source, Dataset]], stores: Sequence[TokenStore]) -> tuple[SetRows, ...]:

@@ -16,9 +16,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from training.config.choices import Task
 from training.config.fields import ConfigError
 from training.config.run_config import RunConfig
+from training.config.task import Task
 from training.errors import Problem
 from training.files import write_whole
 from training.model_info.config_json import ModelError, read_config
@@ -52,7 +52,7 @@ def shape_at(model: str, revision: str | None = None, task: Task = Task.SFT) -> 
     file = config_file(model, revision)
     values = read_config(file)
     try:
-        return shape_of(values, scores={Task.REWARD: 1, Task.CLASSIFICATION: 0}.get(task))
+        return shape_of(values, scores=task.traits.outputs)
     except UnknownLayers as unknown:
         return with_limits(_shape_of_class(file, task, unknown), values)
 
@@ -67,9 +67,9 @@ def of_run(settled: Settled, read: Read = shape_at) -> ModelShape:
     """
     config = settled.readable
     shape = read(config.model, config.revision, config.task)
-    if config.task is Task.DISTILL and config.teacher:
+    if config.task.traits.has_teacher and config.teacher:
         return replace(shape, teacher=_beside(config, settled.teacher, config.teacher, read, Task.SFT))
-    if not config.task.rewards_samples:
+    if not config.task.traits.rewards_samples:
         return shape
     models = reward_models(config.rewards)
     found = (_beside(config, find_result("rewards", one.name), one.name, read, Task.REWARD) for one in models)

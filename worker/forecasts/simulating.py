@@ -4,7 +4,6 @@ import json
 import os
 from typing import Any
 
-from training.config.choices import Task
 from training.forecast.formula.sizes import resolved
 from training.limited import Limits
 from training.scoring.rewards import reward_models
@@ -24,8 +23,8 @@ def simulated(estimate: Estimate) -> Answer:
     """
     forecast, limit = estimate.forecast, estimate.forecast.limit_bytes
     config = estimate.setup.config
-    models = reward_models(config.rewards) if config.task.rewards_samples else []
-    if config.task is Task.DISTILL or models:
+    models = reward_models(config.rewards) if config.task.traits.rewards_samples else []
+    if config.task.traits.has_teacher or models:
         field, value = ("rewards", models[0].name) if models else ("task", config.task.value)
         message = "is not simulated: the memory of models beside the trained one is computed by formula."
         return {"problem": {"field": field, "value": value, "message": message, "fix": "Use the forecast."}}
@@ -55,9 +54,9 @@ def simulated_batch(estimate: Estimate) -> dict[str, Any]:
     """The forecast's batch as the simulation takes it: `lengths`, and `targets` (seq2seq) or `labeled` tokens of each row; and in
     `places` the batches of first steps and micro steps where they are larger."""
     config, batch, worst = estimate.setup.config, estimate.forecast.batch, estimate.worst
-    name = "targets" if config.task is Task.SEQ2SEQ else "labeled"
+    name = "targets" if config.task.traits.has_encoder else "labeled"
     if worst is None:
-        lengths = [batch.length] * (batch.rows // (2 if config.task.pairs else 1))
+        lengths = [batch.length] * (batch.rows // (2 if config.task.traits.pairs else 1))
         return {"lengths": lengths, name: [batch.target_length or batch.length] * len(lengths)}
     places = [
         {"first_step": place.batch.first_step, "first_micro": place.batch.first_micro,

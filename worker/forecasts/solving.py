@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from training.config.choices import Task, Wanted
+from training.config.choices import Wanted
 from training.config.run_config import RunConfig
 from training.forecast import solve
 from training.forecast.forecast import Forecast
@@ -34,7 +34,7 @@ def solved(
         return estimate_run(placed, advises=False).forecast
 
     order = prices.cheapest_first(price) if price else None
-    simulates = simulate and not setup.config.task.samples
+    simulates = simulate and not setup.config.task.traits.samples
     answers = []
     for question in questions:
         config, card = setup.config, setup.card
@@ -94,7 +94,7 @@ def _request(setup: Setup, wanted: Wanted) -> dict[str, Any]:
         lengths = longest if wanted is Wanted.MAX_LENGTH else cut
     else:
         lengths = [whole] * count
-    answers = [config.max_target_length or config.max_length] * len(lengths) if config.task is Task.SEQ2SEQ else []
+    answers = [config.max_target_length or config.max_length] * len(lengths) if config.task.traits.has_encoder else []
     labeled: dict[str, Any] = {"targets": answers, "labeled": [] if answers else lengths}
     return request_of(setup) | {"lengths": lengths} | labeled
 

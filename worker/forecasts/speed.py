@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from training.config.choices import Packing, Task
+from training.config.choices import Packing
 from training.config.run_config import RunConfig
 from training.errors import DataError
 from training.forecast.formula.activations import Batch
@@ -43,7 +43,7 @@ def speed_of(setup: Setup, prices: Prices | None = None) -> Speed:
     config, card, rows = setup.config, setup.card, setup.rows
     if card is None:
         return Speed(notes=("Cannot say how long it takes: speed is estimated only for GPUs.",))
-    if config.task.samples:
+    if config.task.traits.samples:
         note = "Cannot say how long it takes: the time of drawing samples depends on their lengths."
         return Speed(steps=steps_of(config, rows), notes=(note,))
     ideal, (low, high) = roofline(config, setup.shape, card, mean_batch(setup)), setup.calibration.efficiency
@@ -89,10 +89,10 @@ def _basis(calibration: Calibration, card: Card) -> str:
 def mean_batch(setup: Setup) -> Batch:
     """An average micro batch; rows of unknown data have the maximum length."""
     config, rows = setup.config, setup.rows
-    count, length = config.micro_batch_size * (2 if config.task.pairs else 1), float(config.max_length)
+    count, length = config.micro_batch_size * (2 if config.task.traits.pairs else 1), float(config.max_length)
     flat, loss = setup.flat, 1.0
     if rows is not None and (trained := _training(config, rows)):
-        lengths = trained.source + trained.target if config.task is Task.SEQ2SEQ else trained.lengths
+        lengths = trained.source + trained.target if config.task.traits.has_encoder else trained.lengths
         length = float(lengths.mean())
         loss = float(trained.target.sum()) / max(float(lengths.sum()), 1.0)
         if not flat:
@@ -101,10 +101,10 @@ def mean_batch(setup: Setup) -> Batch:
             length = float(config.max_length)
     tokens = max(int(count * length), 1)
     logits = int(tokens * loss) if flat else tokens
-    if config.task is Task.SEQ2SEQ:
+    if config.task.traits.has_encoder:
         target = min(config.max_target_length or config.max_length, max(int(length), 1))
         return Batch(count, int(length), tokens, count * target, target, count * target)
-    return Batch(count, max(int(length), 1), tokens, logits if config.task.generates else 0, flat=flat)
+    return Batch(count, max(int(length), 1), tokens, logits if config.task.traits.generates else 0, flat=flat)
 
 
 def _training(config: RunConfig, rows: RowLengths) -> TrainingRows | None:

@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from training.config.choices import Task
 from training.config.run_config import RunConfig
 from training.errors import DataError
 from training.forecast.formula.activations import Batch
@@ -57,7 +56,9 @@ def worst_batches_of(config: RunConfig, counts: RowLengths, *, flat: bool) -> li
     try:
         train, held_out = _train_and_held_out(config, counts)
         rows = training_rows(config, counts, train)
-        sizes = [rows.source + rows.target, rows.source, rows.target] if config.task is Task.SEQ2SEQ else [rows.source]
+        sizes = (
+            [rows.source + rows.target, rows.source, rows.target] if config.task.traits.has_encoder else [rows.source]
+        )
         largest = [worst for size in sizes for worst in _by_place(rows, counts.sets, size, flat=flat)]
     except DataError:  # no row carries loss, or the weights make no epoch
         return []
@@ -91,12 +92,12 @@ def _train_and_held_out(config: RunConfig, counts: RowLengths) -> tuple[Integers
 def _held_out_tokens(config: RunConfig, counts: RowLengths, held_out: Integers, *, flat: bool) -> int:
     """The most tokens with logits in a batch of the evaluation: held-out rows, or the validation data, of whose rows each has the
     maximum length if they are not tokenized; 0 without an evaluation."""
-    if config.task not in (Task.SFT, Task.SEQ2SEQ):
+    if not (config.task.traits.selects_turns or config.task.traits.has_encoder):
         return 0
     if not config.validation_data:
         return _evaluated_tokens(config, counts, held_out, flat=flat)
     if counts.validation is None:
-        longest = config.max_target_length if config.task is Task.SEQ2SEQ else None
+        longest = config.max_target_length if config.task.traits.has_encoder else None
         return config.micro_batch_size * (longest or config.max_length)
     try:
         rows = validation_rows(config, counts.validation)
@@ -115,9 +116,9 @@ def _evaluated_tokens(config: RunConfig, counts: RowLengths, rows: Integers, *, 
         for start, end in zip([0, *ends[:-1]], ends, strict=True)
         for first in range(start, end, size)
     ]
-    if config.task is Task.SFT and flat:
+    if config.task.traits.selects_turns and flat:
         return max((int(target[batch].sum()) for batch in batches), default=0)
-    longest = target if config.task is Task.SEQ2SEQ else source
+    longest = target if config.task.traits.has_encoder else source
     return max((len(batch) * padded(int(longest[batch].max())) for batch in batches), default=0)
 
 
@@ -154,7 +155,7 @@ def _worst(
     (worst,) = batches
     source, target, numbers = rows.source[worst.rows], rows.target[worst.rows], rows.numbers[worst.rows]
     count, longest, labeled = len(source), int(source.max()), int(target.sum())
-    if config.task is Task.SEQ2SEQ:
+    if config.task.traits.has_encoder:
         wide, long = padded(longest), padded(int(target.max()))
         batch = Batch(count, wide, count * wide, count * long, long, count * long)
     elif flat:

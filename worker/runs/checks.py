@@ -13,7 +13,7 @@ from sqlmodel import Session
 
 from training import rules
 from training.chat import template
-from training.config.choices import EngineName, LoraInit, Method, Packing, Task
+from training.config.choices import EngineName, LoraInit, Method, Packing
 from training.config.continued_adapter import differing, settings_as_fields, taken_over
 from training.config.fields import ConfigError
 from training.config.name_values import OptionError, as_names, missing_trackers, parse, written
@@ -222,7 +222,7 @@ def _tied_tokens(settled: Settled) -> Iterator[Problem]:
         given = parse(config.method_options)
     except OptionError:  # refused by a rule
         return
-    if folder is None or not config.task.fuses_head or not _ties(folder):
+    if folder is None or not config.task.traits.fuses_head or not _ties(folder):
         return
     reason = (
         f"trains tokens of the embeddings, which this model shares with lm_head; task {config.task.value} computes log "
@@ -248,12 +248,12 @@ def _ties(folder: Path) -> bool:
 def _model_kind(settled: Settled) -> Iterator[Problem]:
     """Encoder-decoders need the task seq2seq, and other models must not have it; any model can classify."""
     task, facts = settled.config.task, settled.facts
-    if facts is None or facts.is_encoder_decoder is None or not task.generates:
+    if facts is None or facts.is_encoder_decoder is None or not task.traits.generates:
         return
-    if task is Task.SEQ2SEQ and not facts.is_encoder_decoder:
+    if task.traits.has_encoder and not facts.is_encoder_decoder:
         message = f"needs an encoder-decoder model; {facts.architecture} is decoder-only."
         yield Problem("task", task.value, message, "Choose a model such as T5 or BART, or the task sft.")
-    elif task is not Task.SEQ2SEQ and facts.is_encoder_decoder:
+    elif not task.traits.has_encoder and facts.is_encoder_decoder:
         message = f"needs a decoder-only model; {facts.architecture} is an encoder-decoder."
         yield Problem("task", task.value, message, "Set task to seq2seq, or choose another model.")
 
@@ -261,7 +261,11 @@ def _model_kind(settled: Settled) -> Iterator[Problem]:
 def _packing(settled: Settled) -> Iterator[Problem]:
     """Rows must not be concatenated for a family that is known to mix them."""
     config, folder = settled.config, settled.folder
-    if config.packing not in (Packing.PADDING_FREE, Packing.PACKED) or folder is None or not config.task.generates:
+    if (
+        config.packing not in (Packing.PADDING_FREE, Packing.PACKED)
+        or folder is None
+        or not config.task.traits.generates
+    ):
         return
     model_type = str(read_config(folder).get("model_type") or "")
     if reason := why_padded(model_type):
@@ -298,7 +302,7 @@ _TEACHER_FIX = "Choose a decoder-only model as the teacher."
 def teacher_problems(settled: Settled) -> Iterator[Problem]:
     """The problems of the setting `teacher`: the files of a model on the hub are not there yet."""
     name = settled.typed.teacher
-    if settled.config.task is not Task.DISTILL or not name:
+    if not settled.config.task.traits.has_teacher or not name:
         return
     if settled.teacher is None:
         if not HUB_ID.fullmatch(name):

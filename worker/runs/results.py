@@ -88,7 +88,7 @@ def check(run: Run, form: str) -> None:
     if (form == MERGED or (form in GGUF_FORMS and not full)) and not can_merge(config.method):
         fix = "Load the base model and add the adapter with PEFT."
         raise NoResult("method", method, "adapters of this method have no weights that can be merged.", fix)
-    if form in (*GGUF_FORMS, GGUF_ADAPTER) and not config.task.generates:
+    if form in (*GGUF_FORMS, GGUF_ADAPTER) and not config.task.traits.generates:
         raise NoResult("task", config.task.value, "generates no text, so llama.cpp has no use for it.", "Take the zip.")
     if form == GGUF_ADAPTER and full:
         raise NoResult("run", run.id, "is a full fine-tuning: there is no adapter.", "Omit --adapter.")

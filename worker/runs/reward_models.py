@@ -28,7 +28,7 @@ def with_folder(reward: Reward) -> Reward:
 
 def problems_of_run(settled: Settled) -> Iterator[Problem]:
     """The problems of the reward models among a run's rewards."""
-    if settled.config.task.rewards_samples:
+    if settled.config.task.traits.rewards_samples:
         yield from problems(reward_models(settled.config.rewards), settled.allowed, "rewards")
 
 

@@ -9,10 +9,11 @@ from threading import Lock
 from typing import Any
 
 from training import rules
-from training.config.choices import Task, TemplateCheck
+from training.config.choices import TemplateCheck
 from training.config.fields import ConfigError
 from training.config.machine import A_CLUSTER
 from training.config.run_config import RunConfig
+from training.config.task import Task
 from training.errors import Problem
 from training.model_info.folder import has_tokenizer
 from training.template_check.findings import ERROR, Fault, Finding, Report
@@ -93,8 +94,8 @@ def _invalid(config: RunConfig) -> list[Problem]:
 
 
 def _why_not(config: RunConfig) -> Problem:
-    if not config.task.renders_rows:
-        fitting = ", ".join(task.value for task in Task if task.renders_rows)
+    if not config.task.traits.renders_rows:
+        fitting = ", ".join(task.value for task in Task if task.traits.renders_rows)
         message = "does not train answers of a chat, so its rows are not rendered and checked."
         return Problem("task", config.task.value, message, f"Choose {fitting}.")
     fix = "Give a local folder with tokenizer.json. Rows for a hub model are checked by the run itself."
@@ -103,7 +104,7 @@ def _why_not(config: RunConfig) -> Problem:
 
 def _can_check(config: RunConfig) -> bool:
     """True if rows of this run can be checked here: its task trains answers, and its tokenizer is in a folder of this machine."""
-    return config.task.renders_rows and has_tokenizer(Path(config.model).expanduser())
+    return config.task.traits.renders_rows and has_tokenizer(Path(config.model).expanduser())
 
 
 def _report(config: RunConfig, data: Dataset | Path, columns: str | None = None) -> Report:

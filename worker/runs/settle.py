@@ -167,7 +167,7 @@ def settle(
         names["model"] = str(path)
     if config.teacher and (teacher := result_name(config.teacher)):
         names["teacher"] = teacher
-    if config.task.rewards_samples:
+    if config.task.traits.rewards_samples:
         names["rewards"] = settled_rewards(config.rewards)
     if config.target_modules == "auto" and (targets := target_modules(adapter or {})):
         names["target_modules"] = targets
@@ -276,7 +276,7 @@ def resolve(config: RunConfig) -> RunConfig:
     if config.teacher and (teacher := find_result("teacher", config.teacher)):
         problems += [teacher] if isinstance(teacher, Problem) else []
         paths["teacher"] = str(teacher)
-    if config.task.rewards_samples:
+    if config.task.traits.rewards_samples:
         paths["rewards"], missing = resolved_rewards(config.rewards)
         problems += missing
     if problems:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from sqlmodel import Session
 
-from training.config.choices import Task
 from training.config.name_values import template_arguments
 from training.config.run_config import RunConfig
+from training.config.task import traits_of
 from training.errors import UserError
 from training.model_info.folder import ADAPTER_CONFIG
 from training.run_folder import checkpoints
@@ -24,7 +24,6 @@ MOST, MOST_JOINED = 5, 16
 """Models that one request starts, the base included, and those of a process with the adapters that joined it."""
 
 _MODEL_FILE = "config.json"
-_UNSERVED = tuple(task for task in Task if not task.generates)
 
 
 class NotServed(UserError):  # noqa: N818
@@ -171,7 +170,7 @@ def source(*, session: Session, name: str) -> Source:
     """
     run, what = run_of(session=session, name=name), name.partition(":")[2]
     config = run.asked
-    if not config.task.generates:
+    if not config.task.traits.generates:
         fix = "Choose a run whose model generates text."
         raise NotServed("model", name, f"was trained for {config.task.value}, which answers no prompts.", fix)
     return Source(f"{run.id}:{what}" if what else run.id, None if what == BASE else _folder(run, what), config)
@@ -188,7 +187,7 @@ def run_of(*, session: Session, name: str) -> Run:
 
 def offered(run: Run) -> list[str]:
     """The names that `source` finds for a run on this machine: result, checkpoints (newest first), base."""
-    if run.config.get("task") in _UNSERVED:
+    if not traits_of(run.config).generates:
         return []
     run_dir = get_settings().runs_dir / run.id
     result = [run.id] if run.has_result and saved_result(run_dir) else []

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Text, cast, func, literal
 from sqlmodel import Session, col, select
 
-from training.config.choices import Task
+from training.config.task import traits_of
 from training.errors import NotFound, UserError
 from training.scoring.request import EvaluationRequest
 from worker.store import accounts, database, runs, sight
@@ -110,7 +110,7 @@ def of_every_result(*, session: Session) -> list[PromptSet]:
 
 def ask_new_result(*, session: Session, run: Run) -> None:
     """Queues an evaluation of a finished run for each set whose owner sees the run; none if its model generates no text."""
-    if not Task(run.config.get("task", Task.SFT)).generates:
+    if not traits_of(run.config).generates:
         return
     for found in filter(lambda one: _sees(session, one.owner, run.id), of_every_result(session=session)):
         digest = sha256(json.dumps(found.prompts, sort_keys=True).encode()).hexdigest()

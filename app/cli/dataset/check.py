@@ -12,7 +12,7 @@ from app.cli.options import CommandError
 from app.documents import dataset
 from app.format import numbers
 from app.format.dataset_text import issue_lines
-from training.config.choices import Task
+from training.config.task import Task
 from training.data.inspection import Inspection
 from training.data.mapping import format_of, parse_mapping
 from training.data.survey import ERROR, WARNING, Issue

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import click
 
 from app.cli.options import Group, calls, count_type, json_option, path_type
-from training.config.choices import Task
+from training.config.task import Task
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

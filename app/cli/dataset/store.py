@@ -10,7 +10,7 @@ from app.cli import sent_files
 from app.cli.client import connect, path_of
 from app.format import numbers
 from app.format.dataset_text import issue_lines
-from training.config.choices import Task
+from training.config.task import Task
 from training.data.row_formats import UNKNOWN
 from training.tokens.parts import tasks_of
 from training.units import byte_size

@@ -176,9 +176,9 @@ def _results(run: Run, run_dir: Path, base: str) -> list[Output]:
     found = [_file(capitalized(_(noun)), purposes[noun], f"{base}/{noun}.zip", run_dir / paths.ARCHIVE_FILE, packed)]
     if noun == "adapter":
         found.append(_merged(run, run_dir, base, config))
-    if config.task.generates and (noun == "model" or can_merge(config.method)):
+    if config.task.traits.generates and (noun == "model" or can_merge(config.method)):
         found += [_gguf(kind, run, run_dir) for kind in GgufType]
-    if config.method.is_lora and config.task.generates:
+    if config.method.is_lora and config.task.traits.generates:
         command = f"lathe export {run.id} --gguf --adapter -o adapter.gguf"
         address, path = f"{base}/{ADAPTER_GGUF_FILE}", run_dir / ADAPTER_GGUF_FILE
         purpose = _("For llama.cpp beside the base model's GGUF: --lora FILE.")

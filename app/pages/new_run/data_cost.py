@@ -10,8 +10,8 @@ from app.format import numbers
 from app.pages.common.cache import TimedCache
 from app.pages.common.form import local_model
 from app.texts import _, ngettext
-from training.config.choices import Task
 from training.config.run_config import RunConfig
+from training.config.task import Task
 from training.data.row_formats import UNKNOWN
 from training.errors import DataError
 from training.model_info.folder import has_tokenizer

@@ -18,8 +18,9 @@ from app.texts import _
 from app.web.gradio_texts import made
 from app.web.templating import PARTS
 from training.config.applies import Values
-from training.config.choices import Task, Wanted
+from training.config.choices import Wanted
 from training.config.run_config import RunConfig, on_gpus
+from training.config.task import Task
 from training.forecast.advice import Combination, strategy_table
 from training.forecast.gpus import CARDS, of_machine
 from training.forecast.solve import Solution

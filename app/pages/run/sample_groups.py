@@ -8,7 +8,7 @@ from starlette.datastructures import QueryParams
 from app.documents.results import samples as document
 from app.pages.run.answers import page_of
 from app.texts import _
-from training.config.choices import Task
+from training.config.task import traits_of
 from worker.store import database, samples
 from worker.store.samples import ORDERS, Order, Wanted
 from worker.store.tables import Run
@@ -18,8 +18,8 @@ PAGE_PROMPTS = 5
 
 def shown(run: Run, query: QueryParams) -> dict[str, Any]:
     """A page of the samples of the step in the query, by default of the last one that is kept."""
-    task = run.config.get("task")
-    if task not in (Task.GRPO, Task.DISTILL):
+    task = traits_of(run.config)
+    if not task.samples:
         return {"samples": None}
     with database.read() as session:
         steps = samples.steps(session=session, run_id=run.id)
@@ -27,7 +27,7 @@ def shown(run: Run, query: QueryParams) -> dict[str, Any]:
         total = samples.count(session=session, run_id=run.id, wanted=wanted)
         page = page_of(total, query.get("samples_page", ""), PAGE_PROMPTS)
         part = document.part(session, run.id, wanted, offset=page["first"] - 1, limit=PAGE_PROMPTS)
-    rewarded = task == Task.GRPO
+    rewarded = task.rewards_samples
     shown = page | {"groups": part.groups, "wanted": wanted, "rewarded": rewarded} | _steps(steps, wanted.step)
     scores = {name: name if rewarded else _("Log-probability of a token") for name in part.rewards}
     return {"samples": shown | {"scores": scores, "orders": _orders(scores, rewarded=rewarded)}}

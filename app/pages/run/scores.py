@@ -12,6 +12,7 @@ from app.format import suite_text
 from app.format.numbers import capitalized
 from app.pages.run.answers import paged
 from app.texts import _, gettext_noop
+from training.config.task import traits_of
 from training.run_folder import checkpoints
 from training.run_folder.paths import checkpoints_dir, saved_result
 from training.scoring.request import ACCURACY, BASE, BUILT_IN, RESULT
@@ -65,7 +66,7 @@ def sources(run: Run) -> list[tuple[str, str]]:
 
 def metrics(run: Run) -> list[tuple[str, str]]:
     """The built-in metrics of the run's task, and rewards that need no options; the first two are the default."""
-    names = (ACCURACY,) if run.config.get("task") == "classification" else (*BUILT_IN, *_REWARDS)
+    names = (ACCURACY,) if traits_of(run.config).has_classes else (*BUILT_IN, *_REWARDS)
     return [(name, words.label(name)) for name in names]
 
 

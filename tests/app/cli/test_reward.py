@@ -9,9 +9,9 @@ from app.cli.evaluate import request
 from app.cli.options import CommandError
 from app.cli.reward import lines, run_settings
 from app.web.rest.evaluations import AskedTrial, score_rows
-from training.config.choices import Task
 from training.config.fields import parse
 from training.config.machine import Machine
+from training.config.task import Task
 from training.errors import UserError
 from training.rules import check
 from training.scoring.rewards import rewards_of

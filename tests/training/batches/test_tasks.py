@@ -10,9 +10,9 @@ from trained import model, trained
 from trainer_process import Trained, train_here
 
 from benchmarks.matrix.inputs import make_data
-from training.config.choices import Task
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
+from training.config.task import Task
 from training.errors import DataError
 from training.models.loading import model_class
 from training.rules import check
@@ -21,7 +21,7 @@ from training.tokens.parts import misfit, tasks_of
 # peft and trl ask transformers for what it is about to rename.
 pytestmark = [pytest.mark.train, pytest.mark.filterwarnings("default::FutureWarning")]
 ALL = [
-    task.value for task in Task if not task.samples
+    task.value for task in Task if not task.traits.samples
 ]  # those that sample: tests/training/trainer/test_policy_trainer.py
 HELD = ["dpo", "kto"]  # to the model they start from
 

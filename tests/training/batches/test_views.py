@@ -11,11 +11,10 @@ from training.batches.collators import OddsCollator, PairCollator, ScoreCollator
 from training.batches.task_rows import TaskRows, open_rows
 from training.batches.views import IGNORED
 from training.chat.tokenizer import load
-from training.config.choices import Task
 from training.config.run_config import RunConfig
+from training.config.task import StoredText, Task
 from training.data.rows import DataFile, data_files
 from training.tokens.make_store import find_or_make
-from training.tokens.parts import StoredText
 
 
 @pytest.fixture(scope="module")

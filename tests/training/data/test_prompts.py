@@ -5,14 +5,14 @@ import json
 import pytest
 from tiny import make_model
 
-from training.config.choices import Task
+from training.config.task import StoredText, Task
 from training.data.example import EmptyRow, Example
 from training.data.inspection import inspect, preview
 from training.data.row_formats import find_format
 from training.data.rows import reader
 from training.errors import DataError
 from training.tokens.encoding import Encoder
-from training.tokens.parts import PartRenderer, StoredText, misfit, tasks_of
+from training.tokens.parts import PartRenderer, misfit, tasks_of
 from training.tokens.rendering import Renderer
 
 USER = {"role": "user", "content": "Why?"}

@@ -9,8 +9,8 @@ import pytest
 from trainer_process import train_here
 
 from benchmarks.matrix.inputs import byte_tokenizer
-from training.config.choices import Task
 from training.config.run_config import RunConfig
+from training.config.task import Task
 from training.forecast.forecast import estimate
 from training.forecast.formula.activations import Batch
 from training.forecast.gpus import CARDS

@@ -3,8 +3,9 @@
 import pytest
 from run_files import checkpoint
 
-from training.config.choices import LoraInit, Task
+from training.config.choices import LoraInit
 from training.config.run_config import RunConfig
+from training.config.task import Task
 from training.errors import UserError
 from training.results.evaluate import check_installed, find_weights
 from training.run_folder.paths import checkpoint_dir

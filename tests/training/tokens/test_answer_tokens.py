@@ -7,11 +7,11 @@ import pytest
 from tiny import make_model
 
 from benchmarks.matrix.inputs import byte_tokenizer
-from training.config.choices import Task
 from training.config.run_config import RunConfig
+from training.config.task import Task
 from training.data.example import Example
 from training.tokens.encoding import Encoder
-from training.tokens.parts import STORED_TEXTS, PartRenderer
+from training.tokens.parts import PartRenderer
 from training.trainer.answering import questions
 
 CHAT = Example(
@@ -45,7 +45,7 @@ def test_a_question_equals_the_training_prompt(tmp_path: Path, example: Example,
     config = RunConfig.model_validate({"model": "m", "data": "d", "task": task})
     (question,) = questions(iter([(0, example)]), config, tokenizer, 1)
     encoder = Encoder(tokenizer)
-    rendered = [PartRenderer(tokenizer, STORED_TEXTS[config.task][0]).render(example)]
+    rendered = [PartRenderer(tokenizer, config.task.traits.texts[0]).render(example)]
     encoded = encoder.collect(rendered, encoder.encode(rendered))
     trained = encoded.tokens.tolist()
     if task == "seq2seq":
@@ -63,7 +63,7 @@ def test_a_classifier_is_trained_on_the_tokens_that_its_tokenizer_gives_a_text(t
 
     tokenizer: Any = AutoTokenizer.from_pretrained(make_model(tmp_path))
     tokenizer = with_bos(tokenizer) if bos else tokenizer
-    encoder, (part,) = Encoder(tokenizer), STORED_TEXTS[Task.CLASSIFICATION]
+    encoder, (part,) = Encoder(tokenizer), Task.CLASSIFICATION.traits.texts
     rendered = [PartRenderer(tokenizer, part).render(Example(prompt="a text", answer="good"))]
     encoded = encoder.collect(rendered, encoder.encode(rendered))
     assert encoded.tokens.tolist() == tokenizer("a text")["input_ids"]

@@ -16,9 +16,9 @@ from trained import data, model
 from trainer_process import Trained, train_here
 
 from training.config.applies import applies
-from training.config.choices import Task
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
+from training.config.task import Task
 from training.errors import UserError
 from training.rules import check
 from training.run_folder.events import Metrics, Note, Planned
@@ -113,7 +113,7 @@ def cells() -> Iterator[tuple[str, str, str]]:
 def settings_of(task: Task, method: str, one: Try, changed: str = "") -> dict[str, Any]:
     """The settings of a run; with `changed` that setting has its other value."""
     values: dict[str, Any] = {"model": "m", "data": "d"} | BASE | {"task": task.value, "method": method}
-    if task.samples:
+    if task.traits.samples:
         values |= SAMPLES if task is Task.GRPO else DRAWN | {"teacher": str(model("plain_llama"))}
     values |= dict(one.among)
     if changed:

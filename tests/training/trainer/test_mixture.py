@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM
 from benchmarks.matrix import inputs as matrix
 from training.batches.layout import LOSSES_BY_SET
 from training.chat.tokenizer import load
-from training.config.choices import Task
 from training.config.run_config import RunConfig
+from training.config.task import Task
 from training.reports.report import Report
 from training.run_folder.events import Note, Planned, Resumed
 from training.trainer.prepare import prepare_data
@@ -170,7 +170,7 @@ def test_every_task_evaluates_each_set(tmp_path: Path, tasks: Any, task: Task) -
     ]
     samples = (
         {"rewards": "contains", "num_generations": 2, "max_completion_length": 4, "baseline_prompts": 0}
-        if task.samples
+        if task.traits.samples
         else {}
     )
     samples |= {"teacher": str(models[False])} if task is Task.DISTILL else {}

@@ -10,7 +10,7 @@ import warm
 from commands import answer, lathe
 
 from benchmarks.families.inputs import small
-from training.config.choices import Task
+from training.config.task import Task
 from training.model_info.config_json import ModelError
 from worker.forecasts import shapes, solving
 from worker.forecasts.forecast import Setup

@@ -19,9 +19,10 @@ from training.batches.layout import dataset
 from training.batches.sets import RankBatches
 from training.batches.streaming import Stream
 from training.chat.tokenizer import load
-from training.config.choices import Packing, Task
+from training.config.choices import Packing
 from training.config.fields import ConfigError, parse
 from training.config.run_config import RunConfig
+from training.config.task import Task
 from training.errors import DataError
 from training.reports.report import Report
 from training.tokens.order import Shuffled

@@ -6,7 +6,7 @@ loss, computed at once or in chunks of tokens.
 
 from dataclasses import dataclass, replace
 
-from training.config.choices import Attention, Checkpointing, Method, Precision, Quantization, Strategy, Task
+from training.config.choices import Attention, Checkpointing, Method, Precision, Quantization, Strategy
 from training.config.run_config import RunConfig
 from training.forecast.formula.activations import (
     Batch,
@@ -37,9 +37,9 @@ twice as many with a mixture of both."""
 
 def task_shape(config: RunConfig, shape: ModelShape) -> ModelShape:
     """The shape of the model that the task trains: a scoring model has no language model head."""
-    if config.task.is_preference:
+    if config.task.traits.is_preference:
         shape = replace(shape, dropout=0.0)
-    return shape if config.task.generates else replace(shape, head=0)
+    return shape if config.task.traits.generates else replace(shape, head=0)
 
 
 def formats_of(config: RunConfig, shape: ModelShape, sizes: Sizes) -> Formats:
@@ -50,7 +50,7 @@ def formats_of(config: RunConfig, shape: ModelShape, sizes: Sizes) -> Formats:
     return Formats(
         stream=sizes.stream, compute=sizes.compute, casts=casts, autocast=sizes.casts, trains=not config.method.adapts,
         adapts=sizes.adapts, rank=adapter_rank(config),
-        adapter_dropout=config.lora_dropout > 0 and config.method.is_lora and not config.task.is_preference,
+        adapter_dropout=config.lora_dropout > 0 and config.method.is_lora and not config.task.traits.is_preference,
         on_cuda=sizes.on_cuda, flash=sizes.flash,
         # The families that cap scores have no other kernel without flash attention (transformers/models/gemma2), BLOOM none at all.
         eager=config.attention is Attention.EAGER or (capped and not config.attention.flash) or shape.model_type == _BLOOM,
@@ -185,13 +185,13 @@ def _chunked(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) -
 
 def _logits(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) -> tuple[float, float]:
     """Bytes of logits and loss at the end of the forward pass and at the beginning of the backward pass."""
-    if not config.task.generates:
+    if not config.task.traits.generates:
         return 0.0, 0.0
-    if config.task.has_reference or config.task.samples:
-        distills = config.task is Task.DISTILL
+    if config.task.traits.has_reference or config.task.traits.samples:
+        distills = config.task.traits.has_teacher
         return _compared(config, shape, batch, sizes) if distills else _fused_head(config, shape, batch, sizes)
     elements = batch.loss_tokens * shape.vocab / config.sequence_parallel_size
-    if config.task is Task.ORPO:
+    if config.task.traits.odds_ratio:
         # All logits, and a contiguous copy and the log-probabilities of the chosen answers, which are half of the rows. Backward:
         # the gradients of both parts of the loss and their sum. Without autocast they stay in 16 bits.
         if sizes.compute == 2 and not sizes.casts:

@@ -76,7 +76,7 @@ def _gathered_by_zero_3(
     if not _tested(config):
         kept = whole if tables_in_backward or tied else whole - table
         if config.trainable_layers:
-            kept = min(compute * trained + ahead + head * config.task.generates, whole)
+            kept = min(compute * trained + ahead + head * config.task.traits.generates, whole)
         return Gathered(whole, kept, kept, kept, kept, min(embedded + 2 * layer + ahead, whole))
     kept = adapters + ahead + saved
     if not config.trainable_layers:
@@ -123,12 +123,12 @@ def _layers_done_early(config: RunConfig, shape: ModelShape) -> float:
 
 def _tested(config: RunConfig) -> bool:
     """True if a run tests its batches before the first step, in passes without a backward pass."""
-    return config.task.is_language_modeling
+    return config.task.traits.is_language_modeling
 
 
 def _changes_order(config: RunConfig) -> bool:
     """True if passes of the model alternate with those of a reference that is the model without its adapter."""
-    return config.task.has_reference and config.method.adapts
+    return config.task.traits.has_reference and config.method.adapts
 
 
 def _in_graph(config: RunConfig, shape: ModelShape, compute: int) -> float:

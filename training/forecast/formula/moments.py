@@ -137,7 +137,7 @@ def _evaluating(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes
 def _sampling(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) -> Parts:
     """Keys and values of the samples of a micro batch at full length, and a second copy of one layer's, to which a token is added;
     the logits of their next tokens."""
-    if not config.task.samples or config.draws_with_vllm:
+    if not config.task.traits.samples or config.draws_with_vllm:
         return {}
     stacks = (shape.decoder, *shape.more)
     widest = max(stack.kv_heads * stack.head_dim for stack in stacks)
@@ -225,7 +225,7 @@ def _casts(config: RunConfig, shape: ModelShape, sizes: Sizes) -> tuple[float, f
     """
     if not sizes.casts or sizes.stream != 4:
         return 0.0, 0.0, 0.0
-    at_once = config.task.generates and not wants_chunks(config, shape.vocab)
+    at_once = config.task.traits.generates and not wants_chunks(config, shape.vocab)
     head = 2.0 * (shape.head or shape.table) if at_once else 0.0
     layers = 2 * sum(
         count * linear.inputs * linear.outputs
@@ -255,7 +255,7 @@ def _head_gradient(config: RunConfig, shape: ModelShape, sizes: Sizes) -> float:
         return sizes.gradients / (config.num_processes if config.strategy.zero_stage == 1 else 1)
     if config.strategy.zero_stage == 3:
         return sizes.gradients
-    frozen = config.method.adapts or config.trainable_layers or not config.task.generates
+    frozen = config.method.adapts or config.trainable_layers or not config.task.traits.generates
     return (
         0.0
         if frozen or config.strategy is Strategy.FSDP

@@ -73,7 +73,7 @@ def trains_head(config: RunConfig) -> bool:
 
 def ties_head(config: RunConfig, shape: ModelShape) -> bool:
     """True if embeddings and head share a weight, whose gradients are summed."""
-    return config.task.generates and not shape.head
+    return config.task.traits.generates and not shape.head
 
 
 def trained_matrices(config: RunConfig, shape: ModelShape) -> list[int]:

@@ -17,8 +17,9 @@ from peft import PeftModel
 from transformers import AutoTokenizer, GenerationConfig
 
 from training.addresses import authority, loopback
-from training.config.choices import Method, Precision, Quantization, Strategy, Task
+from training.config.choices import Method, Precision, Quantization, Strategy
 from training.config.run_config import RunConfig
+from training.config.task import Task
 from training.errors import UserError
 from training.models.loading import (
     DTYPES,
@@ -136,14 +137,14 @@ def adapter_form(config: RunConfig, folder: Path, bits: Quantization, classes: S
     if tokens > base.get_input_embeddings().num_embeddings:
         base.resize_token_embeddings(tokens)
     adapted = PeftModel.from_pretrained(base, str(folder))
-    yield TransformersForm(adapted, folder, generates=config.task.generates)
+    yield TransformersForm(adapted, folder, generates=config.task.traits.generates)
 
 
 @contextmanager
 def model_form(folder: Path, task: Task) -> Iterator[Form]:
     """The model in `folder`."""
     model = model_class(task).from_pretrained(folder, dtype="auto", device_map={"": _device()})
-    yield TransformersForm(model, folder, generates=task.generates)
+    yield TransformersForm(model, folder, generates=task.traits.generates)
 
 
 def _device() -> str:

@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from training.batches.views import IGNORED
 from training.chat.rendering_settings import ChatSettings
-from training.config.choices import LossOn, Precision, Strategy, Task
+from training.config.choices import LossOn, Precision, Strategy
 from training.config.name_values import template_arguments
 from training.config.run_config import RunConfig
 from training.data.example import Example, Message, Row
@@ -124,9 +124,9 @@ class Reference:
 def _prompts(config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, count: int) -> list[Prompt]:
     """The first `count` held-out rows with a prompt; of the training rows if none are held out. Empty for other tasks."""
     renderer, encoder = Renderer(tokenizer, ChatSettings.of(config)), Encoder(tokenizer)
-    if not config.task.generates:
+    if not config.task.traits.generates:
         return list(islice(_scored(config, data, renderer, tokenizer), count))
-    if not config.task.renders_rows:
+    if not config.task.traits.renders_rows:
         return []
     found: list[Prompt] = []
     for row, example, item in _rows(data):
@@ -150,7 +150,7 @@ def _scored(config: RunConfig, data: Data, renderer: Renderer, tokenizer: PreTra
         ids = [int(token) for token in item.get("chosen", item)["input_ids"]]
         if len(ids) >= config.max_length:
             continue
-        if config.task is Task.CLASSIFICATION:
+        if config.task.traits.has_classes:
             yield _prompt(row, example, ids, renderer.question(example)[0], templated=renderer.templates)
         elif example.messages is not None and renderer.templates:
             yield Prompt(row, ids, "", example.messages, example.tools, complete=True)
@@ -235,7 +235,7 @@ def record(
     if not chosen:
         return None
     model, device = trainer.model.eval(), trainer.args.device
-    generates = config.task.generates
+    generates = config.task.traits.generates
     reference = Reference(
         chosen,
         ends=_ends(model, data, tokenizer) if generates else [],

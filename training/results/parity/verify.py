@@ -72,7 +72,7 @@ def openers(config: RunConfig, run_dir: Path, reference: Reference) -> dict[str,
 
     longest = max((len(one.prompt_ids) + len(one.expected) for one in reference.prompts), default=0)
     found: dict[str, Opened] = {}
-    if config.task.generates:
+    if config.task.traits.generates:
         found |= {
             kind.form: lambda kind=kind: gguf_form(gguf(kind), longest + reference.max_new_tokens)  # type: ignore[misc]
             for kind in GgufType
@@ -99,7 +99,7 @@ def existing(config: RunConfig, run_dir: Path) -> list[str]:
     """All forms of the result: the adapter or model, merged, and of a model that generates also GGUF, the quantized GGUF files that
     were made, and served."""
     whole = ["adapter", "merged"] if config.method.adapts else ["model"]
-    if not config.task.generates:
+    if not config.task.traits.generates:
         return whole
     made = [kind.form for kind in GgufType if kind is not GgufType.TRAINED and (run_dir / kind.file).is_file()]
     return [*whole, "gguf", *made, "served"]
