@@ -55,7 +55,7 @@ LESS_MEMORY: dict[str, dict[str, Any]] = {
     "full, optimizer in backward": {"method": "full", "optimizer_in_backward": True, "max_grad_norm": 0},
     "full, offloaded activations": {"method": "full", "offload_activations": True},
 }
-CHUNKED_TASKS = ("sft", "pretraining", "seq2seq")
+CHUNKED_TASKS = [task.value for task in Task if task.traits.chunks_loss]
 # PEFT's other methods run with one task in each strategy, and with the other tasks in one process in fp32.
 OTHERS = {
     name.value: {"method": name.value, "method_options": written(REQUIRED.get(name.value, {})) or None}
