@@ -13,7 +13,7 @@ from sqlmodel import Session
 
 from training import rules
 from training.chat import template
-from training.config.choices import EngineName, LoraInit, Method, Packing
+from training.config.choices import ChunkedLoss, EngineName, LoraInit, Method, Packing
 from training.config.continued_adapter import differing, settings_as_fields, taken_over
 from training.config.fields import ConfigError
 from training.config.name_values import OptionError, as_names, missing_trackers, parse, written
@@ -216,25 +216,30 @@ def _no_target(settled: Settled) -> Iterator[Problem]:
 
 
 def _tied_tokens(settled: Settled) -> Iterator[Problem]:
-    """Trained tokens of embeddings that are tied to the head are an adapter on the head, too, which some tasks do not see."""
+    """Trained tokens of embeddings that are tied to the head are an adapter on the head, too, which some tasks and a loss in parts
+    do not see."""
     config, folder = settled.config, settled.folder
     try:
         given = parse(config.method_options)
     except OptionError:  # refused by a rule
         return
-    if folder is None or not config.task.traits.fuses_head or not _ties(folder):
+    in_options = config.method.is_lora and "trainable_token_indices" in given
+    if folder is None or not (in_options or config.method is Method.TRAINABLE_TOKENS) or not _ties(folder):
         return
-    reason = (
-        f"trains tokens of the embeddings, which this model shares with lm_head; task {config.task.value} computes log "
-        "probabilities from the weight of lm_head, so they would not train."
-    )
-    if config.method is Method.TRAINABLE_TOKENS:
-        changes = {"method": Method.LORA.value, "method_options": None}
-        yield Problem("method", config.method.value, reason, "Set method to lora.", changes)
-    elif config.method.is_lora and "trainable_token_indices" in given:
+    trains = "trains tokens of the embeddings, which this model shares with lm_head; "
+    if config.chunked_loss is ChunkedLoss.ON and config.task.traits.chunks_loss:
+        reason = f"does not fit a run that {trains}a loss in parts is computed from the weight of lm_head alone."
+        yield Problem("chunked_loss", "on", reason, "Set chunked_loss to auto.", {"chunked_loss": "auto"})
+    if not config.task.traits.fuses_head:
+        return
+    task = f"task {config.task.value} computes log probabilities from the weight of lm_head, so they would not train."
+    if in_options:
         rest = written({name: value for name, value in given.items() if name != "trainable_token_indices"}) or None
         fix = "Omit trainable_token_indices."
-        yield Problem("method_options", config.method_options, reason, fix, {"method_options": rest})
+        yield Problem("method_options", config.method_options, trains + task, fix, {"method_options": rest})
+    else:
+        changes = {"method": Method.LORA.value, "method_options": None}
+        yield Problem("method", config.method.value, trains + task, "Set method to lora.", changes)
 
 
 def _ties(folder: Path) -> bool:

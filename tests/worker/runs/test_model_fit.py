@@ -249,3 +249,5 @@ def test_tokens_of_embeddings_that_are_tied_to_the_head_are_refused_where_they_w
     assert all("shares with lm_head" in problem.message for problem in problems)
     assert not changes or refused(home, tmp_path, model=str(tied), **run | changes) == []
     assert refused(home, tmp_path, model=str(tied), **given) == []
+    in_parts = refused(home, tmp_path, model=str(tied), **given | {"chunked_loss": "on"})
+    assert [problem.changes for problem in in_parts] == ([] if changes is None else [{"chunked_loss": "auto"}])
