@@ -152,6 +152,24 @@ def some_methods_do_not_support_zero3(config: RunConfig, machine: Machine) -> It
 
 
 @rule
+def trained_tokens_need_gpus_under_zero3(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    """PEFT gathers their embeddings from the ranks on CUDA devices only."""
+    try:
+        given = parse(config.method_options)
+    except OptionError:
+        return
+    if machine.kind != "cpu" or config.strategy is not Strategy.ZERO3 or not config.method.is_lora:
+        return
+    if "trainable_token_indices" in given:
+        yield Conflict(
+            ("strategy", "method_options"),
+            "trainable_token_indices is gathered on GPUs under ZeRO-3, and this machine has none.",
+            "Set strategy to zero2, or omit trainable_token_indices.",
+            {"strategy": "zero2"},
+        )
+
+
+@rule
 def some_methods_do_not_support_some_tasks(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
     tasks, reason = NO_TASKS.get(config.method, (frozenset(), ""))
     if config.task in tasks:

@@ -153,6 +153,7 @@ def config(**values: Any) -> RunConfig:
             "gradient_checkpointing",
         ),
         (CPU, {"method": "adalora", "strategy": "zero2", "num_processes": 2}, "strategy"),
+        (CPU, ZERO3 | {"method_options": "trainable_token_indices=[1]"}, "strategy"),
         (CPU, {"method": "delora", "strategy": "zero3", "num_processes": 2}, "strategy"),
         (CPU, {"method": "ia3", "target_modules": "all-linear"}, "target_modules"),
         (
