@@ -163,16 +163,15 @@
   }
 
   // Sends the request of a button, a form, or a list with what is chosen in it; what the server refuses is thrown.
-  async function send(source) {
+  async function send(source, body = bodyOf(source)) {
     const [method, path] = source.dataset.do.split(" ", 2);
-    const body = bodyOf(source);
     const request = "query" in source.dataset ? [`${path}?${new URLSearchParams(body)}`, method] : [path, method, body];
     const answer = await lathe.request(...request);
     const { then, told } = source.dataset;
     const address = then?.replace(/\{(\w+)\}/g, (_, key) => encodeURIComponent(answer[key]));
     if (address && !address.startsWith("?")) return void location.assign(address);
     if (address) go(address, { replace: true });
-    else follow();
+    else if (!(waiting.get(source) > 1)) follow(); // what was pressed meanwhile is not on the server yet
     if (told) tell(told, answer);
   }
 
@@ -184,12 +183,12 @@
     alert.hidden = !text;
   }
 
-  async function sent(source) {
+  async function sent(source, body) {
     const button = source.matches("form") ? source.querySelector("[type=submit]") : source;
     if (button) button.disabled = true;
     refuse(source, "");
     try {
-      await send(source);
+      await send(source, body);
       if (source.matches("form[data-do^=POST]:not([data-stays])")) source.reset();
       else for (const field of source.closest("dialog") ? source.elements : []) field.defaultValue = field.value;
       source.closest("dialog")?.close();
@@ -199,6 +198,16 @@
       for (const option of source.options ?? []) option.selected = option.defaultSelected;
     }
     if (button) button.disabled = false;
+  }
+
+  // Of a form with data-at-once the requests follow one another, so that the server ends with the last state.
+  const sending = new WeakMap();
+  const waiting = new WeakMap();
+  function sentInOrder(form) {
+    const body = bodyOf(form);
+    const count = (change) => waiting.set(form, (waiting.get(form) ?? 0) + change);
+    count(1);
+    sending.set(form, (sending.get(form) ?? Promise.resolve()).then(() => sent(form, body)).finally(() => count(-1)));
   }
 
   // Asks in a dialog before `act` does something, and says why it was refused. `act` can change the dialog's text meanwhile.
@@ -247,7 +256,7 @@
 
   document.addEventListener("change", (event) => {
     if (event.target.matches("select[data-do]")) sent(event.target);
-    else if (event.target.form?.matches("form[data-do][data-at-once]")) sent(event.target.form);
+    else if (event.target.form?.matches("form[data-do][data-at-once]")) sentInOrder(event.target.form);
   });
 
   // Forms with data-live: the page shows what is typed; empty fields are not in the address. Of the rest of the address, what

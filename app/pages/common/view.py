@@ -106,7 +106,7 @@ TEMPLATES.globals["link"] = link
 TEMPLATES.filters["labelled"] = labelled
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # not frozen: a context manager that it passes sets its traceback
 class MissingError(Exception):
     """The page's address names something that does not exist (any more); `link` and `label` lead to what there is."""
 
