@@ -46,8 +46,15 @@ class Installation:
             return runs.create(session=session, config=config, dataset_id=None).id
 
     def light(self, steps: int, **settings: Any) -> str:
-        """Queues a run of light ranks, one on each node."""
-        values = {"model": "m", "data": "d", "name": "light", "strategy": "ddp", "num_processes": 2, "num_machines": 2}
+        """Queues a run of light ranks (benchmarks/chaos/kinds.py reads the kind in its name), one on each node."""
+        values = {
+            "model": "m",
+            "data": "d",
+            "name": "light-1",
+            "strategy": "ddp",
+            "num_processes": 2,
+            "num_machines": 2,
+        }
         return self.queue(
             RunConfig.model_validate(values | {"max_steps": steps, "save_steps": 5, "seed": 7} | settings)
         )
