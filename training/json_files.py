@@ -9,6 +9,7 @@ from typing import Any
 from training.files import open_regular, read_regular
 
 MOST_FILE_BYTES, MOST_FILE_VALUES, MOST_LINE_BYTES = 16 * 2**20, 1_500_000, 4 * 2**20
+"""A value takes up to 64 bytes of memory."""
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)', re.DOTALL)
 
 

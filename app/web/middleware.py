@@ -302,7 +302,7 @@ class GradioCalls:
         except json_text.JsonTextError as refused:
             return error(400, "body", None, f"is not valid JSON: {refused}.", _RELOAD)
         if (field := json_text.nul(value)) is not None:
-            return error(422, field, None, "contains a NUL character.", "Remove it.")
+            return error(422, field, None, json_text.HAS_NUL, json_text.REMOVE_NUL)
         session = value.get("session_hash") if isinstance(value, dict) else None
         return (self._unknown(path, value) if path in _HANDLERS else None) or self._foreign(session)
 

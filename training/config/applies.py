@@ -124,7 +124,7 @@ APPLIES: dict[str, Applies] = {
     "mix_by": _mixtures,
     "mix_until": _mixtures,
     "max_target_length": _of("has_encoder"),
-    "beta": _to("task", *(task for task in Task if task.traits.is_preference and task.traits.generates)),
+    "beta": _of("has_beta"),
     "dpo_loss": _to("task", Task.DPO),
     "desirable_weight": _of("labels_answers"),
     "undesirable_weight": _of("labels_answers"),

@@ -7,6 +7,8 @@ from typing import Any
 from training.json_files import JsonTextError as JsonTextError  # noqa: PLC0414 those who read JSON catch it
 from training.json_files import check_number
 
+HAS_NUL, REMOVE_NUL = "contains a NUL character.", "Remove it."
+"""What is wrong with a text of a request in which `nul` finds something, and its cure."""
 DEEPEST = 64
 MOST_VALUES = 100_000
 LARGEST_INTEGER = 2**63 - 1

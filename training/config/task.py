@@ -84,6 +84,8 @@ class TaskTraits:
     """It compares answers; trl's trainers compute the loss, and turn dropout off."""
     has_reference: bool = False
     """Its loss always compares the model with a reference model (see RunConfig.has_reference)."""
+    has_beta: bool = False
+    """Its loss has a strength, the setting beta."""
     odds_ratio: bool = False
     """Its loss is that of all answers, and the ratio of the odds of both answers: it copies the logits."""
     least_micro_batch: int = 1
@@ -137,16 +139,16 @@ TASKS = {
     ),
     Task.DPO: TaskTraits(
         words="chosen over rejected answers", rows=_PAIRED, texts=_BOTH_ANSWERS, renders_rows=True,
-        pairs=True, is_preference=True, has_reference=True, fuses_head=True,
+        pairs=True, is_preference=True, has_reference=True, has_beta=True, fuses_head=True,
     ),
     Task.KTO: TaskTraits(
         words="answers labeled good or bad", rows="answers with a label, true or false", texts=(StoredText.CHOSEN,),
-        renders_rows=True, labels_answers=True, is_preference=True, has_reference=True, fuses_head=True,
+        renders_rows=True, labels_answers=True, is_preference=True, has_reference=True, has_beta=True, fuses_head=True,
         least_micro_batch=2,
     ),
     Task.ORPO: TaskTraits(
         words="chosen over rejected answers", rows=_PAIRED, texts=_BOTH_ANSWERS, renders_rows=True,
-        pairs=True, is_preference=True, odds_ratio=True,
+        pairs=True, is_preference=True, has_beta=True, odds_ratio=True,
     ),
     Task.REWARD: TaskTraits(
         words="scores of answers", rows=_PAIRED, texts=_BOTH_ANSWERS, kind=_SCORING, outputs=1,

@@ -19,8 +19,7 @@ ADAPTER_CONFIG = "adapter_config.json"
 _FOLDER_FIX = "Give the folder with config.json and the .safetensors weights."
 _MOST_NAMES, _NEARLY, _MOST_BYTES = 1000, 0.75, 2**20
 _LONGEST_HEADER = 16 * 2**20
-"""Bytes of a header, and its values, of which each takes up to 64 bytes of memory: a tensor takes about 100 bytes, and a file has
-some thousands."""
+"""Bytes of a header: a tensor takes about 100 bytes, and a file has some thousands."""
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",

@@ -92,7 +92,9 @@ def _train_and_held_out(config: RunConfig, counts: RowLengths) -> tuple[Integers
 def _held_out_tokens(config: RunConfig, counts: RowLengths, held_out: Integers, *, flat: bool) -> int:
     """The most tokens with logits in a batch of the evaluation: held-out rows, or the validation data, of whose rows each has the
     maximum length if they are not tokenized; 0 without an evaluation."""
-    if not (config.task.traits.selects_turns or config.task.traits.has_encoder):
+    if (
+        config.task.traits.cuts_texts or not config.task.traits.chunks_loss
+    ):  # pieces, or a loss that is no mean over tokens
         return 0
     if not config.validation_data:
         return _evaluated_tokens(config, counts, held_out, flat=flat)
@@ -116,7 +118,7 @@ def _evaluated_tokens(config: RunConfig, counts: RowLengths, rows: Integers, *, 
         for start, end in zip([0, *ends[:-1]], ends, strict=True)
         for first in range(start, end, size)
     ]
-    if config.task.traits.selects_turns and flat:
+    if flat:
         return max((int(target[batch].sum()) for batch in batches), default=0)
     longest = target if config.task.traits.has_encoder else source
     return max((len(batch) * padded(int(longest[batch].max())) for batch in batches), default=0)

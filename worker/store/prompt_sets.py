@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Text, cast, func, literal
 from sqlmodel import Session, col, select
 
+from training.config import json_text
 from training.config.task import traits_of
 from training.errors import NotFound, UserError
 from training.scoring.request import EvaluationRequest
@@ -151,7 +152,8 @@ def _check_owner(session: Session, owner: str) -> None:
     lengths = (func.length(cast(column, Text)) for column in (col(PromptSet.prompts), col(PromptSet.answers)))
     length = session.exec(select(func.sum(sum(lengths, literal(0)))).where(PromptSet.owner == owner)).one() or 0
     if length > MOST_OF_OWNER:
-        message = f"and others of {owner} have {length:,} characters with their answers; at most {MOST_OF_OWNER:,} are possible."
+        most = f"at most {MOST_OF_OWNER:,} are possible"
+        message = f"would make {length:,} characters of all sets of {owner} with their answers; {most}."
         raise BadPromptSet("prompt set", None, message, "Delete a set first.")
 
 
@@ -162,7 +164,7 @@ def _check_prompt(place: str, prompt: dict[str, str]) -> None:
         raise BadPromptSet(f"{place}.mode", mode[:50], "is unknown.", f"Use {' or '.join(MODES)}.")
     for key, value in prompt.items():
         if "\0" in value:
-            raise BadPromptSet(f"{place}.{key}", value[:50], "contains a NUL character.", "Remove it.")
+            raise BadPromptSet(f"{place}.{key}", value[:50], json_text.HAS_NUL, json_text.REMOVE_NUL)
     if not prompt.get("user") or sum(map(len, prompt.values())) > MOST_CHARACTERS:
         message = f"must have 1 to {MOST_CHARACTERS:,} characters."
         raise BadPromptSet(place, None, message, "Change it, or leave it out.")

@@ -27,7 +27,6 @@ MOST = 2**53 - 1
 """The largest number that JSON carries without loss everywhere; databases hold larger ones."""
 
 NUL_ESCAPE = rb"\u0000"
-HAS_NUL, REMOVE_NUL = "contains a NUL character.", "Remove it."
 
 Offset = Annotated[int, Query(ge=0, le=MOST)]
 After = Annotated[int, Query(ge=0, le=MOST)]
@@ -120,7 +119,7 @@ def _check_names(given: Mapping[str, str], names: Sequence[str]) -> None:
             )
             raise UserError(name, value[:200], "is not a parameter of this request.", fix)
         if "\0" in value:
-            raise UserError(name, value[:200], HAS_NUL, REMOVE_NUL)
+            raise UserError(name, value[:200], json_text.HAS_NUL, json_text.REMOVE_NUL)
 
 
 class _Request(Request):
@@ -137,7 +136,7 @@ class _Request(Request):
         except json_text.JsonTextError as error:
             raise json.JSONDecodeError(str(error), "", 0) from None
         if NUL_ESCAPE in body and (field := json_text.nul(values)) is not None:
-            raise UserError(field or "body", None, HAS_NUL, REMOVE_NUL)
+            raise UserError(field or "body", None, json_text.HAS_NUL, json_text.REMOVE_NUL)
         callers.check_sent(values)
         return values
 

@@ -1,13 +1,17 @@
 """The threads of the server are shared: the requests of one caller take some of them, and /healthz has its own."""
 
 import asyncio
+import inspect
+import re
 
 import anyio.to_thread
 import pytest
+from web import client
 
 from app.access import callers
 from app.access.callers import Caller
 from app.web.caller_turns import AT_ONCE, CallerTurns, turns
+from app.web.middleware import is_endless, is_followed
 from app.web.rest import runs
 
 
@@ -72,6 +76,24 @@ def test_a_turn_ends_when_the_answer_begins_and_when_it_fails():
                 await ask(served, "eve")
 
     asyncio.run(scenario())
+
+
+def test_each_route_that_sends_events_is_known_as_a_stream():
+    """Streams take no turn for long, and end with the token of their caller."""
+    path = {re.sub(r"{\w+}", "x", route.path) for route in _routes(client().app) if _sends_events(route.endpoint)}
+    assert {"/api/runs/x/live", "/api/runs/x/stream", "/api/pages/run"} <= path
+    scopes = [{"type": "http", "path": one} for one in path]
+    assert [scope["path"] for scope in scopes if not (is_endless(scope) or is_followed(scope))] == []
+
+
+def _routes(app):
+    routers = (getattr(one, "original_router", one) for one in app.routes)
+    return [route for router in routers for route in getattr(router, "routes", [router]) if hasattr(route, "endpoint")]
+
+
+def _sends_events(endpoint):
+    source = inspect.getsource(inspect.unwrap(endpoint))
+    return "EventSourceResponse(" in source or 'media_type="text/event-stream"' in source
 
 
 def test_healthz_answers_while_requests_use_all_other_threads(home):
