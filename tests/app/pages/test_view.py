@@ -283,8 +283,11 @@ class TestInChromium:
         )
         page.get_by_label("Rows").press_sequentially("12")
         assert page.evaluate("location.search") == ""
+        page.evaluate("document.querySelector('[data-part]').textContent = 'of all rows'")
         with page.expect_request("**/api/pages/sweeps?rows=12&**"):
             page.get_by_label("Rows").press("Enter")
+        # Each answer is waited for: one that comes late would replace what follows.
+        page.wait_for_function("() => document.querySelector('[data-part]').textContent !== 'of all rows'")
         page.evaluate("document.querySelector('[data-part]').textContent = 'of rows=12'")
         page.go_back()
         page.wait_for_function("() => document.querySelector('[data-part]').textContent !== 'of rows=12'")
