@@ -6,6 +6,7 @@ import importlib
 import io
 import math
 import re
+import signal
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from fractions import Fraction
@@ -35,7 +36,8 @@ _PLAIN_WORDS = re.compile(r"\w+(?: \w+)*")
 _SPACE_BESIDE_SIGN = re.compile(r"(?<!\w)\s+|\s+(?!\w)")
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
 _TOOL_CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
-_MATH_SECONDS = 2  # of math-verify, for an answer
+_MATH_SECONDS = 2.0  # of processor time of math-verify for an answer: on a busy machine an answer has the same score
+_MATH_WALL_SECONDS = 60
 
 
 def exact_match(sample: Sample) -> float:
@@ -228,8 +230,30 @@ def _same_mathematics(found: str, expected: str) -> bool:
         from math_verify import parse, verify
     except ImportError:
         return False
-    one, other = (parse(f"\\boxed{{{text}}}", parsing_timeout=_MATH_SECONDS) for text in (found, expected))
-    return bool(verify(other, one, timeout_seconds=_MATH_SECONDS))
+    with contextlib.suppress(_OutOfTime), _cpu_seconds(_MATH_SECONDS):
+        one, other = (parse(f"\\boxed{{{text}}}", parsing_timeout=_MATH_WALL_SECONDS) for text in (found, expected))
+        return bool(verify(other, one, timeout_seconds=_MATH_WALL_SECONDS))
+    return False
+
+
+class _OutOfTime(BaseException):  # math-verify catches each Exception
+    pass
+
+
+@contextlib.contextmanager
+def _cpu_seconds(seconds: float) -> Iterator[None]:
+    """Raises _OutOfTime within the block after so many seconds of processor time."""
+
+    def end(_number: int, _frame: Any) -> None:
+        raise _OutOfTime
+
+    before = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def _calls(text: str) -> list[dict[str, Any]]:

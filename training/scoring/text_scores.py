@@ -1,8 +1,9 @@
 """F1 and ROUGE of an answer against the expected text."""
 
-import re
+import regex
 
-_WORD = re.compile(r"[^\W_]+")  # of any script; for Latin letters the same words as ROUGE's own tokenizer
+# Words of any script, with their vowel signs; for Latin letters the same words as ROUGE's own tokenizer.
+_WORD = regex.compile(r"[\p{L}\p{M}\p{N}]+")
 _ROUGE = ("rouge1", "rouge2", "rougeL")  # rougeLsum needs a sentence splitter, which is a download
 SCORES = ("f1", *_ROUGE)
 
