@@ -196,6 +196,7 @@ class Chaos:
         check_causes({(strike.run_id, strike.attempt) for strike in strikes}, everything, findings)
         findings.different += answers.different
         findings.hanging += answers.hanging
+        findings.misnamed += answers.refused
 
 
 def _left() -> str:

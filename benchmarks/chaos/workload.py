@@ -34,6 +34,8 @@ class Answers:
     first: dict[str, str] = field(default_factory=dict)
     different: list[str] = field(default_factory=list)
     hanging: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    """A well-formed request is refused for nothing that it has: 4xx, with its text."""
 
 
 class Workload:
@@ -149,6 +151,8 @@ class Workload:
                     self.answers.different.append(f"{run_id}: its served model answers {text!r} after another answer")
             elif time.monotonic() - began > 0.9 * ANSWER_SECONDS:
                 self.answers.hanging.append(f"{run_id}: no answer of its served model in {ANSWER_SECONDS:g} s")
+            elif 400 <= status < 500:
+                self.answers.refused.append(f"{run_id}: a request to its served model is refused: {status} {answer}")
             self.answers.statuses[str(status or "no answer")] += 1
             if self._stopping.wait(_LOOK_SECONDS):
                 break

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from training.chat.template import too_long
 from training.jail.confinement import confine
@@ -24,7 +24,7 @@ MEMORY_BYTES = 2**30
 
 
 class TemplateProcess:
-    """The process; it starts with the first prompt, and again after one that exceeded a limit. Thread-safe."""
+    """The process; it starts with the first prompt, and again when it has ended. Thread-safe."""
 
     def __init__(self, cpu_seconds: float = CPU_SECONDS) -> None:
         self._cpu_seconds = cpu_seconds
@@ -46,20 +46,30 @@ class TemplateProcess:
         Raises:
             ValueError: what the template says, or which limit it exceeded.
         """
+        request = name, tokenizer, messages, arguments, tools
         with self._lock:
-            connection = self._connection or self._start()
-            try:
-                connection.send((name, None if name in self._known else tokenizer, messages, arguments, tools))
-                self._known.add(name)
-                if not connection.poll(SECONDS):
-                    raise EOFError
-                is_text, answer = connection.recv()
-            except (EOFError, OSError):
-                self._end()
-                raise ValueError("it takes too much time or memory") from None
+            # It may have been killed for the memory that others take: the prompt is at fault when it ends a second time.
+            answer = self._ask(*request) or self._ask(*request)
+        if answer is None:
+            raise ValueError("it ends the process that renders it, as too little memory does")
+        is_text, text = answer
         if not is_text:
-            raise ValueError(answer)
-        return str(answer)
+            raise ValueError(text)
+        return text
+
+    def _ask(self, name: str, tokenizer: "PreTrainedTokenizerBase", *given: Any) -> tuple[bool, str] | None:
+        """What `_answer` returns in the process; None if the process has ended. Raises ValueError if it takes too long."""
+        try:
+            connection = self._connection or self._start()
+            connection.send((name, None if name in self._known else tokenizer, *given))
+            self._known.add(name)
+            if connection.poll(SECONDS):
+                return cast("tuple[bool, str]", connection.recv())
+        except (EOFError, OSError):
+            self._end()
+            return None
+        self._end()
+        raise ValueError("it takes too much time")
 
     def _start(self) -> Connection:
         context = multiprocessing.get_context("spawn")

@@ -334,6 +334,29 @@ def test_a_template_that_exceeds_a_limit_is_refused_and_the_next_prompt_is_answe
     assert ask(client).status_code == 200
 
 
+def test_a_prompt_is_answered_though_the_process_that_renders_it_was_killed(client):
+    assert ask(client).status_code == 200
+    client.app.state.api._templates._process.kill()
+    client.app.state.api._templates._process.join()
+    assert ask(client).status_code == 200
+
+
+def test_a_prompt_that_ends_the_process_each_time_is_refused(client, monkeypatch):
+    renderer = templates.TemplateProcess()
+    start = renderer._start
+
+    def start_and_kill():
+        connection = start()
+        renderer._process.kill()
+        renderer._process.join()
+        return connection
+
+    monkeypatch.setattr(renderer, "_start", start_and_kill)
+    monkeypatch.setattr(client.app.state.api, "_templates", renderer)
+    answer = ask(client)
+    assert (answer.status_code, "too little memory" in answer.json()["error"]["message"]) == (400, True)
+
+
 def test_a_template_that_python_cannot_interrupt_is_ended(client, served, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(templates, "SECONDS", 2.0)
