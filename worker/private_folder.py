@@ -10,8 +10,6 @@ from worker.settings import Settings
 
 log = logging.getLogger(__name__)
 
-_FOLDERS = ("runs", "datasets", "uploads", "tokens", "broker", "logs", "diagnoses")
-
 
 def close(settings: Settings) -> None:
     """Removes the permissions of group and others from the data folder, its subfolders and its files, including the database.
@@ -31,12 +29,10 @@ def create(path: Path) -> None:
 
 
 def _open_to_others(folder: Path) -> Iterator[Path]:
-    inner = [folder / name for name in _FOLDERS]
-    files = [path for path in folder.iterdir() if stat.S_ISREG(path.lstat().st_mode)]
-    for path in [folder, *inner, *files]:
+    for path in [folder, *folder.iterdir()]:
         try:
             found = path.lstat()
-        except FileNotFoundError:  # not created yet, or a temporary file of SQLite
+        except FileNotFoundError:  # a temporary file of SQLite
             continue
-        if not stat.S_ISLNK(found.st_mode) and stat.S_IMODE(found.st_mode) & 0o077:
+        if (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)) and stat.S_IMODE(found.st_mode) & 0o077:
             yield path

@@ -66,7 +66,7 @@ def _found(item: Dataset, offset: int, limit: int, text: str, seconds: float) ->
         raise ConfigError([Problem("search", text[:50], "contains no text.", "Give the text to search for.")])
     search = row_search.search(datasets.path_of(item), text, again=True)
     search.wait(offset + limit + 1, seconds)
-    complete = search.state != "running"
+    complete = search.state is not row_search.SearchState.RUNNING
     if search.problem:
         raise ConfigError([Problem("search", text[:50], search.problem, "Check the file: lathe dataset check FILE")])
     found = list(search.matches)

@@ -11,6 +11,7 @@ from training.forecast.forecast import DOUBT, Forecast
 from training.forecast.formula.moments import MOMENTS
 from training.forecast.gpus import Card
 from training.forecast.solve import Solution
+from training.tables import Otherwise
 from training.units import byte_size
 from worker.forecasts.forecast import Estimate
 from worker.forecasts.requested import Response
@@ -142,6 +143,12 @@ def _advice(estimate: Estimate) -> list[list[str]]:
     return rows
 
 
+_AMOUNTS = Otherwise(
+    "{number}",
+    {Wanted.MAX_LENGTH: gettext_noop("{number} tokens"), Wanted.MICRO_BATCH_SIZE: gettext_noop("{number} rows")},
+)
+
+
 def value_text(solution: Solution) -> str:
     """The answer in a few words."""
     if solution.value is None:
@@ -149,8 +156,7 @@ def value_text(solution: Solution) -> str:
     if solution.wanted is Wanted.GPU:
         return solution.card.label if solution.card else str(solution.value)
     number = f"{solution.value:,}" if isinstance(solution.value, int) else str(solution.value)
-    with_unit = {Wanted.MAX_LENGTH: _("{number} tokens"), Wanted.MICRO_BATCH_SIZE: _("{number} rows")}
-    return with_unit.get(solution.wanted, "{number}").format(number=number)
+    return _(_AMOUNTS[solution.wanted]).format(number=number)
 
 
 def memory_text(solution: Solution) -> str:

@@ -58,7 +58,7 @@ LESS_MEMORY: dict[str, dict[str, Any]] = {
 CHUNKED_TASKS = [task.value for task in Task if task.traits.chunks_loss]
 # PEFT's other methods run with one task in each strategy, and with the other tasks in one process in fp32.
 OTHERS = {
-    name.value: {"method": name.value, "method_options": written(REQUIRED.get(name.value, {})) or None}
+    name.value: {"method": name.value, "method_options": written(REQUIRED[name]) or None}
     for name in Method
     if name.value not in (*METHODS, "qlora")
 }

@@ -22,15 +22,13 @@ from training.config.task import Task
 from training.data.rows import DataRows
 from training.errors import UserError
 from training.models.attention import attend_row_by_row
+from training.tables import only
 from training.tokens.packing import order_of
 
 _ATTENTION_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
 _PROBE_TOKENS = 12  # in each of the two test rows
-_TOLERANCE = {
-    Precision.FP32: 1e-3,
-    Precision.FP16: 0.05,
-    Precision.BF16: 0.1,
-}  # rounding error, as a share of the largest logit
+_TOLERANCE = only({Precision.FP32: 1e-3, Precision.FP16: 0.05, Precision.BF16: 0.1})
+"""The rounding error, as a share of the largest logit."""
 LOSSES_BY_SET = tuple(task for task in Task if not task.traits.is_preference and not task.traits.samples)
 """Tasks whose training loss is a mean over items that each belong to one data set."""
 
@@ -213,11 +211,13 @@ class Layout:
     @property
     def description(self) -> str:
         """The sentence for the run's log."""
-        how = {
-            Packing.NONE: "Rows are padded to the longest of each batch",
-            Packing.PADDING_FREE: "Rows are concatenated without padding",
-            Packing.PACKED: "Rows are packed by best fit, without padding",
-        }[self.packing]
+        how = only(
+            {
+                Packing.NONE: "Rows are padded to the longest of each batch",
+                Packing.PADDING_FREE: "Rows are concatenated without padding",
+                Packing.PACKED: "Rows are packed by best fit, without padding",
+            }
+        )[self.packing]
         return f"{how}{f': {self.reason}' if self.reason else ''}. Attention: {self.attention}."
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from training.config.choices import EngineName, Generation, Interval, LossOn, Method, Quantization, Scheduler, Strategy
 from training.config.data_sets import has_weights
 from training.config.optimizer_name import OptimizerName
-from training.config.peft_methods import method, methods
+from training.config.peft_methods import method_of, methods
 from training.config.task import Task
 
 Values = Mapping[str, Any]
@@ -76,7 +76,7 @@ def _to_methods(attribute: str, begin: str, full: Callable[[Values], bool]) -> A
     without = _listed([name for name, known in methods().items() if not getattr(known, attribute)], "and")
 
     def when(values: Values) -> bool:
-        known = method(str(values.get("method")))
+        known = method_of(str(values.get("method")))
         return getattr(known, attribute) if known else full(values)
 
     return Applies("method", f"{begin} {without}", when)

@@ -144,6 +144,11 @@ class LoraInit(StrEnum):
         return self.value.startswith(("pissa", "olora"))
 
     @property
+    def has_own_base(self) -> bool:
+        """True if the adapter belongs to weights that the run has made from the model's."""
+        return self.changes_weights or self is LoraInit.LOFTQ
+
+    @property
     def reads_weights(self) -> bool:
         """True if the initial matrices are computed from complete weights."""
         return self.changes_weights or self in (LoraInit.MICA, LoraInit.LOFTQ)

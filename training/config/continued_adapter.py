@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from training.config.name_values import written
-from training.config.peft_methods import method, options
+from training.config.peft_methods import method_of, options
 from training.config.run_config import Changes, RunConfig
 
 LORA_SETTINGS = {"lora_r": "r", "lora_alpha": "lora_alpha", "use_rslora": "use_rslora", "use_dora": "use_dora"}
@@ -25,7 +25,7 @@ def settings_as_fields(config: RunConfig) -> dict[str, Any]:
     Raises:
         OptionError: as `options`.
     """
-    known = method(config.method)
+    known = method_of(config.method)
     fields = {name: option.default for name, option in known.options.items()} if known else {}
     fields |= options(config.method, config.method_options)
     if config.method.is_lora:

@@ -10,18 +10,23 @@ from typing import Any
 
 import regex
 
+from training.config.choices import Method
 from training.config.name_values import OptionError, as_names, parse, value_text, written
 from training.nearest import nearest
+from training.tables import Otherwise
 
 CATALOGUE = Path(__file__).with_name("peft_methods.json")
-REQUIRED: dict[str, dict[str, Any]] = {
-    "adaption_prompt": {"adapter_len": 10, "adapter_layers": 2},
-    "cartridge": {"num_virtual_tokens": 32},
-    "p_tuning": {"num_virtual_tokens": 20, "encoder_hidden_size": 128},
-    "prefix_tuning": {"num_virtual_tokens": 20},
-    "prompt_tuning": {"num_virtual_tokens": 20},
-    "trainable_tokens": {"token_indices": [0]},
-}
+REQUIRED: dict[Method, dict[str, Any]] = Otherwise(
+    {},
+    {
+        Method.ADAPTION_PROMPT: {"adapter_len": 10, "adapter_layers": 2},
+        Method.CARTRIDGE: {"num_virtual_tokens": 32},
+        Method.P_TUNING: {"num_virtual_tokens": 20, "encoder_hidden_size": 128},
+        Method.PREFIX_TUNING: {"num_virtual_tokens": 20},
+        Method.PROMPT_TUNING: {"num_virtual_tokens": 20},
+        Method.TRAINABLE_TOKENS: {"token_indices": [0]},
+    },
+)
 """Options that PEFT needs although its classes have a default for them, each with a typical value."""
 
 TYPES = {
@@ -82,15 +87,15 @@ def methods() -> dict[str, PeftMethod]:
     return catalogue
 
 
-def method(name: str) -> PeftMethod | None:
+def method_of(name: str) -> PeftMethod | None:
     """The PEFT method of a `RunConfig.method`; None for full."""
-    return methods().get("lora" if name == "qlora" else name)
+    return methods().get(Method.LORA if name == Method.QLORA else name)
 
 
 @lru_cache(maxsize=1024)
 def usual_targets(name: str, model_type: str) -> tuple[str, ...] | None:
     """The modules that `target_modules: auto` selects for an architecture; None if it selects all linear layers."""
-    known = method(name)
+    known = method_of(name)
     modules = known.usual_targets.get(model_type) if known else None
     return tuple(as_names(modules)) if modules is not None else None
 
@@ -100,7 +105,7 @@ _STATE_SPACE = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
 
 def refused_targets(name: str, model_type: str) -> tuple[str, ...]:
     """The modules that PEFT's LoRA-like methods refuse in state-space models, whose fused kernels read their weights."""
-    lora_like = name in ("lora", "qlora", "adalora", "randlora")
+    lora_like = name in (Method.LORA, Method.QLORA, Method.ADALORA, Method.RANDLORA)
     return ("out_proj", "conv1d") if lora_like and model_type in _STATE_SPACE else ()
 
 
@@ -108,7 +113,7 @@ def options(name: str, given: str | None) -> dict[str, Any]:
     """The method's options, with the types of its PEFT configuration. Raises OptionError if it is not
     `name=value, ...`, an option is unknown, or a value has a wrong type."""
     values = parse(given)
-    known = method(name)
+    known = method_of(name)
     if values and known is None:
         raise OptionError(f"method {name} has no options.", "Leave method_options empty.", "")
     return {key: _checked(known, key, value, values) for key, value in values.items() if known}

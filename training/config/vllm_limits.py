@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from training.config.choices import Quantization
+from training.config.choices import LoraInit, Quantization
 from training.config.name_values import OptionError, parse
 from training.config.run_config import RunConfig
 
@@ -23,7 +23,7 @@ _ALONE = {
     "alora_invocation_tokens": "is an activated LoRA",
 }
 """Settings of PEFT's LoRA that vLLM refuses or ignores."""
-_OTHER_BASE = ("pissa", "olora", "loftq", "corda")
+_OTHER_BASE = (*(init.value for init in LoraInit if init.has_own_base), "corda")
 
 
 def refusal(adapter: Mapping[str, Any]) -> str:

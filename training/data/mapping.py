@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from training.data.example import Row
+from training.data.row_format import RowFormat
 from training.errors import DataError
 
 ROLES = (
@@ -12,18 +13,18 @@ ROLES = (
     "rejected", "label", "source", "target",
 )  # fmt: skip
 _PLANS = {  # required roles: (optional roles, row format)
-    ("messages",): (("system", "tools", "label"), "messages"),
-    ("prompt", "completion"): (("system", "tools", "label"), "prompt/completion"),
-    ("instruction", "output"): (("input", "system", "history"), "alpaca"),
+    ("messages",): (("system", "tools", "label"), RowFormat.MESSAGES),
+    ("prompt", "completion"): (("system", "tools", "label"), RowFormat.COMPLETION),
+    ("instruction", "output"): (("input", "system", "history"), RowFormat.ALPACA),
     ("chosen", "rejected"): (
         ("prompt", "messages", "instruction", "input", "system", "history", "tools"),
-        "preference",
+        RowFormat.PREFERENCE,
     ),
-    ("source", "target"): ((), "source/target"),
-    ("text", "label"): ((), "text/label"),
-    ("text",): ((), "text"),
-    ("prompt",): (("system", "tools"), "prompt"),
-    ("instruction",): (("input", "system", "history"), "prompt"),
+    ("source", "target"): ((), RowFormat.TRANSLATED),
+    ("text", "label"): ((), RowFormat.CLASSIFIED),
+    ("text",): ((), RowFormat.TEXT),
+    ("prompt",): (("system", "tools"), RowFormat.PROMPT),
+    ("instruction",): (("input", "system", "history"), RowFormat.PROMPT),
 }
 _ENTRY = re.compile(r'\s*([^=,]*?)\s*=\s*("[^"]*"|[^,]*?)\s*(?:,|$)')
 _FIX = "Write role=column pairs separated by commas, such as prompt=question, completion=answers.0.text."
@@ -99,7 +100,7 @@ def format_of(mapping: dict[str, str]) -> str:
     roles = set(mapping)
     for needed, (more, row_format) in _PLANS.items():
         if roles >= set(needed) and roles <= {*needed, *more}:
-            return "unpaired preference" if "label" in roles - set(needed) else row_format
+            return RowFormat.UNPAIRED if "label" in roles - set(needed) else row_format
     partly = [needed for needed, (more, _) in _PLANS.items() if roles and roles <= {*needed, *more}]
     if partly:
         missing = ", or ".join(" and ".join(sorted(set(needed) - roles)) for needed in partly)

@@ -7,12 +7,13 @@ from typing import Any
 from training.data.conversations import CONVERSATION_COLUMNS, from_json, is_exchange, root_of
 from training.data.example import Row, kind_of, refuse_media_columns
 from training.data.forms import form_name, known_row
+from training.data.row_format import RowFormat
 from training.data.suggested_mapping import may_pair, pair_beside_text
 from training.data.to_examples import is_answer_pair
 from training.data.usual_columns import NAMES, usual_columns
 from training.errors import DataError
 
-UNKNOWN, PROMPTS = "unknown", "prompt"
+UNKNOWN = "unknown"
 _QUESTIONS, _CHOICES = frozenset(NAMES["questions"]), frozenset(NAMES["choices"])
 _ANSWERS = re.compile(
     r"(?:response|answer|completion|output|reply)s?[ _-]?(?:\d+|[a-e])|(?:non_|dis)?preferred|other|better|worse|winner|loser"
@@ -115,24 +116,27 @@ def _every(names: str, more: str = "") -> str:
     return f"every row has the columns {names}{more}"
 
 
-_PAIR = "preference"
-_EXPLICIT = DetectedFormat(_PAIR, _every("prompt, chosen and rejected"))
-_CONVERSATIONS = DetectedFormat(_PAIR, _every("chosen and rejected", ", two conversations with the same beginning"))
-_TEXTS = DetectedFormat(_PAIR, _every("chosen and rejected", ", two texts with the same beginning"))
-_INSTRUCTION = DetectedFormat(_PAIR, _every("instruction, chosen and rejected"))
-_TWO_OUTPUTS = DetectedFormat(_PAIR, _every("instruction and output", ", the chosen and the rejected answer"))
-_LABELED = DetectedFormat("unpaired preference", _every("prompt, completion and label", " (true or false)"))
-_TEXT = DetectedFormat("text", "every row has the column text")
-_ALONE = DetectedFormat(PROMPTS, "every row has the column prompt, and no answer")
-_TREE = DetectedFormat("message tree", _every("role, text and replies", ", a tree of messages"))
+_EXPLICIT = DetectedFormat(RowFormat.PREFERENCE, _every("prompt, chosen and rejected"))
+_CONVERSATIONS = DetectedFormat(
+    RowFormat.PREFERENCE, _every("chosen and rejected", ", two conversations with the same beginning")
+)
+_TEXTS = DetectedFormat(RowFormat.PREFERENCE, _every("chosen and rejected", ", two texts with the same beginning"))
+_INSTRUCTION = DetectedFormat(RowFormat.PREFERENCE, _every("instruction, chosen and rejected"))
+_TWO_OUTPUTS = DetectedFormat(
+    RowFormat.PREFERENCE, _every("instruction and output", ", the chosen and the rejected answer")
+)
+_LABELED = DetectedFormat(RowFormat.UNPAIRED, _every("prompt, completion and label", " (true or false)"))
+_TEXT = DetectedFormat(RowFormat.TEXT, "every row has the column text")
+_ALONE = DetectedFormat(RowFormat.PROMPT, "every row has the column prompt, and no answer")
+_TREE = DetectedFormat(RowFormat.TREE, _every("role, text and replies", ", a tree of messages"))
 _FLAT = (
-    (frozenset({"prompt", "completion"}), DetectedFormat("prompt/completion", _every("prompt and completion"))),
-    (frozenset({"instruction", "output"}), DetectedFormat("alpaca", _every("instruction and output"))),
-    (frozenset({"source", "target"}), DetectedFormat("source/target", _every("source and target"))),
-    (frozenset({"text", "label"}), DetectedFormat("text/label", _every("text and label"))),
+    (frozenset({"prompt", "completion"}), DetectedFormat(RowFormat.COMPLETION, _every("prompt and completion"))),
+    (frozenset({"instruction", "output"}), DetectedFormat(RowFormat.ALPACA, _every("instruction and output"))),
+    (frozenset({"source", "target"}), DetectedFormat(RowFormat.TRANSLATED, _every("source and target"))),
+    (frozenset({"text", "label"}), DetectedFormat(RowFormat.CLASSIFIED, _every("text and label"))),
     (frozenset({"text"}), _TEXT),
 )
-_ALPACA_INPUT = DetectedFormat("alpaca", _every("instruction, input and output"))
+_ALPACA_INPUT = DetectedFormat(RowFormat.ALPACA, _every("instruction, input and output"))
 
 
 def _preference(row: Row) -> DetectedFormat | None:
@@ -142,7 +146,7 @@ def _preference(row: Row) -> DetectedFormat | None:
         return None
     for name in CONVERSATION_COLUMNS:
         if name in row:
-            return DetectedFormat(_PAIR, _every(f"{name}, chosen and rejected"))
+            return DetectedFormat(RowFormat.PREFERENCE, _every(f"{name}, chosen and rejected"))
     if "prompt" in row or "instruction" in row:
         return _EXPLICIT if "prompt" in row else _INSTRUCTION
     if usual_columns(row):  # which name the question
@@ -156,7 +160,7 @@ def _conversation(row: Row) -> DetectedFormat | None:
             turns = from_json(row[name])
             if isinstance(turns, list) or turns is None:
                 if _is_label(row.get("label")):
-                    return DetectedFormat("unpaired preference", _every(f"{name} and label", " (true or false)"))
+                    return DetectedFormat(RowFormat.UNPAIRED, _every(f"{name} and label", " (true or false)"))
                 return _turns(name, turns)
     return None
 
@@ -164,11 +168,11 @@ def _conversation(row: Row) -> DetectedFormat | None:
 def _turns(name: str, turns: list[Any] | None) -> DetectedFormat | None:
     first = turns[0] if turns else {}
     if is_exchange(first):
-        return _list("sharegpt", name, "human and assistant texts")
+        return _list(RowFormat.SHAREGPT, name, "human and assistant texts")
     if isinstance(first, dict) and ("from" in first or "value" in first or (not first and name != "messages")):
-        return _list("sharegpt", name, "turns with from and value")
+        return _list(RowFormat.SHAREGPT, name, "turns with from and value")
     if not first or (isinstance(first, dict) and "role" in first):
-        return _list("messages", name, "turns with role and content")
+        return _list(RowFormat.MESSAGES, name, "turns with role and content")
     return None
 
 
@@ -181,7 +185,7 @@ def _columns(row: Row) -> DetectedFormat | None:
         if names <= row.keys() and all(_is_flat(row[name], names) for name in names):
             if "label" in row and "prompt" in names and _is_label(row["label"]):
                 return _LABELED
-            return _ALPACA_INPUT if detected.format == "alpaca" and "input" in row else detected
+            return _ALPACA_INPUT if detected.format == RowFormat.ALPACA and "input" in row else detected
     return None
 
 

@@ -9,7 +9,8 @@ from typing import Any
 from training.data.conversations import best_path, root_of
 from training.data.example import ONE_CLASS, ONE_CLASS_FIX, EmptyRow, Row, kind_of
 from training.data.mapping import format_of, in_file, parse_mapping, through, write_mapping
-from training.data.row_formats import MAPPED, PROMPTS, UNKNOWN, UnknownFormat, find_format, listed, named
+from training.data.row_format import RowFormat
+from training.data.row_formats import MAPPED, UNKNOWN, UnknownFormat, find_format, listed, named
 from training.data.suggested_mapping import suggest
 from training.data.to_examples import to_example
 from training.data.usual_columns import unused_columns, vanished_texts
@@ -120,13 +121,13 @@ class Survey:
             self._unwanted += 1
             message = "is false: supervised fine-tuning skips rows with a bad answer."
             self.issues.add(WARNING, DataError(message, "Use it with task kto.", field="label"), self.rows)
-        if row_format == "text/label" and len(self._classes) < 2:
+        if row_format == RowFormat.CLASSIFIED and len(self._classes) < 2:
             self._classes.add(example.answer)
         for name in vanished_texts(row, example):
             column = in_file(self._mapping or {}, name)
             error = DataError("is not used: the conversation has its own.", _OWN_TEXT_FIX, field=column)
             self.issues.add(WARNING, error, self.rows)
-        if row_format == "message tree" and (others := best_path(root_of(row) or {})[1]):
+        if row_format == RowFormat.TREE and (others := best_path(root_of(row) or {})[1]):
             self._other_replies += others
             self._first_other = self._first_other or self.rows
 
@@ -136,7 +137,7 @@ class Survey:
         except UnknownFormat:
             self._check_unknown(row)
             raise
-        if self.counts and (detected.format == PROMPTS) != (self.format == PROMPTS):
+        if self.counts and (detected.format == RowFormat.PROMPT) != (self.format == RowFormat.PROMPT):
             to_example(row, self.format)  # names the column that the row lacks
             message = "has an answer, and the rows before are prompts without one."
             raise DataError(message, "Give every row an answer, or no row.", field="prompt")

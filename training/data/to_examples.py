@@ -28,6 +28,7 @@ from training.data.example import (
 )
 from training.data.forms import known_row
 from training.data.mapping import through
+from training.data.row_format import RowFormat
 from training.data.usual_columns import in_roles
 from training.errors import DataError
 
@@ -42,7 +43,7 @@ def to_example(row: Row, row_format: str) -> Example:
     refuse_media_columns(row)
     row = known_row(row)
     roles = in_roles(row, row_format)
-    read = _READERS[row_format]
+    read = _READERS[RowFormat(row_format)]
     example = through(roles, row, read) if roles else read(row)
     refuse_placeholders(example)
     return example
@@ -261,17 +262,16 @@ def _turn(role: str, content: str) -> list[Message]:
     return [{"role": role, "content": content}]
 
 
-_READERS: dict[str, Callable[[Row], Example]] = {
-    "alpaca": _alpaca,
-    "sharegpt": _messages,
-    "messages": _messages,
-    "prompt/completion": _prompt_completion,
-    "prompt": _prompt,
-    "preference": _preference,
-    "unpaired preference": _unpaired,
-    "message tree": _tree,
-    "text": _text,
-    "text/label": _text_label,
-    "source/target": _source_target,
+_READERS: dict[RowFormat, Callable[[Row], Example]] = {
+    RowFormat.ALPACA: _alpaca,
+    RowFormat.SHAREGPT: _messages,
+    RowFormat.MESSAGES: _messages,
+    RowFormat.COMPLETION: _prompt_completion,
+    RowFormat.PROMPT: _prompt,
+    RowFormat.PREFERENCE: _preference,
+    RowFormat.UNPAIRED: _unpaired,
+    RowFormat.TREE: _tree,
+    RowFormat.TEXT: _text,
+    RowFormat.CLASSIFIED: _text_label,
+    RowFormat.TRANSLATED: _source_target,
 }
-FORMATS = tuple(_READERS)

@@ -12,6 +12,8 @@ from training.data.conversations import CONVERSATION_COLUMNS
 from training.data.example import Example, Row
 from training.data.forms import read_columns
 from training.data.mapping import parse_mapping
+from training.data.row_format import RowFormat
+from training.tables import only
 
 LANGUAGE = re.compile(r"[a-z]{2}(_[A-Z]{2})?")
 NAMES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("columns.toml").read_text(encoding="utf-8"))
@@ -23,25 +25,27 @@ _ANSWER_PAIRS = (("chosen", "rejected"), ("response_j", "response_k"))
 _COMPETING = frozenset([*_ASKED, *_ANSWERED, *_GIVEN, *chain(*_ANSWER_PAIRS), *NAMES["competing"]])
 """Columns that might be meant too: with one of them beside a pair the meaning is not certain."""
 _NUMBERED = re.compile(rf"({'|'.join((*_ASKED, *_ANSWERED))}|option|choice|opt|op)[ _]?(\d+|[a-e])|[a-e]")
-_OWN = {"preference": (("prompt", "chosen"), ("instruction", "output")), "alpaca": (("instruction", "output"),),
-        "prompt/completion": (("prompt", "completion"),),
-        "source/target": (("source", "target"),)}  # fmt: skip
+_OWN = only({
+    RowFormat.PREFERENCE: (("prompt", "chosen"), ("instruction", "output")), RowFormat.ALPACA: (("instruction", "output"),),
+    RowFormat.COMPLETION: (("prompt", "completion"),), RowFormat.TRANSLATED: (("source", "target"),),
+})  # fmt: skip
+"""The columns of formats that may have others in their place."""
 _TOOLS = ("tools", "functions")
 _PAIR = ("prompt", "completion", "system", *_TOOLS)
 _ALPACA = ("instruction", "input", "output", "system", "history")
 _CHAT = (*CONVERSATION_COLUMNS, "system", *_TOOLS)
-_READ: dict[str, tuple[str, ...]] = {
-    "alpaca": _ALPACA,
-    "sharegpt": _CHAT,
-    "messages": _CHAT,
-    "prompt/completion": _PAIR,
-    "prompt": ("prompt", "instruction", "input", "history", "system", *_TOOLS),
-    "preference": ("chosen", "rejected", "prompt", *CONVERSATION_COLUMNS, *_ALPACA, *_TOOLS),
-    "unpaired preference": ("label", *_CHAT, *_PAIR),
-    "message tree": ("prompt", "text", "role", "replies"),
-    "text": ("text",),
-    "text/label": ("text", "label"),
-    "source/target": ("source", "target"),
+_READ: dict[RowFormat, tuple[str, ...]] = {
+    RowFormat.ALPACA: _ALPACA,
+    RowFormat.SHAREGPT: _CHAT,
+    RowFormat.MESSAGES: _CHAT,
+    RowFormat.COMPLETION: _PAIR,
+    RowFormat.PROMPT: ("prompt", "instruction", "input", "history", "system", *_TOOLS),
+    RowFormat.PREFERENCE: ("chosen", "rejected", "prompt", *CONVERSATION_COLUMNS, *_ALPACA, *_TOOLS),
+    RowFormat.UNPAIRED: ("label", *_CHAT, *_PAIR),
+    RowFormat.TREE: ("prompt", "text", "role", "replies"),
+    RowFormat.TEXT: ("text",),
+    RowFormat.CLASSIFIED: ("text", "label"),
+    RowFormat.TRANSLATED: ("source", "target"),
 }
 JUDGING = frozenset(NAMES["judging"])
 """Columns that say whether an answer is good: beside answers that are all trained, bad ones are trained as good ones."""
@@ -58,7 +62,7 @@ def usual_columns(row: Row) -> tuple[str, dict[str, str]] | None:
         if texts and any(values.values()) and (not turns or isinstance(turns, list)):
             return found
     codes = _languages(row.get("translation"))
-    return ("source/target", dict(zip(("source", "target"), codes, strict=True))) if codes else None
+    return (RowFormat.TRANSLATED, dict(zip(("source", "target"), codes, strict=True))) if codes else None
 
 
 def in_roles(row: Row, row_format: str) -> dict[str, str] | None:
@@ -70,14 +74,14 @@ def in_roles(row: Row, row_format: str) -> dict[str, str] | None:
 
 
 def _has_own(names: Collection[str], row_format: str) -> bool:
-    return row_format not in _OWN or any(all(name in names for name in own) for own in _OWN[row_format])
+    return row_format not in _OWN or any(all(name in names for name in own) for own in _OWN[RowFormat(row_format)])
 
 
 def names_in_use(names: tuple[str, ...], row_format: str) -> set[str] | None:
     """The columns that rows with these columns and of that format use in the place of the format's own; None if they have those."""
     if _has_own(names, row_format):
         return None
-    if row_format == "source/target":
+    if row_format == RowFormat.TRANSLATED:
         return {"translation"}
     found = _by_names(names)
     return set(found[1].values()) if found and found[0] == row_format else None
@@ -104,7 +108,7 @@ def _by_names(names: tuple[str, ...]) -> tuple[str, dict[str, str]] | None:
     others = known.keys() - roles.values()
     if others & _COMPETING or any(_NUMBERED.fullmatch(name) for name in others):
         return None
-    row_format = "preference" if pair else "prompt/completion" if plain else "alpaca"
+    row_format = RowFormat.PREFERENCE if pair else RowFormat.COMPLETION if plain else RowFormat.ALPACA
     return row_format, {role: known[name] for role, name in roles.items()}
 
 
@@ -129,10 +133,14 @@ def _unused(names: tuple[str, ...], formats: tuple[str, ...], mapping: str | Non
         read = {path if path in names else path.partition(".")[0] for path in paths}
     else:
         usual = {row_format: names_in_use(names, row_format) for row_format in formats}
-        read = {name for row_format in formats for name in usual[row_format] or _READ.get(row_format, names)}
+        read = {name for row_format in formats for name in usual[row_format] or _columns_read(names, row_format)}
         chats = [name for name in CONVERSATION_COLUMNS if name in names]
         read = (read - set(chats[1:])) | read_columns(names)  # of the chats only the first is read
     return tuple(name for name in names if name not in read)
+
+
+def _columns_read(names: tuple[str, ...], row_format: str) -> tuple[str, ...]:
+    return _READ[RowFormat(row_format)] if row_format in set(RowFormat) else names
 
 
 def vanished_texts(row: Row, example: Example) -> Iterator[str]:

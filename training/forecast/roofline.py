@@ -14,6 +14,7 @@ from training.forecast.formula.activations import Batch, Formats, layer_bytes
 from training.forecast.formula.sizes import Sizes, resolved, sizes_of
 from training.forecast.gpus import Card
 from training.model_info.shape import ModelShape, Stack
+from training.tables import only
 
 _FP32_SHARE = 0.125
 """The share of the 16-bit peak that fp32 products reach: 1/2 on consumer cards, 1/16 on data-center cards without TF32."""
@@ -67,8 +68,14 @@ def roofline(config: RunConfig, shape: ModelShape, card: Card, batch: Batch) -> 
     return Roofline(seconds, moving, tokens, flops)
 
 
+_RECOMPUTED = {
+    Checkpointing.NONE: 0.0, Checkpointing.SELECTIVE: 0.5, Checkpointing.FULL: 1.0, Checkpointing.OFFLOADED: 1.0,
+}  # fmt: skip
+"""The share of the forward pass that the backward pass computes again."""
+
+
 def _recomputed(config: RunConfig) -> float:
-    return {Checkpointing.NONE: 0.0, Checkpointing.SELECTIVE: 0.5}.get(config.gradient_checkpointing, 1.0)
+    return _RECOMPUTED[config.gradient_checkpointing]
 
 
 def _forward_flops(shape: ModelShape, batch: Batch) -> float:
@@ -141,7 +148,7 @@ def moving_seconds(config: RunConfig, shape: ModelShape, card: Card, tokens: flo
 
 def _copies(config: RunConfig, weights: float, trained: float, micro: int) -> float:
     """Seconds for copies of offloaded state, and for optimizer steps on the CPU."""
-    rate = {Offload.CPU: PCIE, Offload.NVME: NVME}
+    rate = only({Offload.CPU: PCIE, Offload.NVME: NVME})
     seconds, ranks = 0.0, config.num_processes
     whole = config.strategy is Strategy.FSDP and config.offload_param is not Offload.NONE
     if config.offload_param is not Offload.NONE:

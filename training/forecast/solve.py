@@ -12,6 +12,7 @@ from training.config.run_config import RunConfig
 from training.forecast.forecast import Forecast
 from training.forecast.gpus import CARDS, Card
 from training.rules import problems
+from training.tables import Otherwise, only
 
 LENGTH_STEP = 64
 RANK_STEP = 8
@@ -124,13 +125,13 @@ def changes_for(wanted: Wanted, config: RunConfig, value: int) -> dict[str, Any]
 
 def steps_of(wanted: Wanted) -> int:
     """The step between two values of a setting that are tried."""
-    return {Wanted.MAX_LENGTH: LENGTH_STEP, Wanted.LORA_R: RANK_STEP}.get(wanted, 1)
+    return Otherwise(1, {Wanted.MAX_LENGTH: LENGTH_STEP, Wanted.LORA_R: RANK_STEP})[wanted]
 
 
 def most_of(wanted: Wanted, longest: int) -> int:
     """The largest value of a setting that makes sense; `longest` is the length beyond which nothing changes."""
     rounded = max(-(-longest // LENGTH_STEP), 1) * LENGTH_STEP
-    return {Wanted.MAX_LENGTH: rounded, Wanted.MICRO_BATCH_SIZE: MOST_ROWS}.get(wanted, HIGHEST_RANK)
+    return only({Wanted.MAX_LENGTH: rounded, Wanted.MICRO_BATCH_SIZE: MOST_ROWS, Wanted.LORA_R: HIGHEST_RANK})[wanted]
 
 
 def _largest(wanted: Wanted, config: RunConfig, card: Card | None, forecast: Forecasting, longest: int) -> Solution:

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from training.config.choices import Method, Strategy
 from training.config.continued_adapter import LORA_SETTINGS
 from training.config.name_values import OptionError, as_names
-from training.config.peft_methods import is_pattern, method, options, refused_targets, usual_targets, without_head
+from training.config.peft_methods import is_pattern, method_of, options, refused_targets, usual_targets, without_head
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.models import lora_init
@@ -128,7 +128,7 @@ def adapter_config(config: RunConfig, model_type: str, task_type: str = "CAUSAL_
     Raises:
         UserError: an option is unknown to the method or of the wrong type.
     """
-    kind, info = peft_type(config.method), method(config.method)
+    kind, info = peft_type(config.method), method_of(config.method)
     assert info
     try:
         arguments: dict[str, Any] = {"task_type": task_type, **options(config.method, config.method_options)}
@@ -226,7 +226,7 @@ def check_modules(model: torch.nn.Module, names: str | None) -> None:
 def _refused(model: PreTrainedModel, config: RunConfig, error: Exception) -> UserError:
     """Returns an error of PEFT as a UserError of the setting that caused it: modules, an option, or the method itself."""
     message = str(error).strip() or type(error).__name__
-    info = method(config.method)
+    info = method_of(config.method)
     if re.search(r"[Tt]arget.?(module|layer)", message):
         fix = f"Its linear layers are {', '.join(linear_names(model))}."
         return UserError("target_modules", config.target_modules, f"do not fit this model: {message}", fix)

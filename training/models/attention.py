@@ -25,6 +25,7 @@ from transformers.utils import is_flash_attn_2_available, is_flash_attn_3_availa
 from training.config.choices import Attention, Precision
 from training.config.run_config import RunConfig
 from training.errors import UserError
+from training.tables import only
 
 ROW_BY_ROW = "sdpa_row_by_row"
 _PADDED_AT_MOST = 1.5  # times the tokens; each call has an overhead, and attention is a small part of a step
@@ -60,7 +61,7 @@ def implementation(config: RunConfig, model: type[PreTrainedModel]) -> str | Non
     Raises:
         UserError: the kernel of the configuration is not installed.
     """
-    installed = {Attention.FLASH_3: is_flash_attn_3_available, Attention.FLASH_2: is_flash_attn_2_available}
+    installed = only({Attention.FLASH_3: is_flash_attn_3_available, Attention.FLASH_2: is_flash_attn_2_available})
     if config.attention is Attention.AUTO:
         if config.precision is Precision.FP32 or not model._supports_flash_attn or not torch.cuda.is_available():
             return None

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from training.model_info.shape import Linear, Mixer
+from training.tables import only
 
 _QUERIES = ("q_proj", "q", "query", "q_lin", "query_proj", "wq", "q_b_proj")
 _KEYS = ("k_proj", "k", "key", "k_lin", "key_proj", "wk")
@@ -48,15 +49,17 @@ def _kind(module: torch.nn.Module) -> Mixer | None:
     """Returns the kind of mixer that a module is by its own parameters and children."""
     own = {name for name, _ in module.named_children()} | {name for name, _ in module.named_parameters(recurse=False)}
     name = type(module).__name__.lower()
-    signs = {
-        Mixer.OTHER: any(part in name for part in _UNKNOWN),
-        Mixer.STATE_SPACE: ("mixer" in name and "mamba" in name) or {"A_log", "in_proj", "conv1d"} <= own,
-        Mixer.LATENT: bool(own & {"kv_b_proj", "kv_a_proj_with_mqa"}),
-        Mixer.LINEAR: any(part in name for part in ("lightning", "deltanet", "linearattention")) or _is_linear(own),
-        Mixer.CONVOLUTION: "conv" in own and bool(own & {"in_proj", "out_proj"}),
-        Mixer.ATTENTION: bool(own & set(_FUSED))
-        or bool(own & set(_QUERIES) and own & {*_KEYS, "kv_proj", "o_proj", "o"}),
-    }
+    signs = only(
+        {
+            Mixer.OTHER: any(part in name for part in _UNKNOWN),
+            Mixer.STATE_SPACE: ("mixer" in name and "mamba" in name) or {"A_log", "in_proj", "conv1d"} <= own,
+            Mixer.LATENT: bool(own & {"kv_b_proj", "kv_a_proj_with_mqa"}),
+            Mixer.LINEAR: any(part in name for part in ("lightning", "deltanet", "linearattention")) or _is_linear(own),
+            Mixer.CONVOLUTION: "conv" in own and bool(own & {"in_proj", "out_proj"}),
+            Mixer.ATTENTION: bool(own & set(_FUSED))
+            or bool(own & set(_QUERIES) and own & {*_KEYS, "kv_proj", "o_proj", "o"}),
+        }
+    )
     return next((kind for kind, shown in signs.items() if shown), None)
 
 

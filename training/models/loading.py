@@ -30,8 +30,9 @@ from training.models.adapters import add_adapter, cast_fixed, check_modules
 from training.models.attention import attend_without_groups, has_flash_kernels, implementation
 from training.models.freezing import freeze_modules, modules_without_text, train_last_layers
 from training.models.lora_init import apply_loftq, continue_adapter
+from training.tables import only
 
-DTYPES = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16, Precision.FP32: torch.float32}
+DTYPES = only({Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16, Precision.FP32: torch.float32})
 
 
 def load_tokenizer(config: RunConfig) -> PreTrainedTokenizerBase:

@@ -19,7 +19,6 @@ from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from training.chat.tokenizer import prompt_ids, prompt_text
-from training.config.choices import LoraInit
 from training.config.name_values import template_arguments
 from training.config.run_config import RunConfig
 from training.config.task import Task
@@ -70,7 +69,6 @@ ERROR_FILE = "error.json"
 PACKAGE = "lm_eval"
 _ALL_ROWS = 2**31
 _SCORED_ROWS = 16  # at once, by a reward model
-_OTHER_BASE = (LoraInit.PISSA, LoraInit.OLORA, LoraInit.LOFTQ)
 _NOT_BY_VLLM = "vLLM does not apply the model's own generation_config.json."
 _NOT_BOTH = "Cases compare with the model before training, which transformers loads too."
 _NO_WEIGHTS = "Evaluate the result, or a checkpoint of a run on one device or with DDP."
@@ -185,7 +183,7 @@ def find_weights(run_dir: Path, config: RunConfig, source: str) -> Path | None:
     pattern = "adapter_model.safetensors" if config.method.adapts else "model*.safetensors"
     if not list(checkpoint.glob(pattern)):
         raise UserError("source", source, "has its weights in shards of the ranks.", _NO_WEIGHTS)
-    if config.method.is_lora and config.lora_init in _OTHER_BASE:
+    if config.method.is_lora and config.lora_init.has_own_base:
         message = f"belongs to base weights that {config.lora_init.value} changed."
         raise UserError("source", source, message, "Evaluate the result, which belongs to the original base model.")
     return checkpoint

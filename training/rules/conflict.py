@@ -8,7 +8,7 @@ from typing import Any
 from training.config.applies import APPLIES
 from training.config.fields import settings
 from training.config.machine import Machine
-from training.config.peft_methods import method
+from training.config.peft_methods import method_of
 from training.config.run_config import RunConfig
 
 
@@ -59,7 +59,7 @@ def settings_without_effect(config: RunConfig) -> Iterator[Conflict]:
 
 def _fix(config: RunConfig, name: str, default: Any) -> str:
     reset = "Leave it empty." if default is None else f"Reset it to its default, {default}."
-    known, option = method(config.method), name.removeprefix("lora_")
+    known, option = method_of(config.method), name.removeprefix("lora_")
     if APPLIES[name].decides == "method" and known and option in known.options:
         reset += f" Set {option} of {config.method} in method_options."
     return f"It applies to {APPLIES[name].words}. {reset}"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from training.config.choices import Checkpointing, ChunkedLoss, Method, Offload, Precision, Probe, Strategy
 from training.config.machine import Machine
-from training.config.peft_methods import methods, targets_head
+from training.config.peft_methods import method_of, targets_head
 from training.config.run_config import RunConfig
 from training.rules.conflict import Conflict, rule
 
@@ -106,7 +106,7 @@ def cannot_chunk(config: RunConfig) -> tuple[str, str]:
         return "method", "adalora adds the distance of its matrices from orthogonal ones to the model's own loss"
     if config.method.adapts and targets_head(config.target_modules):
         return "target_modules", "the adapter on the head computes logits with matrices of its own"
-    method = methods().get(config.method.value)
+    method = method_of(config.method)
     if method and method.prompts:
         return "method", f"{config.method.value} puts virtual tokens before each row"
     return "", ""

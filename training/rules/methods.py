@@ -9,25 +9,29 @@ from training.config.peft_methods import REQUIRED, is_pattern, options, pattern_
 from training.config.run_config import RunConfig
 from training.config.task import Task
 from training.rules.conflict import Conflict, rule
+from training.tables import Otherwise, only
 
 _BOTH = frozenset({Quantization.NF4, Quantization.INT8})
 _NF4 = frozenset({Quantization.NF4})
-NO_QUANTIZATION = {
-    # These compute with the weights themselves, which quantization packs.
-    Method.DEFT: _BOTH,
-    Method.DELORA: _BOTH,
-    Method.FROD: _BOTH,
-    Method.GLORA: _BOTH,
-    Method.HRA: _BOTH,
-    Method.LOHA: _NF4,
-    Method.LOKR: _NF4,
-    Method.OSF: _BOTH,
-    Method.PEANUT: _BOTH,
-    Method.PSOFT: _BOTH,
-    Method.SUPERTUNING: _BOTH,
-    Method.TINYLORA: _BOTH,
-    Method.UNILORA: _BOTH,
-}
+NO_QUANTIZATION: dict[Method, frozenset[Quantization]] = Otherwise(
+    frozenset(),
+    {
+        # These compute with the weights themselves, which quantization packs.
+        Method.DEFT: _BOTH,
+        Method.DELORA: _BOTH,
+        Method.FROD: _BOTH,
+        Method.GLORA: _BOTH,
+        Method.HRA: _BOTH,
+        Method.LOHA: _NF4,
+        Method.LOKR: _NF4,
+        Method.OSF: _BOTH,
+        Method.PEANUT: _BOTH,
+        Method.PSOFT: _BOTH,
+        Method.SUPERTUNING: _BOTH,
+        Method.TINYLORA: _BOTH,
+        Method.UNILORA: _BOTH,
+    },
+)
 """Unsupported quantization of the frozen weights, by method: PEFT refuses, fails, or does not learn."""
 NO_ZERO3 = {
     Method.CARTRIDGE,
@@ -44,39 +48,44 @@ NO_ZERO3 = {
     Method.TINYLORA,
     Method.TRAINABLE_TOKENS,
 }
-NO_FSDP = {
-    Method.ADALORA: "needs complete matrices",
-    Method.CARTRIDGE: "saves all its virtual tokens at once",
-    Method.LILY: "shares matrices between layers",
-    Method.P_TUNING: "embeds all its virtual tokens at once",
-    Method.PREFIX_TUNING: "embeds all its virtual tokens at once",
-    Method.PROMPT_TUNING: "embeds all its virtual tokens at once",
-    Method.TINYLORA: "shares vectors between layers",
-    Method.UNILORA: "shares vectors between layers",
-    Method.VBLORA: "shares vectors between layers",
-}
+NO_FSDP = only(
+    {
+        Method.ADALORA: "needs complete matrices",
+        Method.CARTRIDGE: "saves all its virtual tokens at once",
+        Method.LILY: "shares matrices between layers",
+        Method.P_TUNING: "embeds all its virtual tokens at once",
+        Method.PREFIX_TUNING: "embeds all its virtual tokens at once",
+        Method.PROMPT_TUNING: "embeds all its virtual tokens at once",
+        Method.TINYLORA: "shares vectors between layers",
+        Method.UNILORA: "shares vectors between layers",
+        Method.VBLORA: "shares vectors between layers",
+    }
+)
 """Methods that fail or hang with FSDP, each with the operation that needs unsharded weights."""
 _WITH_REFERENCE = frozenset(task for task in Task if task.traits.has_reference)
 _WITH_SAMPLES = frozenset(task for task in Task if task.traits.samples)
 _ORPO_AND_SAMPLES = _WITH_SAMPLES | {task for task in Task if task.traits.odds_ratio}
-NO_TASKS = {
-    Method.ADALORA: (_WITH_REFERENCE, "allows one trainable adapter, and trl adds a second one for the reference"),
-    Method.ADAPTION_PROMPT: (
-        frozenset(task for task in Task if task.traits.fuses_head or task.traits.has_encoder),
-        "adapts decoder-only models and returns no log-probabilities, which the losses of DPO, KTO and GRPO need",
-    ),
-    Method.P_TUNING: (_ORPO_AND_SAMPLES, "adds virtual tokens, which this loss does not expect"),
-    Method.PROMPT_TUNING: (_ORPO_AND_SAMPLES, "adds virtual tokens, which this loss does not expect"),
-    Method.PREFIX_TUNING: (_WITH_SAMPLES, "adds virtual tokens, which this loss does not expect"),
-    Method.CARTRIDGE: (_WITH_SAMPLES, "adds virtual tokens, which this loss does not expect"),
-}
+NO_TASKS: dict[Method, tuple[frozenset[Task], str]] = Otherwise(
+    (frozenset(), ""),
+    {
+        Method.ADALORA: (_WITH_REFERENCE, "allows one trainable adapter, and trl adds a second one for the reference"),
+        Method.ADAPTION_PROMPT: (
+            frozenset(task for task in Task if task.traits.fuses_head or task.traits.has_encoder),
+            "adapts decoder-only models and returns no log-probabilities, which the losses of DPO, KTO and GRPO need",
+        ),
+        Method.P_TUNING: (_ORPO_AND_SAMPLES, "adds virtual tokens, which this loss does not expect"),
+        Method.PROMPT_TUNING: (_ORPO_AND_SAMPLES, "adds virtual tokens, which this loss does not expect"),
+        Method.PREFIX_TUNING: (_WITH_SAMPLES, "adds virtual tokens, which this loss does not expect"),
+        Method.CARTRIDGE: (_WITH_SAMPLES, "adds virtual tokens, which this loss does not expect"),
+    },
+)
 """Methods that fail in some tasks, with the reason."""
 _PREFIXES = {Method.PREFIX_TUNING, Method.CARTRIDGE}
 
 
 def supports(method: Method, quantization: Quantization) -> bool:
     """True if the method supports frozen weights with this quantization."""
-    return quantization is Quantization.NONE or quantization not in NO_QUANTIZATION.get(method, frozenset())
+    return quantization is Quantization.NONE or quantization not in NO_QUANTIZATION[method]
 
 
 @rule
@@ -95,7 +104,7 @@ def some_methods_need_options(config: RunConfig, machine: Machine) -> Iterator[C
         given = parse(config.method_options)
     except OptionError:
         return
-    missing = {name: value for name, value in REQUIRED.get(config.method, {}).items() if name not in given}
+    missing = {name: value for name, value in REQUIRED[config.method].items() if name not in given}
     if missing:
         names = " and ".join(missing)
         yield Conflict(
@@ -171,7 +180,7 @@ def trained_tokens_need_gpus_under_zero3(config: RunConfig, machine: Machine) ->
 
 @rule
 def some_methods_do_not_support_some_tasks(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    tasks, reason = NO_TASKS.get(config.method, (frozenset(), ""))
+    tasks, reason = NO_TASKS[config.method]
     if config.task in tasks:
         yield Conflict(
             ("method", "task"),

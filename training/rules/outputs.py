@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from training.config.choices import Method
 from training.config.machine import Machine
-from training.config.peft_methods import methods
+from training.config.peft_methods import method_of
 from training.config.run_config import RunConfig
 from training.rules.conflict import Conflict, rule
 
@@ -74,5 +74,5 @@ def can_merge(method: Method) -> bool:
 
 
 def _trains_virtual_tokens(method: Method) -> bool:
-    peft_method = methods().get(method.value)
+    peft_method = method_of(method)
     return peft_method is not None and peft_method.prompts

@@ -6,8 +6,14 @@ from training.config.choices import Offload, Strategy
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.rules.conflict import Conflict, rule
+from training.tables import Otherwise
 
 _PROCESSES_PER_CORE = 4  # with more, the ranks' memory runs out or they time out while they wait for each other
+
+_ACROSS_PROCESSES = Otherwise(
+    "ZeRO shards the training state",
+    {Strategy.DDP: "DDP copies the model", Strategy.FSDP: "FSDP shards the model"},
+)
 
 
 @rule
@@ -16,9 +22,7 @@ def one_process_needs_no_strategy(config: RunConfig, machine: Machine) -> Iterat
     offloads = zero and {config.offload_optimizer, config.offload_param} != {Offload.NONE} and machine.kind == "cuda"
     if config.num_processes > 1 or config.strategy is Strategy.SINGLE or offloads:
         return
-    action = {Strategy.DDP: "DDP copies the model", Strategy.FSDP: "FSDP shards the model"}.get(
-        config.strategy, "ZeRO shards the training state"
-    )
+    action = _ACROSS_PROCESSES[config.strategy]
     processes = min(2, machine.devices) if machine.kind == "cuda" else 2
     fix = "Set strategy to single" + (f", or num_processes to {processes}." if processes > 1 else ".")
     yield Conflict(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from training.chat.rendering_settings import DEFAULT, ChatSettings
 from training.config.task import StoredText, Task, TaskTraits
 from training.data.example import Example
-from training.data.row_formats import PROMPTS
+from training.data.row_format import RowFormat, Rows
 from training.errors import DataError
 from training.tokens.coverage import Missing, missing
 from training.tokens.rendered import Rendered
@@ -16,17 +16,15 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-_ANSWERED = ("alpaca", "sharegpt", "messages", "message tree", "prompt/completion", "source/target", "text/label")
-
-
 def _fits(traits: TaskTraits, row_format: str) -> bool:
+    held = RowFormat(row_format).holds if row_format in set(RowFormat) else None  # a file whose format is not known
     if traits.pairs:
-        return row_format == "preference"
+        return held is Rows.PAIRS
     if traits.labels_answers:
-        return row_format == "unpaired preference"
-    if row_format == PROMPTS:
+        return held is Rows.LABELED_ANSWERS
+    if held is Rows.PROMPTS:
         return traits.samples
-    return traits.is_language_modeling or row_format in _ANSWERED
+    return traits.is_language_modeling or held is Rows.ANSWERS
 
 
 def misfit(task: Task, row_format: str) -> str | None:

@@ -17,9 +17,10 @@ from training.errors import UserError
 from training.models.token_cross_entropy import LogitTransform, token_cross_entropy
 from training.reports.report import Report
 from training.rules.memory import chunk_tokens, wants_chunks
+from training.tables import only
 from training.trainer.evaluation import predicted, predicted_weights
 
-TOLERANCE = {Precision.FP32: 1e-4, Precision.FP16: 1e-2, Precision.BF16: 3e-2}
+TOLERANCE = only({Precision.FP32: 1e-4, Precision.FP16: 1e-2, Precision.BF16: 3e-2})
 """Largest relative difference from the model's own loss on the test batch; a 16-bit model rounds its logits before the loss."""
 _NOT_FOR_THE_MODEL = ("labels", "shift_labels", "num_items_in_batch", WEIGHTS)
 

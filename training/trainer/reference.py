@@ -11,9 +11,10 @@ from training.batches.layout import base_of, evaluating
 from training.config.choices import LoraInit, Precision
 from training.config.run_config import RunConfig
 from training.errors import UserError
+from training.tables import only
 
 _TEST_TOKENS = 8
-_TOLERANCE = {Precision.FP32: 1e-3, Precision.FP16: 0.05, Precision.BF16: 0.05}
+_TOLERANCE = only({Precision.FP32: 1e-3, Precision.FP16: 0.05, Precision.BF16: 0.05})
 """Largest difference of two log probabilities; 16-bit weights of an adapter or of whole modules are rounded."""
 
 

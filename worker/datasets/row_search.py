@@ -7,9 +7,10 @@ import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from enum import StrEnum, auto
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from training.errors import DataError
 from worker.datasets import checking
@@ -24,6 +25,13 @@ _KEPT = 12
 _UNWATCHED_SECONDS = 60.0
 
 
+class SearchState(StrEnum):
+    RUNNING = auto()
+    DONE = auto()
+    STOPPED = auto()
+    FAILED = auto()
+
+
 @dataclass
 class Search:
     """A search: the rows found, as in worker/datasets/row_pages.py, and the number of rows `read` so far.
@@ -36,7 +44,7 @@ class Search:
     matches: list[dict[str, Any]] = field(default_factory=list)
     read: int = 0
     more: bool = False
-    state: Literal["running", "done", "stopped", "failed"] = "running"
+    state: SearchState = SearchState.RUNNING
     problem: str = ""
     unwatched: bool = False
     asked_at: float = field(default_factory=time.monotonic)
@@ -44,13 +52,13 @@ class Search:
 
     def stop(self) -> None:
         """Stops it; the rows found stay."""
-        self._end("stopped")
+        self._end(SearchState.STOPPED)
 
     def wait(self, count: int, seconds: float) -> None:
         """Waits until `count` rows are found, until it ends, or for some seconds."""
         self.asked_at = time.monotonic() + seconds
         with self._changed:
-            self._changed.wait_for(lambda: len(self.matches) >= count or self.state != "running", seconds)
+            self._changed.wait_for(lambda: len(self.matches) >= count or self.state is not SearchState.RUNNING, seconds)
 
     def run(self) -> None:
         """Reads the file to its end, until the limit of rows found, or until it is stopped."""
@@ -62,16 +70,16 @@ class Search:
                 assert process.stdout
                 for line in process.stdout:
                     self._take(json.loads(line))
-                    if self.state != "running":
+                    if self.state is not SearchState.RUNNING:
                         process.kill()
-            if self.state == "running" and process.returncode:
+            if self.state is SearchState.RUNNING and process.returncode:
                 error = checking.crash_error(limits, Result(process.returncode))
-                self._end("failed", f"The file {error.message} {error.fix}")
+                self._end(SearchState.FAILED, f"The file {error.message} {error.fix}")
         except DataError as error:
-            self._end("failed", f"The file {error.message} {error.fix}")
+            self._end(SearchState.FAILED, f"The file {error.message} {error.fix}")
         except (OSError, ValueError) as error:
-            self._end("failed", f"The file cannot be read: {error}.")
-        self._end("done")
+            self._end(SearchState.FAILED, f"The file cannot be read: {error}.")
+        self._end(SearchState.DONE)
 
     def _take(self, line: dict[str, Any]) -> None:
         with self._changed:
@@ -85,9 +93,9 @@ class Search:
             self.unwatched = True
             self.stop()
 
-    def _end(self, state: Literal["done", "stopped", "failed"], problem: str = "") -> None:
+    def _end(self, state: SearchState, problem: str = "") -> None:
         with self._changed:
-            if self.state == "running":
+            if self.state is SearchState.RUNNING:
                 self.state, self.problem = state, problem
             self._changed.notify_all()
 
@@ -104,7 +112,7 @@ def search(path: Path, text: str, *, again: bool = False) -> Search:
     key = (path, plain(text).casefold())
     with _lock:
         known = _searches.get(key)
-        if known is None or known.unwatched or (again and known.state in ("stopped", "failed")):
+        if known is None or known.unwatched or (again and known.state in (SearchState.STOPPED, SearchState.FAILED)):
             known = Search(path, plain(text))
             _searches[key] = known
             _make_room()
@@ -123,7 +131,7 @@ def plain(text: str) -> str:
 
 
 def _make_room() -> None:
-    running = [search for search in _searches.values() if search.state == "running"]
+    running = [search for search in _searches.values() if search.state is SearchState.RUNNING]
     for search in running[: max(len(running) - RUNNING, 0)]:
         search.unwatched = True
         search.stop()

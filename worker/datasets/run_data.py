@@ -16,7 +16,8 @@ from training.config.task import Task
 from training.data.example import ONE_CLASS, ONE_CLASS_FIX, check_classes
 from training.data.inspection import Inspection
 from training.data.mapping import format_of, parse_mapping
-from training.data.row_formats import ANSWERS_FIX, NO_EXPECTED, PROMPTS, UNKNOWN, UNKNOWN_FIX
+from training.data.row_format import RowFormat
+from training.data.row_formats import ANSWERS_FIX, NO_EXPECTED, UNKNOWN, UNKNOWN_FIX
 from training.data.rows import reader
 from training.data.suggested_mapping import suggest
 from training.errors import DataError, Problem, UserError
@@ -211,7 +212,7 @@ def row_format_of(item: Dataset, columns: str | None) -> str:
 
 def _comparing(config: RunConfig, formats: Iterable[str]) -> Iterator[Problem]:
     """What compares answers with expected ones, if rows are prompts alone."""
-    if PROMPTS not in set(formats):
+    if RowFormat.PROMPT not in set(formats):
         return
     try:
         rewards = (

@@ -13,6 +13,7 @@ from sqlmodel import func, select
 
 from training.run_folder.derived import is_derived
 from training.run_folder.paths import ARCHIVE_FILE, checkpoints_dir, tokens_dir
+from training.tables import only
 from worker.choices import Freeable
 from worker.disk import freeing, retention
 from worker.disk.removal import is_aside
@@ -87,8 +88,8 @@ def measure(progress: Callable[[int, int], None]) -> Usage:
         heapq.heappush(largest, (use.size.bytes, number, use))
         if len(largest) > LARGEST_RUNS:
             heapq.heappop(largest)
-    _add(kinds, {Kind.TOKENS: size_of(settings.tokens_dir), Kind.DATASETS: size_of(settings.datasets_dir)})
-    _add(kinds, {Kind.UPLOADS: size_of(settings.uploads_dir), Kind.LOGS: _logs(), Kind.MODELS: _models()})
+    _add(kinds, only({Kind.TOKENS: size_of(settings.tokens_dir), Kind.DATASETS: size_of(settings.datasets_dir)}))
+    _add(kinds, only({Kind.UPLOADS: size_of(settings.uploads_dir), Kind.LOGS: _logs(), Kind.MODELS: _models()}))
     freeable: dict[tuple[Freeable, str], Size] = {}
     for offer in freeing.offers(states):
         key = offer.kind, offer.owner

@@ -14,7 +14,8 @@ from pydantic import ValidationError
 from training.config import json_text
 from training.config.fields import ConfigError
 from training.config.task import traits_of
-from training.data.row_formats import ANSWERS_FIX, NO_EXPECTED, PROMPTS, UNKNOWN, UNKNOWN_FIX
+from training.data.row_format import RowFormat
+from training.data.row_formats import ANSWERS_FIX, NO_EXPECTED, UNKNOWN, UNKNOWN_FIX
 from training.errors import Problem, UserError
 from training.run_folder.paths import saved_result
 from training.scoring.built_in import JUDGE, WITHOUT_EXPECTED
@@ -190,7 +191,7 @@ def _with_data(request: EvaluationRequest, run: Run, data: str, allowed: Allowed
     _check_format(dataset, columns)
     comparing = [*request.built_in, *(reward.name for reward in request.rewards if reward.compares)]
     comparing += [JUDGE] if JUDGE in request.metrics and request.judge and request.judge.compares else []
-    if comparing and run_data.row_format_of(dataset, columns) == PROMPTS:
+    if comparing and run_data.row_format_of(dataset, columns) == RowFormat.PROMPT:
         fix = f"Use metrics that need none: {WITHOUT_EXPECTED}. {ANSWERS_FIX}"
         raise ConfigError([Problem("metrics", ", ".join(comparing), NO_EXPECTED, fix)])
     path = str(datasets.path_of(dataset).absolute())

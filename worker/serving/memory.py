@@ -7,6 +7,7 @@ from training.forecast.gpus import like
 from training.model_info.config_json import ModelError
 from training.model_info.families import read_shape
 from training.model_info.shape import ModelShape
+from training.tables import only
 from training.units import byte_size
 from worker.forecasts.shapes import hub_config
 from worker.machine.measurement import measured_devices
@@ -16,7 +17,7 @@ CACHE_TOKENS = 2048
 """The tokens of prompt and answer for which memory must be free."""
 
 _16_BIT = 2
-_PACKED = {Quantization.NF4: 0.5625, Quantization.INT8: 1.0}  # bytes of a quantized weight, with a scale per 64
+_PACKED = only({Quantization.NF4: 0.5625, Quantization.INT8: 1.0})  # bytes of a quantized weight, with a scale per 64
 
 
 def check_memory(planned: Plan, device: str | None) -> None:

@@ -316,4 +316,4 @@ def _note(session: Session, run: Run, kind: str, message: str) -> None:
 
 
 def _ended(run: Run) -> str:
-    return {Status.STOPPED: "been stopped"}.get(run.status, run.status.value)
+    return "been stopped" if run.status is Status.STOPPED else run.status.value

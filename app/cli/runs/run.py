@@ -20,12 +20,13 @@ from training.config.run_config import RunConfig
 from training.config.yaml_file import read_config
 from training.run_folder.paths import result_dir, saved_result
 from training.run_folder.record import read_record
+from training.tables import only
 from worker.runs import lineage
 from worker.settings import get_settings
 from worker.store import database
 from worker.store.tables import Status
 
-EXIT = {Status.FINISHED: 0, Status.FAILED: 1, Status.STOPPED: 3, Status.DIVERGED: 4}
+EXIT = only({Status.FINISHED: 0, Status.FAILED: 1, Status.STOPPED: 3, Status.DIVERGED: 4})
 NOT_AS_TRAINED = 5
 INTERRUPTED = 130
 

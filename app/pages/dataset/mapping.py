@@ -6,6 +6,7 @@ from typing import Any
 
 from app.texts import gettext_noop
 from training.data.mapping import ROLES
+from training.data.row_format import RowFormat
 from training.data.row_formats import UNKNOWN
 
 _MOST_PATHS, _DEPTH = 60, 4
@@ -24,6 +25,20 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """The kinds of rows that columns can be mapped to: name, label and roles."""
 
+_OF_FORMAT = {
+    RowFormat.ALPACA: "instruction",
+    RowFormat.SHAREGPT: "messages",
+    RowFormat.MESSAGES: "messages",
+    RowFormat.TREE: "prompt",
+    RowFormat.COMPLETION: "prompt",
+    RowFormat.PROMPT: "prompts",
+    RowFormat.PREFERENCE: "preference",
+    RowFormat.UNPAIRED: "label",
+    RowFormat.TEXT: "text",
+    RowFormat.CLASSIFIED: "prompt",
+    RowFormat.TRANSLATED: "source",
+}
+"""The kind that the page suggests for rows of a format."""
 _OPTIONAL_IN = {"preference": {"prompt", "messages"}}
 _COMMON_NAMES = {
     "messages": ("conversations", "conversation"),
@@ -58,15 +73,7 @@ def kind_of(mapping: Mapping[str, str], shape: str) -> str:
     if mapping:
         kinds = [kind for kind in KINDS if kind != "prompts" or shape != UNKNOWN]
         return max(kinds, key=lambda kind: _fit(mapping, KINDS[kind][1]))
-    by_shape = {
-        "alpaca": "instruction",
-        "messages": "messages",
-        "sharegpt": "messages",
-        "preference": "preference",
-        "prompt": "prompts",
-        "text": "text",
-    }
-    return by_shape.get(shape, {"source/target": "source", "unpaired preference": "label"}.get(shape, "prompt"))
+    return _OF_FORMAT[RowFormat(shape)] if shape in set(RowFormat) else "prompt"
 
 
 def _fit(mapping: Mapping[str, str], roles: Sequence[str]) -> tuple[int, int]:

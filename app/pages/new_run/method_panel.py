@@ -19,7 +19,7 @@ from app.web.templating import PARTS, Macros
 from training.config.applies import Values
 from training.config.choices import Group
 from training.config.fields import ConfigError, settings
-from training.config.peft_methods import method
+from training.config.peft_methods import method_of
 from training.config.run_config import RunConfig
 from training.errors import Problem
 from worker.forecasts import shapes
@@ -63,7 +63,7 @@ def _loading() -> Markup:
 
 def options_html(name: str) -> Markup:
     """The options that `method_options` accepts for the method, folded away."""
-    known = method(name)
+    known = method_of(name)
     if known is None or not known.options:
         return Markup("")
     return _HTML.options(value_in_words("method", name), known.options)

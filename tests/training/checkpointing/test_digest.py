@@ -117,7 +117,7 @@ def test_a_parameter_that_no_optimizer_has_is_incomplete(lora: PeftModel) -> Non
 
 @pytest.mark.parametrize("method", sorted(methods()))
 def test_a_checkpoint_of_every_method_has_every_trained_parameter(tmp_path: Path, folder: Path, method: str) -> None:
-    options = REQUIRED.get(method, {}) | SMALL.get(method, {})
+    options = REQUIRED[method] | SMALL.get(method, {})
     config = RunConfig.model_validate(
         {"model": str(folder), "data": "d", "method": method, "method_options": options or None}
     )

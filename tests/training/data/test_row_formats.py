@@ -8,9 +8,10 @@ from subtest_table import table
 
 from training.data.example import EmptyRow, Example
 from training.data.inspection import inspect
+from training.data.row_format import RowFormat
 from training.data.row_formats import UnknownFormat, find_format
 from training.data.rows import read_numbered
-from training.data.to_examples import FORMATS, to_example
+from training.data.to_examples import to_example
 from training.errors import DataError
 
 
@@ -238,7 +239,7 @@ def test_a_row_is_detected_and_becomes_an_example(row, shape, example):
 
 
 def test_there_is_an_example_of_every_format():
-    assert {shape for _, shape, _ in EXAMPLES} == set(FORMATS)
+    assert {shape for _, shape, _ in EXAMPLES} == set(RowFormat)
 
 
 @table(

@@ -62,7 +62,7 @@ def logits(model: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize("method", sorted(methods()))
 def test_every_method_learns_and_its_saved_adapter_computes_the_same(tmp_path: Path, folder: Path, method: str) -> None:
-    options = REQUIRED.get(method, {}) | SMALL.get(method, {})
+    options = REQUIRED[method] | SMALL.get(method, {})
     chosen = config(folder, method=method, method_options=options or None)
     model = add_adapter(load_model(chosen, torch.float32), chosen).eval()  # without dropout
     trained, total = parameter_counts(model)
@@ -83,7 +83,7 @@ def test_every_method_learns_and_its_saved_adapter_computes_the_same(tmp_path: P
 def test_methods_learn_with_quantized_base_weights(folder: Path, method: str, held: str) -> None:
     pytest.importorskip("bitsandbytes")
     assert supports(Method(method), Quantization(held))
-    options = REQUIRED.get(method, {}) | SMALL.get(method, {})
+    options = REQUIRED[method] | SMALL.get(method, {})
     chosen = config(folder, method=method, quantization=held, method_options=options or None)
     losses = train(load_trainable(chosen, Precision.FP32, load_tokenizer(chosen)).train(), 3)
     assert losses[2] < losses[0]
@@ -91,7 +91,7 @@ def test_methods_learn_with_quantized_base_weights(folder: Path, method: str, he
 
 @pytest.mark.parametrize("method", sorted(methods()))
 def test_every_method_trains_the_same_parameters_on_16_bit_weights(folder: Path, method: str) -> None:
-    options = REQUIRED.get(method, {}) | SMALL.get(method, {})
+    options = REQUIRED[method] | SMALL.get(method, {})
     chosen = config(folder, method=method, method_options=options or None)
     models = [add_adapter(load_model(chosen, dtype), chosen) for dtype in (torch.float32, torch.bfloat16)]
     exact, rounded = ({name for name, weight in one.named_parameters() if weight.requires_grad} for one in models)

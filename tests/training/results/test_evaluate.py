@@ -54,7 +54,8 @@ def test_what_is_missing_or_damaged_is_named_with_what_exists(run_dir):
 
 def test_weights_that_cannot_be_loaded_alone_are_refused(run_dir):
     assert "in shards of the ranks" in refusal(run_dir, "checkpoint-40")
-    assert "base weights that pissa changed" in refusal(run_dir, "checkpoint-20", lora_init=LoraInit.PISSA)
+    for init in ("pissa", "pissa_niter_4", "olora", "loftq"):
+        assert f"base weights that {init} changed" in refusal(run_dir, "checkpoint-20", lora_init=LoraInit(init))
     assert "gives scores to answers" in refusal(run_dir, "checkpoint-20", task=Task.REWARD)
     assert "no trained classes" in refusal(run_dir, "base", task=Task.CLASSIFICATION)
 

@@ -5,11 +5,12 @@ from training.config.name_values import as_names
 from training.config.peft_methods import HEADS, is_pattern, options, pattern_matches, refused_targets, usual_targets
 from training.config.run_config import RunConfig
 from training.model_info.shape import Linear, ModelShape, Stack
+from training.tables import Otherwise
 
 _TABLES = {"embed_tokens", "wte", "shared", "word_embeddings", "embed_in"}
 _OFT_BLOCK = 32
 """The default of PEFT's option `oft_block_size`."""
-_RANKS = {Method.VERA: ("r", 256), Method.ADALORA: ("init_r", 12)}
+_RANKS = Otherwise(("r", 8), {Method.VERA: ("r", 256), Method.ADALORA: ("init_r", 12)})
 """The option of methods that has their rank, and its default in PEFT."""
 
 _PLACES = (
@@ -125,7 +126,7 @@ def adapter_rank(config: RunConfig) -> int:
     """The rank of a method's matrices when training begins; 8 if it has none."""
     if config.method.is_lora:
         return config.lora_r
-    name, default = _RANKS.get(config.method, ("r", 8))
+    name, default = _RANKS[config.method]
     return int(options(config.method, config.method_options).get(name) or default)
 
 

@@ -23,6 +23,7 @@ from training.results.gguf.metadata import add_shape, context_length, factor_ten
 from training.results.gguf.vocabulary import add_vocabulary
 from training.results.progress import Tell, silent
 from training.run_folder.derived import GgufType
+from training.tables import Otherwise
 
 _STORED = {
     torch.float32: gguf.GGMLQuantizationType.F32,
@@ -35,7 +36,7 @@ _FILE_TYPES = {
     gguf.GGMLQuantizationType.BF16: gguf.LlamaFileType.MOSTLY_BF16,
     gguf.GGMLQuantizationType.Q8_0: gguf.LlamaFileType.MOSTLY_Q8_0,
 }
-_WANTED = {GgufType.F16: gguf.GGMLQuantizationType.F16, GgufType.Q8_0: gguf.GGMLQuantizationType.Q8_0}
+_WANTED = Otherwise(None, {GgufType.F16: gguf.GGMLQuantizationType.F16, GgufType.Q8_0: gguf.GGMLQuantizationType.Q8_0})
 _BLOCK = 32
 _NO_WEIGHTS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
 _TEXT_MODEL = re.compile(r"^(model\.)?language_model\.(model\.)?")
@@ -67,7 +68,7 @@ def convert(folder: Path, target: Path, kind: GgufType = GgufType.TRAINED, tell:
     source = Source.of(folder)
     with gguf_file(target, source.architecture) as writer:
         writer.add_name(folder.resolve().parent.name)  # the run's id
-        writer.add_file_type(_FILE_TYPES[_WANTED.get(kind, _STORED[source.config.dtype])])
+        writer.add_file_type(_FILE_TYPES[_WANTED[kind] or _STORED[source.config.dtype]])
         add_shape(writer, source.config, source.architecture)
         add_vocabulary(writer, folder, source.config.vocab_size)
         _write(writer, source, kind, tell)
@@ -111,7 +112,7 @@ def _write(writer: gguf.GGUFWriter, source: Source, kind: GgufType, tell: Tell) 
 
 def stored_as(name: str, tensor: torch.Tensor, kind: GgufType) -> gguf.GGMLQuantizationType:
     """The format of a tensor: matrices as wanted, rows that are no whole number of blocks as F16."""
-    wanted = _WANTED.get(kind)
+    wanted = _WANTED[kind]
     if wanted is None or tensor.ndim == 1 or name == "position_embd.weight":
         return _STORED[tensor.dtype]
     return wanted if tensor.shape[-1] % _BLOCK == 0 else gguf.GGMLQuantizationType.F16

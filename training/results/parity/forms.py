@@ -119,10 +119,16 @@ class GgufForm:
         return self._model.loss([*prompt.prompt_ids, *prompt.expected], len(prompt.prompt_ids))
 
 
+def _precision(config: RunConfig) -> Precision:
+    """That of the run; where it was chosen for the machine, what this one computes adapters with."""
+    chosen = Precision.BF16 if _device() == "cuda" else Precision.FP32
+    return chosen if config.precision is Precision.AUTO else config.precision
+
+
 @contextmanager
 def adapter_form(config: RunConfig, folder: Path, bits: Quantization, classes: Sequence[str]) -> Iterator[Form]:
     """The adapter in `folder` on the base model of `config`, whose weights are quantized to `bits`."""
-    compute = DTYPES.get(Precision(config.precision), torch.bfloat16 if _device() == "cuda" else torch.float32)
+    compute = DTYPES[_precision(config)]
     as_lora = config.model_copy(update={"method": Method.LORA, "quantization": bits, "strategy": Strategy.SINGLE})
     base = model_class(config.task).from_pretrained(
         config.model,
