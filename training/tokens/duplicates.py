@@ -19,7 +19,7 @@ SHINGLE = 4  # tokens
 VALUES, BANDS = 64, 16
 SIMILAR = 0.8
 COMMON_SHARE = 0.05  # a shingle in a larger share of the first chunk's rows is ignored
-_COMMON_ROWS = 40  # a shingle in at most this many rows is never common
+_COMMON_ROWS, _FEW_ROWS = 40, 3  # a shingle in at most this many rows is never common, nor in half of a few rows
 _COMMON_BITS = 20
 _BLOCK = 250_000  # rows compared at a time
 
@@ -37,11 +37,11 @@ def row_hashes(tokens: NDArray[np.int32], lengths: Integers) -> NDArray[np.uint6
         return hashes
     starts = (np.cumsum(lengths) - lengths)[filled]
     positions = np.arange(len(tokens)) - np.repeat(starts, lengths[filled])
-    mixed = _mixed(
+    mixed = scrambled(
         (tokens.astype(np.uint64) + np.uint64(1)) * _POWERS[positions % len(_POWERS)] + positions.astype(np.uint64)
     )
     sums = np.add.reduceat(mixed, starts)
-    hashes[filled] = np.maximum(_mixed(sums + lengths[filled].astype(np.uint64)), np.uint64(1))
+    hashes[filled] = np.maximum(scrambled(sums + lengths[filled].astype(np.uint64)), np.uint64(1))
     return hashes
 
 
@@ -88,14 +88,6 @@ def exact_duplicates(hashes: NDArray[np.uint64]) -> NDArray[np.int32]:
     return earlier
 
 
-def near_duplicates(folder: Path, exact: NDArray[np.int32]) -> NDArray[np.int32]:
-    """For each row an earlier row that is similar but not equal; -1 if there is none."""
-    earlier = np.full(len(exact), -1, np.int32)
-    for rows, others in similar_pairs(folder, exact, lambda rows, _: earlier[rows] < 0):
-        earlier[rows] = others
-    return earlier
-
-
 def similar_pairs(
     folder: Path, exact: NDArray[np.int32], wanted: Callable[[Integers, Integers], NDArray[np.bool_]]
 ) -> Iterator[tuple[Integers, Integers]]:
@@ -119,6 +111,11 @@ def similar_pairs(
                 yield from _similar(rows, rows[other], values, wanted)
             if hasattr(mmap, "MADV_DONTNEED"):
                 mapped.madvise(mmap.MADV_DONTNEED)  # drops the pages read so far, which count as this process's memory
+
+
+def common_above(count: int) -> float:
+    """The number of `count` rows above which what they contain is a template."""
+    return max(_FEW_ROWS, min(_COMMON_ROWS, count // 2), COMMON_SHARE * count)
 
 
 def shared_rows(train: NDArray[np.uint64], held_out: NDArray[np.uint64]) -> tuple[Integers, Integers]:
@@ -204,7 +201,7 @@ def _common(shingles: NDArray[np.uint32], counts: Integers) -> NDArray[np.bool_]
     rows = np.repeat(np.arange(len(counts), dtype=np.uint64), counts)
     cells = np.unique(rows << np.uint64(_COMMON_BITS) | (shingles >> np.uint32(32 - _COMMON_BITS)))
     frequency = np.bincount((cells & np.uint64(2**_COMMON_BITS - 1)).astype(np.intp), minlength=2**_COMMON_BITS)
-    return frequency > max(_COMMON_ROWS, COMMON_SHARE * len(counts))
+    return frequency > common_above(len(counts))
 
 
 def _distinctive(
@@ -227,7 +224,7 @@ def _folded(values: NDArray[np.uint32]) -> NDArray[np.uint32]:
     return key
 
 
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def scrambled(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """splitmix64's finalizer: every bit of a value changes half of the result's."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,7 +1,8 @@
-"""Groups of rows that a split does not divide: rows with nearly the same tokens, or with the same value of a column. Only numpy.
+"""Groups of rows that a split does not divide: near duplicates, or rows with the same value of a column.
 
-The groups of near duplicates are computed from the tokens of stores, of all data sets of a run together, and kept in a file of the
-first store: the ranks of a run and its forecast read the same.
+Near duplicates have nearly the same tokens, or if they are short nearly the same text. A store has the groups of its own rows from
+the start. Those of several data sets together are computed from their stores, and kept in a file of the first one: the ranks of a
+run and its forecast read the same.
 """
 
 import hashlib
@@ -14,13 +15,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from training.tokens.alike_texts import LONGEST, Texts, alike_pairs
 from training.tokens.duplicates import Signatures, exact_duplicates, similar_pairs
 from training.tokens.order import Integers
-from training.tokens.store import JoinedStore, Store, TokenStore, locked, making_folder
+from training.tokens.store import TOKENIZER, JoinedStore, Store, TokenStore, locked, making_folder
 
 NEAR_DUPLICATES = "near_duplicates"
 """The value of `group_by` that groups rows with nearly the same tokens; every other value is the name of a column."""
 _CHUNK_ROWS = 1000
+_FILE = "groups.i32"
+_MEASURE = "2"  # of what is near; groups of another one are computed again
 Progress = Callable[[int, int], None]
 
 
@@ -52,8 +56,40 @@ def near_groups(store: Store, progress: Progress | None = None) -> Integers:
         known = known_near_groups(store)
         if known is None:
             known = _computed(store, report)
-            _write(_file(_stores(store)), known.astype(np.int32))
+            _write(_file(_stores(store)), known)
     return known
+
+
+class Compared:
+    """Writes what is compared of rows to files in `folder`, chunk by chunk, and finds their groups."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._signatures, self._texts = Signatures(folder), Texts(folder / "texts")
+
+    def add(self, tokens: NDArray[np.int32], lengths: Integers, texts: Sequence[str]) -> None:
+        """Adds the rows of a chunk; `tokens` are those of all its rows, concatenated, `texts` what they say."""
+        self._signatures.add(tokens, lengths)
+        self._texts.add([text if length <= LONGEST else "" for text, length in zip(texts, lengths, strict=True)])
+
+    def groups(self, exact: NDArray[np.int32]) -> Integers:
+        """Of each row the first row of its group. `exact` are the rows that each equals, as `exact_duplicates` returns them."""
+        self.close()
+        groups = _Groups(exact)
+        for rows, others in similar_pairs(self._folder, exact, groups.differ):
+            groups.join(rows, others)
+        for rows, others in alike_pairs(self._folder / "texts", len(exact), groups.differ):
+            groups.join(rows, others)
+        return groups.heads()
+
+    def close(self) -> None:
+        self._signatures.close()
+        self._texts.close()
+
+
+def write_groups(folder: Path, groups: Integers) -> None:
+    """Keeps the groups of a store's rows in its folder."""
+    _write(folder / _FILE, groups)
 
 
 def _computed(store: Store, report: Progress) -> Integers:
@@ -61,24 +97,29 @@ def _computed(store: Store, report: Progress) -> Integers:
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(mode=0o700)
     try:
-        _sign(store, scratch, report)
-        exact = exact_duplicates(store.hashes)
-        groups = _Groups(exact)
-        for rows, others in similar_pairs(scratch, exact, groups.differ):
-            groups.join(rows, others)
+        with closing(Compared(scratch)) as compared:
+            done = 0
+            for part in _stores(store):
+                for start in range(0, part.rows, _CHUNK_ROWS):
+                    tokens, lengths = part.tokens_between(start, start + _CHUNK_ROWS)
+                    compared.add(tokens, lengths, _texts(part, tokens, lengths))
+                    done += len(lengths)
+                    report(done, store.rows)
+            return compared.groups(exact_duplicates(store.hashes))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return groups.heads()
 
 
-def _sign(store: Store, scratch: Path, report: Progress) -> None:
-    done = 0
-    with closing(Signatures(scratch)) as signatures:
-        for part in _stores(store):
-            for start in range(0, part.rows, _CHUNK_ROWS):
-                signatures.add(*part.tokens_between(start, start + _CHUNK_ROWS))
-                done += min(_CHUNK_ROWS, part.rows - start)
-                report(done, store.rows)
+def _texts(store: TokenStore, tokens: NDArray[np.int32], lengths: Integers) -> list[str]:
+    """What short rows say; of long ones an empty text."""
+    from tokenizers import Tokenizer
+
+    tokenizer, ends = Tokenizer.from_file(str(store.folder / TOKENIZER)), np.cumsum(lengths)
+    rows = [
+        tokens[end - length : end].tolist() if length <= LONGEST else []
+        for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)
+    ]
+    return list(tokenizer.decode_batch(rows, skip_special_tokens=False))
 
 
 class _Groups:
@@ -115,11 +156,13 @@ def _stores(store: Store) -> Sequence[TokenStore]:
 
 
 def _file(stores: Sequence[TokenStore]) -> Path:
-    names = "\n".join(store.folder.name for store in stores)
+    if len(stores) == 1:
+        return stores[0].folder / _FILE
+    names = "\n".join((_MEASURE, *(store.folder.name for store in stores)))
     return stores[0].folder / f"groups-{hashlib.sha256(names.encode()).hexdigest()[:16]}.i32"
 
 
-def _write(file: Path, groups: NDArray[np.int32]) -> None:
+def _write(file: Path, groups: Integers) -> None:
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    groups.tofile(temporary)
+    groups.astype(np.int32).tofile(temporary)
     temporary.rename(file)

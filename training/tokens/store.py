@@ -10,6 +10,8 @@ make the same one. Maximum length and `train_on_prompt` are applied when reading
     weights.f32         the loss weight of each span; absent if no row has weights
     first_trained.i32   a row's first token with loss, except token 0 (it has no predecessor), or -1
     hashes.u64          a hash of each row's tokens (0: no tokens), to compare two data sets
+    groups.i32          the first row of each row's group of near duplicates (groups.py); absent in stores of earlier versions
+    tokenizer.json      what decodes the tokens
     facts.json          statistics that do not depend on a limit, written last
 """
 
@@ -38,6 +40,7 @@ VERSION = 4  # of the layout and the rendering of rows; a new version makes all 
 FACTS = "facts.json"
 PROGRESS = "progress.json"
 WEIGHTS = "weights.f32"
+TOKENIZER = "tokenizer.json"
 _TOKENIZER_FILES = ("tokenizer*", "*.jinja", "chat_template*", "special_tokens_map.json", "added_tokens.json")
 _VOCABULARY_FILES = ("vocab*", "merges*", "*.model", "*.tiktoken", "config.json", "generation_config.json")
 

@@ -15,11 +15,12 @@ from transformers import PreTrainedTokenizerBase
 
 from training.tokens import lengths as numbers
 from training.tokens.coverage import Gap, GapCounts, Missing
-from training.tokens.duplicates import Signatures, exact_duplicates, near_duplicates, row_hashes
+from training.tokens.duplicates import exact_duplicates, row_hashes
 from training.tokens.encoding import Encoded
+from training.tokens.groups import Compared, write_groups
 from training.tokens.order import Integers
 from training.tokens.rendered import Rendered
-from training.tokens.store import FACTS, VERSION, WEIGHTS
+from training.tokens.store import FACTS, TOKENIZER, VERSION, WEIGHTS
 
 _BLOCKS: dict[str, list[list[int]]] = tomllib.loads(
     Path(__file__).with_name("scripts.toml").read_text(encoding="utf-8")
@@ -27,7 +28,6 @@ _BLOCKS: dict[str, list[list[int]]] = tomllib.loads(
 NO_SCRIPT = "Digits and signs"
 SCRIPTS = [NO_SCRIPT, *_BLOCKS]
 EXAMPLES = 20
-TOKENIZER = "tokenizer.json"
 _FILES = ("tokens.i32", "ends.i64", "spans.i32", "first_trained.i32", "hashes.u64")
 
 
@@ -68,7 +68,7 @@ class StoreWriter:
         }
         self._scratch = folder / "scratch"
         self._scratch.mkdir()
-        self._signatures = Signatures(self._scratch)
+        self._compared = Compared(self._scratch)
         self._empty_rows: list[int] = []
         self._tokens = self._unknown = 0
         self._scripts = np.zeros((len(SCRIPTS), 4), np.int64)  # rows, characters, tokens, unknown tokens
@@ -81,7 +81,7 @@ class StoreWriter:
     ) -> None:
         for file in self._files.values():
             file.close()
-        self._signatures.close()
+        self._compared.close()
 
     def add(self, rendered: Sequence[Rendered | None], encoded: Encoded) -> None:
         """Adds the next rows of the file; a row that cannot train is None and has no tokens."""
@@ -100,7 +100,7 @@ class StoreWriter:
             written[WEIGHTS] = encoded.weights
         for name, array in written.items():
             self._files[name].write(np.ascontiguousarray(array).data)
-        self._signatures.add(encoded.tokens, encoded.lengths)
+        self._compared.add(encoded.tokens, encoded.lengths, [row.text if row else "" for row in rendered])
         self._count_scripts(rendered, encoded)
         self._find_lost_spans(rendered, encoded)
         self.rows += len(rendered)
@@ -111,10 +111,11 @@ class StoreWriter:
         """Finds duplicates, writes the facts, and syncs all files to disk."""
         for file in self._files.values():
             file.flush()
-        self._signatures.close()
         exact = exact_duplicates(np.fromfile(self._folder / "hashes.u64", np.uint64))
-        near = near_duplicates(self._scratch, exact)
+        groups = self._compared.groups(exact)
         shutil.rmtree(self._scratch)
+        write_groups(self._folder, groups)
+        near = np.where((groups != np.arange(len(groups))) & (exact < 0), groups, -1)
         self._tokenizer.backend_tokenizer.save(str(self._folder / TOKENIZER))
         facts = self._facts() | _pairs("duplicate", exact) | _pairs("near_duplicate", near)
         facts["bytes"] = {name: (self._folder / name).stat().st_size for name in self._files}

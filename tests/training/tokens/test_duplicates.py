@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from training.tokens.duplicates import Signatures, exact_duplicates, near_duplicates, row_hashes, shared_rows
+from training.tokens.duplicates import exact_duplicates, row_hashes, shared_rows
+from training.tokens.groups import Compared
 
 
 def flat(rows):
@@ -12,11 +13,13 @@ def flat(rows):
 
 
 def near(folder: Path, rows, chunk=1000):
-    signatures = Signatures(folder)
+    """The earlier row of each near duplicate, -1 of other rows."""
+    compared, exact = Compared(folder), exact_duplicates(row_hashes(*flat(rows)))
     for start in range(0, len(rows), chunk):
-        signatures.add(*flat(rows[start : start + chunk]))
-    signatures.close()
-    return near_duplicates(folder, exact_duplicates(row_hashes(*flat(rows))))
+        part = rows[start : start + chunk]
+        compared.add(*flat(part), [""] * len(part))
+    groups = compared.groups(exact)
+    return np.where((groups != np.arange(len(groups))) & (exact < 0), groups, -1)
 
 
 def random_rows(count, seed=0, length=100):

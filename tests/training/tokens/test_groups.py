@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models
 
 from training.tokens import groups
 from training.tokens.duplicates import row_hashes
 from training.tokens.store import TokenStore, joined
+from worker.settings import ROOT
 
 
 def store(folder, rows):
@@ -16,6 +18,8 @@ def store(folder, rows):
     tokens.tofile(folder / "tokens.i32")
     np.cumsum(lengths, dtype=np.int64).tofile(folder / "ends.i64")
     row_hashes(tokens, lengths).tofile(folder / "hashes.u64")
+    words = models.WordLevel({f"t{token}": token for token in range(5000)}, unk_token="t0")
+    Tokenizer(words).save(str(folder / "tokenizer.json"))
     (folder / "facts.json").write_text(f'{{"rows": {len(rows)}}}')
     return TokenStore(folder)
 
@@ -40,8 +44,8 @@ def test_rows_that_are_similar_through_a_row_between_them_are_of_one_group(tmp_p
         chain.append(changed(chain[-1], 8 * step))
     for number in range(3):
         order = np.random.default_rng(number).permutation(len(chain))
-        data = store(tmp_path / str(number), [*(chain[at] for at in order), *random_rows(9, 1)])
-        assert groups.near_groups(data).tolist() == [0] * 13 + list(range(13, 22))
+        data = store(tmp_path / str(number), [*(chain[at] for at in order), *random_rows(15, 1)])
+        assert groups.near_groups(data).tolist() == [0] * 13 + list(range(13, 28))
     ends = store(tmp_path / "ends", [chain[0], chain[-1]])
     assert groups.near_groups(ends).tolist() == [0, 1]
 
@@ -70,3 +74,11 @@ def test_what_a_failure_leaves_is_deleted(tmp_path, monkeypatch):
 
 def test_rows_with_the_same_value_are_a_group_and_those_without_one_are_not():
     assert groups.groups_of_values(["a", "", "b", "a", ""]).tolist() == [0, 1, 2, 0, 4]
+
+
+def test_short_rows_that_differ_in_a_letter_are_of_one_group(tmp_path):
+    tokenizer = Tokenizer.from_file(str(ROOT / "static" / "starter" / "tokenizer.json"))
+    texts = ["How do I reset my password?", "Where is my parcel now?", "how do I reset my pasword?", "Order 12 is late"]
+    data = store(tmp_path / "a", [tokenizer.encode(text).ids for text in texts])
+    tokenizer.save(str(data.folder / "tokenizer.json"))
+    assert groups.near_groups(data).tolist() == [0, 1, 0, 3]
