@@ -14,12 +14,13 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
 LONGEST_LINE = 4000  # characters; the whole line is in the run's output.log
 LONGEST_READ = 16 * LONGEST_LINE
 REDACTED = "[redacted]"
-_SECRETS = [
+_DIGIT = re.compile("[0-9]")
+_SECRETS: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     # A token of the hub is long, or has capitals or digits, unlike names in Python code such as hf_quantizer.
     (re.compile(r"\bhf_(?:(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{8,}|[a-z]{20,})"), f"hf_{REDACTED}"),
     (re.compile(r"(?i)\b(authorization[\"']?\s*[:=]\s*[\"']?(?:bearer|basic|token)\s+)[^\s\"',]+"), rf"\1{REDACTED}"),
     (re.compile(r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/-]{12,}=*"), rf"\1{REDACTED}"),
-    (re.compile(r"\b([a-zA-Z][a-zA-Z0-9+.-]*://[^\s/:@]*):[^\s/@]+@"), rf"\1:{REDACTED}@"),
+    (re.compile(r"(?<=://)([^\s/:@]*):[^\s/@]+@"), rf"\1:{REDACTED}@"),
     (
         re.compile(
             r"(?i)\b(https?://(?:hooks\.slack\.com/|(?:\w+\.)?discord(?:app)?\.com/api/webhooks/|[^\s/]+/hooks/))[^\s\"']+"
@@ -27,10 +28,9 @@ _SECRETS = [
         rf"\1{REDACTED}",
     ),
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), REDACTED),
-    (
-        re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|sk-(?=[A-Za-z_-]*\d)[A-Za-z0-9_-]{8,})"),
-        REDACTED,
-    ),
+    (re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,})"), REDACTED),
+    # The whole text is consumed, with or without a digit: else the next sk- in it would begin another search to its end.
+    (re.compile(r"\bsk-[A-Za-z0-9_-]{8,}"), lambda found: REDACTED if _DIGIT.search(found[0]) else found[0]),
     (
         re.compile(r"(?i)((?:secret|password|passwd|api_?key|access_?key|token)[\"']?\s*[=:]\s*[\"']?)[\w+/=.~-]{16,}"),
         rf"\1{REDACTED}",

@@ -1,13 +1,14 @@
 """Secrets that must not be in logs, records and messages."""
 
 import logging
+import time
 from pathlib import Path
 
 import pytest
 from tiny import make_model
 from trainer_process import start
 
-from training.redaction import clean, redact, start_logging
+from training.redaction import ESCAPES, clean, redact, start_logging
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,8 @@ from training.redaction import clean, redact, start_logging
         ('"api_key": "0123456789abcdef"', '"api_key": "[redacted]"'),
         ("ghp_0123456789abcdefghij0123456789abcdef", "[redacted]"),
         ("Incorrect API key provided: sk-lathe123.", "Incorrect API key provided: [redacted]."),
+        ("a sk-learn and sk-proj-of_team-7x", "a sk-learn and [redacted]"),
+        ("x://a:b@c and git+ssh://me:s3cret@host/x", "x://a:[redacted]@c and git+ssh://me:[redacted]@host/x"),
     ],
 )
 def test_secrets_are_redacted(text, expected):
@@ -92,6 +95,19 @@ def test_progress_bars_keep_their_last_state_and_colors_are_removed():
 
 def test_a_long_line_is_truncated_and_shows_its_length():
     assert clean("x" * 5000) == "x" * 4000 + " ... (5000 characters)"
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "a.", "a-", "sk-a-", "hf_a", "a://", "a://b:", "token=", "token:", "bearer ", "authorization: ", "https://a",
+        "\x1b[0;", "\x1b]",
+    ],
+)  # fmt: skip
+def test_a_long_line_is_redacted_in_linear_time(unit):
+    began = time.process_time()
+    redact(ESCAPES.sub("", unit * (200_000 // len(unit))))
+    assert time.process_time() - began < 2  # milliseconds; in quadratic time a minute
 
 
 def test_a_secret_at_the_truncation_is_not_shown_partially():
