@@ -17,7 +17,7 @@ from worker.store.uses import DatasetUse
 
 _BRIEF = ("id", "name", "owner", "rows", "bytes", "created_at")
 _WHOLE = (*_BRIEF, "sha256", "reason", "counts", "columns", "columns_map", "sample")
-SHORTEST_ID = 4
+SHORTEST_ID, LONGEST_ID = 4, 60
 
 
 @columns(Dataset, _BRIEF)
@@ -170,7 +170,7 @@ def find(session: Session, dataset_id: str) -> Dataset:
         DatasetNotFound: none or several match.
     """
     matching: Sequence[Dataset] = []
-    if len(dataset_id) >= SHORTEST_ID:
+    if SHORTEST_ID <= len(dataset_id) <= LONGEST_ID:
         begins = col(Dataset.id).startswith(dataset_id, autoescape=True)
         matching = session.exec(select(Dataset).where(begins).limit(2)).all()
     if len(matching) == 1:

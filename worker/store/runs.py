@@ -26,7 +26,7 @@ T = TypeVar("T", Run, Sweep, Evaluation)
 
 ID_LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"  # no i, l, o, u: they are misread
 ID_LENGTH = 12
-_SHORTEST_PREFIX = 4
+_SHORTEST_PREFIX, _LONGEST_ID = 4, 60
 
 
 class RunNotFound(NotFound):
@@ -116,8 +116,8 @@ def get(*, session: Session, run_id: str) -> Run:
 
 def with_id(session: Session, table: type[T], given: str, *condition: ColumnElement[bool]) -> list[T]:
     """The row with this id, else up to 4 whose ids begin with it (4 characters or more), newest first; all fulfill `condition`."""
-    if not given.isascii() or not given.isalnum():
-        return []
+    if len(given) > _LONGEST_ID or not given.isascii() or not given.isalnum():
+        return []  # a database refuses to compare with a text of 50,000 characters
     key: Any = table.id
     exact = session.exec(select(table).where(key == given, *condition)).first()
     if exact is not None or len(given) < _SHORTEST_PREFIX:

@@ -54,7 +54,7 @@ def test_an_ambiguous_prefix_is_refused_with_the_matching_ids(database, new_run)
     assert first.id in str(refused.value) and second.id in str(refused.value)
 
 
-@pytest.mark.parametrize("run_id", ["nothing", "abc", "", "%%%%", "____", "ab\0cd", "\ud800\ud800"])
+@pytest.mark.parametrize("run_id", ["nothing", "abc", "", "%%%%", "____", "ab\0cd", "\ud800\ud800", "a" * 60_000])
 def test_a_missing_run_is_reported_with_the_command_that_lists_runs(database, new_run, run_id):
     new_run()
     with db.read() as session, pytest.raises(RunNotFound, match=r"does not exist\. `lathe runs`"):
