@@ -18,6 +18,7 @@ from starlette.middleware.cors import CORSMiddleware
 from app.access import callers, server_token
 from app.access.identity import Identity
 from app.access.uploads import FOLDER, give_each_its_own_folder
+from app.web.sessions import keep_no_values
 from training.redaction import change_output, printable
 from worker.settings import Settings, get_settings, name_unknown_variables
 
@@ -39,7 +40,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     _prepare_gradio(uploads)
     from app import pages
     from app.pages.common.view import unknown
-    from app.web import assets, authentication, caller_turns, live, middleware, security
+    from app.web import assets, authentication, caller_turns, live, middleware, security, upload_quota
     from app.web.rest import application, errors, openai, openapi, reference, users
 
     app = FastAPI(title="Lathe", docs_url=None, redoc_url=None, openapi_url=openapi.DOCUMENT_PATH)
@@ -68,6 +69,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.leaving = asyncio.Event()
     app.add_middleware(middleware.Streams, leaving=app.state.leaving, identity=Identity(settings))
     app.add_middleware(middleware.GradioCalls, uploads=uploads, pages=lambda: app.state.blocks)
+    app.add_middleware(upload_quota.UploadQuota, folder=uploads)
     app.add_middleware(security.BodyLimit, upload_limit=settings.upload_limit_bytes)
     app.add_middleware(security.Gate, rules=rules, unknown=unknown)
     app.add_middleware(caller_turns.CallerTurns)
@@ -180,6 +182,7 @@ def _prepare_gradio(uploads: Path) -> None:
     os.environ["GRADIO_MCP_SERVER"] = "False"
     os.environ[FOLDER] = str(uploads)
     give_each_its_own_folder()
+    keep_no_values()
 
 
 def _own_upload_folder(uploads: Path) -> Path:

@@ -1,12 +1,15 @@
 """Checks that a path is an upload: a file that this process received into its own folder."""
 
+import hashlib
 import os
 import secrets
 import stat
 from pathlib import Path, PurePath
 from typing import Any
 
+from app.access import callers
 from training.errors import UserError
+from worker.machine.sizes import size_of
 
 FOLDER = "GRADIO_TEMP_DIR"
 """The environment variable with Gradio's upload folder."""
@@ -35,9 +38,33 @@ def give_each_its_own_folder() -> None:
     class SeparateUpload(usual):  # type: ignore[misc, valid-type]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
-            self.sha.update(secrets.token_bytes(16))
+            self.sha = _FolderName(callers.current().name)
 
     route_utils.GradioUploadFile = SeparateUpload  # type: ignore[misc]
+
+
+class _FolderName:
+    """In place of a hash of the file: the sign of its user, and a part that nobody guesses."""
+
+    def __init__(self, user: str) -> None:
+        self._name = sign_of(user) + secrets.token_hex(24)
+
+    def update(self, _: bytes) -> None:
+        """Gradio calls it for each part of the file."""
+
+    def hexdigest(self) -> str:
+        """The folder's name."""
+        return self._name
+
+
+def sign_of(user: str) -> str:
+    """What the folders of a user's uploads begin with."""
+    return hashlib.sha256(user.encode()).hexdigest()[:16]
+
+
+def bytes_of(user: str, within: Path) -> int:
+    """The bytes of a user's uploads that no handler has taken yet."""
+    return sum(size_of(folder).bytes for folder in within.glob(f"{sign_of(user)}*"))
 
 
 def folder() -> Path:
@@ -48,13 +75,14 @@ def folder() -> Path:
 def uploaded_file(path: str, within: Path, field: str = "path") -> Path:
     """The uploaded file at `path`: our own regular file below the folder `within`, without links in its path.
 
-    A path outside `within` is refused by its text, without access to the file system.
+    A path outside `within`, or of another user's upload, is refused by its text, without access to the file system.
 
     Raises:
         NotUploaded: it is anything else, or does not exist.
     """
     parts = _parts_below(path, within)
-    if len(parts) < 2:  # each upload has its own folder; files beside the folders are incomplete
+    # Each upload has its own folder; files beside the folders are incomplete.
+    if len(parts) < 2 or not parts[0].startswith(sign_of(callers.current().name)):
         raise NotUploaded(field, path)
     place = within
     try:

@@ -3,7 +3,7 @@
 import asyncio
 import re
 import secrets
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +22,7 @@ from app.access.uploads import NotUploaded, check_paths
 from app.web import compression
 from app.web.authentication import OPEN_PATHS
 from app.web.security import HEADERS, UPLOAD_PATHS, error, without_header
+from app.web.sessions import Sessions
 from app.web.theme import chosen, frame
 from training.config import json_text
 from training.errors import Problem
@@ -261,7 +262,6 @@ _HANDLERS = ("/gradio_api/run/predict", "/gradio_api/queue/join")
 _NO_SESSION = 'data: {"msg": "unexpected_error", "message": "404", "session_not_found": true, "success": false}\n\n'
 _STREAMS = re.compile(r"/gradio_api/(?:heartbeat/(\w+)|queue/data)")
 _SESSION = re.compile(r"[\w-]{1,64}")
-_MOST_SESSIONS = 10_000
 _RELOAD = "Reload the page."
 
 
@@ -270,7 +270,7 @@ class GradioCalls:
 
     def __init__(self, app: ASGIApp, uploads: Path, pages: "Callable[[], gr.Blocks]") -> None:
         self.app, self.uploads, self.pages = app, uploads, pages
-        self._owners: OrderedDict[str, str] = OrderedDict()  # of sessions, the latest last
+        self._sessions = Sessions(pages)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "").rstrip("/")
@@ -322,11 +322,9 @@ class GradioCalls:
         if not isinstance(session, str) or not _SESSION.fullmatch(session):
             return error(422, "session_hash", str(session)[:80], "is not the name of a session.", _RELOAD)
         caller = callers.current().name
-        owner = self._owners.setdefault(session, caller)
-        self._owners.move_to_end(session)
-        if len(self._owners) > _MOST_SESSIONS:
-            self._owners.popitem(last=False)
-        return None if owner == caller else error(403, "session_hash", session, "is of another user's page.", _RELOAD)
+        if self._sessions.owner(session, caller) == caller:
+            return None
+        return error(403, "session_hash", session, "is of another user's page.", _RELOAD)
 
 
 def refuse_invalid_values(blocks: "gr.Blocks") -> None:

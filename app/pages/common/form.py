@@ -31,6 +31,7 @@ _OF_SLURM = ("engine", "slurm_options")
 _OF_MACHINES = ("num_machines", "min_machines")
 MOST_BUTTONS = 7
 """Up to this many choices are shown side by side; more become a dropdown."""
+_LONGEST_ID = 60
 _PASTED_LINES = 6  # the height of the field for a pasted JSON
 
 
@@ -51,7 +52,7 @@ class Draft:
             for name, value in stored["values"].items()
             if name in settings() and _fits(settings()[name], value)
         }
-        return cls(defaults() | usable, str(stored.get("parent", "")))
+        return cls(defaults() | usable, str(stored.get("parent", ""))[:_LONGEST_ID])
 
 
 def kept_in_browser(key: str = "lathe-draft") -> gr.BrowserState:

@@ -34,6 +34,7 @@ from worker.forecasts.prices import Prices
 from worker.store.database import UNREACHABLE
 
 HERE = "here"
+_LONGEST = 500  # characters of a hub id or a revision
 _COUNTS = ("1", "2", "4", "8")
 _steps: TimedCache[str, dict[str, Any]] = TimedCache(seconds=600, size=16)
 _solutions: TimedCache[str, list[Solution]] = TimedCache(seconds=120, size=32)
@@ -246,17 +247,16 @@ def _unknown_shape(error: ModelError, revision: str | None) -> Markup:
 def _asked(event: gr.EventData) -> list[Any]:
     """The model whose config.json a button asks for, and a note while it is fetched."""
     asked = event._data if isinstance(event._data, dict) else {}
-    return (
-        [PARTS.note(_("Fetching config.json from the hub."), "looking"), asked]
-        if asked.get("fetch")
-        else [gr.skip(), {}]
-    )
+    known = {name: str(asked.get(name) or "")[:_LONGEST] for name in ("fetch", "revision")}
+    if not known["fetch"]:
+        return [gr.skip(), {}]
+    return [PARTS.note(_("Fetching config.json from the hub."), "looking"), known]
 
 
 def _fetch(asked: dict[str, Any]) -> Markup | None:
     """Fetches the config.json of a hub model. Returns why it cannot be had."""
     try:
-        shapes.fetch(str(asked["fetch"]), str(asked.get("revision") or "") or None)
+        shapes.fetch(asked["fetch"], asked["revision"] or None)
     except ModelError as error:
         return PARTS.alert(str(error.problem.value), error.message, error.fix)
     _shapes.clear()

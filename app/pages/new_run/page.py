@@ -3,8 +3,10 @@
 The browser stores the form as a draft, so a refresh or a crash loses nothing. It contains no secrets: RunConfig has none.
 """
 
+import json
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +81,7 @@ class Page:
 def build(demo: gr.Blocks) -> None:
     """Components, handlers and wiring of the page."""
     draft, earlier = form.kept_in_browser(), form.kept_in_browser("lathe-earlier-draft")
-    parent, visible, about = gr.State(""), gr.State(()), gr.State(())
+    parent, visible, about = gr.State(""), gr.State(()), gr.State("")
     address = gr.Textbox(visible=False)
     with gr.Row(elem_classes="title-row"):
         html(made(folds.title_html))
@@ -157,7 +159,8 @@ def refreshed(*inputs: Any) -> list[Any]:
     visible = (*shown.values(), shown["rewards"])
     previews = [gr.skip() if text is None else text for text in (checked.command, checked.deepspeed, checked.yaml)]
     unchanged = visible == tuple(visible_before)
-    about = tuple(values[name] for name in _ABOUT_DATA)
+    about = [values[name] for name in _ABOUT_DATA]
+    known = sha256(json.dumps(about, default=str).encode()).hexdigest()  # the server keeps it, whatever is typed
     return [
         {"values": values, "parent": parent},
         visible,
@@ -167,8 +170,8 @@ def refreshed(*inputs: Any) -> list[Any]:
         gr.update(interactive=checked.ready),
         *previews,
         *[gr.skip() if unchanged else gr.update(visible=state) for state in visible],
-        about,
-        *([gr.skip()] * 2 if about == tuple(about_before) else described(*about)),
+        known,
+        *([gr.skip()] * 2 if known == about_before else described(*about)),
     ]
 
 

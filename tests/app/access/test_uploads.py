@@ -7,9 +7,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from web import application, client
+from web import account, application, client
 
-from app.access.uploads import NotUploaded, check_paths, uploaded_file
+from app.access.uploads import NotUploaded, check_paths, sign_of, uploaded_file
+from worker.store.tables import LOCAL
 
 FILE = {"_type": "gradio.FileData"}
 PREDICT, JOIN = "/gradio_api/run/predict", "/gradio_api/queue/join"
@@ -147,13 +148,42 @@ def test_a_call_that_is_not_json_is_refused(home, body):
 def test_a_file_of_another_user_is_not_an_upload(tmp_path):
     if os.geteuid() != 0:
         pytest.skip("only root can give a file away")
-    file = tmp_path / "folder" / "rows.jsonl"
+    file = tmp_path / f"{sign_of(LOCAL)}folder" / "rows.jsonl"
     file.parent.mkdir()
     file.write_text("x")
     assert uploaded_file(str(file), tmp_path) == file
     os.chown(file, 65534, 65534)
     with pytest.raises(NotUploaded):
         uploaded_file(str(file), tmp_path)
+
+
+def test_no_account_uses_the_upload_of_another(upload):
+    eve, taken = account("eve"), 0
+    for number, inputs, places in handlers():
+        data = [None] * inputs
+        data[places[0]] = {"path": str(upload), "meta": FILE}
+        refused = client().post(PREDICT, json={"fn_index": number, "data": data}, headers=eve)
+        taken += refused.status_code != 403
+    assert taken == 0 and upload.is_file()
+
+
+def test_an_account_uploads_no_more_than_it_may_store(home):
+    api, eve = client(), account("eve")
+    api.patch("/api/users/eve", json={"max_disk_bytes": 100_000}).raise_for_status()
+
+    def sent(size):
+        return api.post("/gradio_api/upload", files={"files": ("rows.jsonl", b"x" * size)}, headers=eve)
+
+    kept = sent(60_000)
+    refused = sent(60_000)
+    assert (kept.status_code, refused.status_code) == (200, 422), refused.text
+    assert "eve may use on disk" in refused.json()["error"]["message"]
+    body = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.jsonl"\r\n\r\nx\r\n--x--\r\n'
+    form = eve | {"Content-Type": "multipart/form-data; boundary=x"}
+    assert api.post("/gradio_api/upload", content=iter([body]), headers=form).status_code == 411
+    Path(*kept.json()).unlink()
+    assert sent(60_000).status_code == 200
+    assert api.post("/gradio_api/upload", files={"files": ("rows.jsonl", b"x" * 200_000)}).status_code == 200
 
 
 def test_an_incomplete_upload_is_not_an_upload(tmp_path):
