@@ -2,9 +2,9 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from training.files import open_regular, read_regular
 
@@ -48,11 +48,33 @@ def lines(path: Path) -> Iterator[Any]:
         OSError: it cannot be opened, or is no regular file.
         JsonTextError: a line is longer than MOST_LINE_BYTES, or is not valid JSON.
     """
+    yield from (value for _, value in placed_lines(path))
+
+
+def placed_lines(path: Path) -> Iterator[tuple[int, Any]]:
+    """As `lines`, each value with the place in the file, in bytes, at which its line begins."""
     with open_regular(path) as stream:
-        while line := stream.readline(MOST_LINE_BYTES + 1):
-            if len(line) > MOST_LINE_BYTES:
-                raise JsonTextError(f"a line is longer than {MOST_LINE_BYTES:,} bytes")
-            yield of_file(line)
+        place = 0
+        while line := _line(stream):
+            yield place, of_file(line)
+            place += len(line)
+
+
+def lines_at(path: Path, places: Sequence[int]) -> Iterator[Any]:
+    """The values of the lines that begin at these places; without any, no file is opened. Raises the same errors as `lines`."""
+    if not places:
+        return
+    with open_regular(path) as stream:
+        for place in places:
+            stream.seek(place)
+            yield of_file(_line(stream))
+
+
+def _line(stream: BinaryIO) -> bytes:
+    line = stream.readline(MOST_LINE_BYTES + 1)
+    if len(line) > MOST_LINE_BYTES:
+        raise JsonTextError(f"a line is longer than {MOST_LINE_BYTES:,} bytes")
+    return line
 
 
 def check_number(text: str | bytes, most: int) -> None:

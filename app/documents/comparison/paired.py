@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app.documents.comparison.result_lines import Line
-from app.documents.results.evaluations import NOTHING, Differing, ScoredRows, paired_any
+from app.documents.results.evaluations import NOTHING, Differing, ScoredRows, paired_any, row_key
 from training import json_files
 from training.run_folder.paths import ANSWERS_FILE
 from training.scoring.paired import Paired, Verdict
@@ -93,10 +93,9 @@ def _data(run: Run) -> str:
     return " ".join(digest for key, digest in run.fingerprints.items() if key.startswith(prefix))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)
 def _read(path: Path, _modified: int, data: str, card: str) -> ScoredRows:
-    records = [*json_files.lines(path)]
-    rows = {(data, int(record["row"]), str(record["expected"])): _after(record) for record in records}
+    rows = {row_key(data, record): _after(record) for record in json_files.lines(path)}
     return ScoredRows(rows, ScoreCard.model_validate_json(card))
 
 

@@ -1,13 +1,16 @@
 """The answers to held-out rows before and after training, sorted by how they changed, with the differing words."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from training import json_files
 from training.run_folder.paths import ANSWERS_FILE
@@ -42,13 +45,38 @@ class Answer:
     gain: float = 0.0
 
 
-def answers_of(run_id: str) -> tuple[Answer, ...]:
-    """The answers of a run on this machine, sorted by change, the largest difference of token F1 first; empty if there are none."""
+@dataclass(frozen=True)
+class Answers:
+    """The answers in a file, sorted by change, the largest difference of token F1 first: where each of them stands, since a file
+    may have hundreds of thousands. A slice reads its answers."""
+
+    path: Path = Path()
+    places: Sequence[int] = ()
+    counts: Mapping[Change, int] = field(default_factory=lambda: dict.fromkeys(Change, 0))
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, part: slice) -> list[Answer]:
+        return [_answer(record) for record in json_files.lines_at(self.path, self.places[part])]
+
+    def of(self, wanted: str) -> "Answers":
+        """Those that changed in this way; all if it is none."""
+        first = 0
+        for change, count in self.counts.items():
+            if change == wanted:
+                return Answers(self.path, self.places[first : first + count], {change: count})
+            first += count
+        return self
+
+
+def answers_of(run_id: str) -> Answers:
+    """The answers of a run on this machine; empty if there are none."""
     path = get_settings().runs_dir / run_id / ANSWERS_FILE
     try:
         return _read(path, path.stat().st_mtime_ns)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # an archive may hold anything
-        return ()
+        return Answers()
 
 
 def differences(before: str, after: str) -> tuple[list[Part], list[Part]]:
@@ -64,16 +92,18 @@ def differences(before: str, after: str) -> tuple[list[Part], list[Part]]:
     return [part for part in left if part[1]], [part for part in right if part[1]]
 
 
-def counts(answers: Sequence[Answer]) -> dict[Change, int]:
-    """The number of answers of each kind of change."""
-    return {change: sum(answer.change is change for answer in answers) for change in Change}
-
-
 @lru_cache(maxsize=8)
-def _read(path: Path, _modified: int) -> tuple[Answer, ...]:
-    answers = [_answer(record) for record in json_files.lines(path)]
-    order = list(Change)
-    return tuple(sorted(answers, key=lambda one: (order.index(one.change), -abs(one.gain), one.row)))
+def _read(path: Path, _modified: int) -> Answers:
+    places, kinds, gains, rows, order = array("q"), array("b"), array("d"), array("q"), list(Change)
+    for place, record in json_files.placed_lines(path):
+        answer = _answer(record)
+        places.append(place)
+        kinds.append(order.index(answer.change))
+        gains.append(-abs(answer.gain))
+        rows.append(answer.row)
+    found = np.lexsort((rows, gains, kinds)).tolist()
+    counts = {change: kinds.count(number) for number, change in enumerate(order)}
+    return Answers(path, array("q", (places[number] for number in found)), counts)
 
 
 def _answer(record: dict[str, Any]) -> Answer:

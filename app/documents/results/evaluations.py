@@ -1,12 +1,17 @@
 """Evaluations: what was asked for, what the scores show, and the answers row by row. Read-only."""
 
-from collections.abc import Collection, Sequence
+import math
+from array import array
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 from pydantic import Field
 from sqlmodel import Session, col, select
 
@@ -24,8 +29,8 @@ from worker.store import evaluations, runs, sight
 from worker.store.tables import Dataset, Evaluation, Status
 
 UNRECORDED = ScoreCard()
-Key = tuple[str, int, str]
-"""A row: the data that it is from, its number there, and the expected text."""
+Key = tuple[str, int, bytes]
+"""A row: the data that it is from, its number there, and the hash of the expected text."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +47,11 @@ class ScoredRows:
 
 
 NOTHING = ScoredRows({})
+
+
+def row_key(data: str, record: Mapping[str, Any]) -> Key:
+    """The row of a record."""
+    return data, int(record["row"]), sha256(str(record["expected"]).encode()).digest()
 
 
 class Differing(Document):
@@ -335,7 +345,7 @@ def of_results(session: Session, run_ids: Sequence[str]) -> dict[str, list[Score
 
 def scored(item: Evaluation) -> ScoredRows:
     """The scores of an evaluation's rows, for comparisons; empty without answers on this machine."""
-    path = folder_of(item) / RECORDS_FILE
+    path = _file(item)
     metrics = (item.summary or {}).get("metrics") or {}
     unbounded = frozenset(name for name, value in metrics.items() if value.get("unbounded"))
     try:
@@ -344,21 +354,76 @@ def scored(item: Evaluation) -> ScoredRows:
         return NOTHING
 
 
-def rows(item: Evaluation, against: Evaluation | None = None, metric: str = "") -> list[Row]:
-    """The rows in the order of the file; with `against`, each with the other answer and the difference of `metric`."""
-    others = {record["row"]: record for record in records(against)} if against else {}
-    return [_row(record, others.get(record["row"]), metric) for record in records(item)]
+@dataclass(frozen=True)
+class AnsweredRows:
+    """The rows of an evaluation in some order: where their records are, beside those of another one. A slice reads them."""
+
+    item: Evaluation
+    against: Evaluation | None
+    metric: str
+    pairs: Sequence[tuple[int, int | None]] = ()
+    scores: Sequence[str] = ()
+    """The names of all scores."""
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, part: slice) -> list[Row]:
+        pairs = self.pairs[part]
+        mine = json_files.lines_at(_file(self.item), [place for place, _ in pairs])
+        places = [other for _, other in pairs if other is not None]
+        theirs = json_files.lines_at(_file(self.against), places) if self.against else iter(())
+        others = [None if other is None else next(theirs) for _, other in pairs]
+        return [_row(record, other, self.metric) for record, other in zip(mine, others, strict=True)]
 
 
-def ordered(listed: list[Row], order: str, metric: str) -> list[Row]:
-    """The rows sorted: "row", "lowest" or "highest" score of the metric, or "worse" or "better" by the difference first."""
-    keys: dict[str, Any] = {
-        "lowest": lambda row: (row.scores.get(metric) is None, row.scores.get(metric) or 0.0),
-        "highest": lambda row: (row.scores.get(metric) is None, -(row.scores.get(metric) or 0.0)),
-        "worse": lambda row: (row.difference is None, row.difference or 0.0),
-        "better": lambda row: (row.difference is None, -(row.difference or 0.0)),
-    }
-    return sorted(listed, key=keys[order]) if order in keys else listed
+def rows(item: Evaluation, against: Evaluation | None = None, metric: str = "", order: str = "row") -> AnsweredRows:
+    """The rows in the order of the file, or sorted: "lowest" or "highest" score of the metric, or "worse" or "better" by the
+    difference first. With `against`, each has the other answer and the difference."""
+    mine = _placed(item, metric)
+    other = _placed(against, metric) if against else None
+    theirs = dict(zip(other.rows, range(len(other.rows)), strict=True)) if other else {}
+    found = [theirs.get(row) for row in mine.rows]
+    values = np.array(mine.values)
+    if order in ("worse", "better"):
+        values = values - np.array([math.nan if at is None or other is None else other.values[at] for at in found])
+    signs = {"lowest": 1, "highest": -1, "worse": 1, "better": -1}
+    sequence = np.argsort(signs[order] * values, kind="stable") if order in signs else range(len(found))
+    pairs = [
+        (mine.places[at], None if (there := found[at]) is None or other is None else other.places[there])
+        for at in sequence
+    ]
+    return AnsweredRows(item, against, metric, pairs, mine.scores)
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """Where the records of a file begin, the numbers of their rows, their scores by a metric (NaN: none), and the names of all."""
+
+    places: Sequence[int] = ()
+    rows: Sequence[int] = ()
+    values: Sequence[float] = ()
+    scores: Sequence[str] = ()
+
+
+def _placed(item: Evaluation, metric: str) -> _Placed:
+    path = _file(item)
+    try:
+        return _read_places(path, path.stat().st_mtime_ns, metric)
+    except (OSError, ValueError):
+        return _Placed()
+
+
+@lru_cache(maxsize=16)
+def _read_places(path: Path, _modified: int, metric: str) -> _Placed:
+    places, numbers, values, scores = array("q"), array("q"), array("d"), dict[str, None]()
+    for place, record in json_files.placed_lines(path):
+        value = record["scores"].get(metric)
+        places.append(place)
+        numbers.append(int(record["row"]))
+        values.append(math.nan if value is None else value)
+        scores |= dict.fromkeys(record["scores"])
+    return _Placed(places, numbers, values, tuple(scores))
 
 
 def _data(item: Evaluation) -> tuple[str, str]:
@@ -374,26 +439,20 @@ def _row(record: dict[str, Any], other: dict[str, Any] | None, metric: str) -> R
     return Row(number, prompt, expected, mine_text, record["scores"], reply, answer, difference)
 
 
-def records(item: Evaluation) -> list[dict[str, Any]]:
-    """The answers of an evaluation as answers.jsonl has them; empty without answers on this machine."""
-    path = folder_of(item) / RECORDS_FILE
-    try:
-        return _read(path, path.stat().st_mtime_ns)
-    except (OSError, ValueError):
-        return []
+def records(item: Evaluation) -> Iterator[dict[str, Any]]:
+    """What the evaluation has stored of each row, in the order of the file, until a line cannot be read."""
+    with suppress(OSError, ValueError):
+        yield from json_files.lines(_file(item))
+
+
+def _file(item: Evaluation) -> Path:
+    return folder_of(item) / RECORDS_FILE
 
 
 @lru_cache(maxsize=8)
-def _read(path: Path, _modified: int) -> list[dict[str, Any]]:
-    return [*json_files.lines(path)]
-
-
-@lru_cache(maxsize=64)
-def _scores(path: Path, modified: int, data: str, card: str, unbounded: frozenset[str]) -> ScoredRows:
+def _scores(path: Path, _modified: int, data: str, card: str, unbounded: frozenset[str]) -> ScoredRows:
     found = {
-        (data, int(record["row"]), str(record["expected"])): {
-            name: float(value) for name, value in record["scores"].items() if value is not None
-        }
-        for record in _read(path, modified)
+        row_key(data, record): {name: float(value) for name, value in record["scores"].items() if value is not None}
+        for record in json_files.lines(path)
     }
     return ScoredRows(found, ScoreCard.model_validate_json(card), unbounded)

@@ -1,12 +1,11 @@
 """The answers of a run to held-out rows before and after training, on the page Run."""
 
-from collections.abc import Sequence
 from math import ceil
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.datastructures import QueryParams
 
-from app.documents.results.answers import Change, answers_of, counts, differences
+from app.documents.results.answers import Answers, Change, answers_of, differences
 from app.format.numbers import capitalized
 from app.texts import _
 from worker.store.tables import Run
@@ -17,21 +16,27 @@ FEW, PAGE_ROWS = 5, 25
 
 def shown(run: Run, query: QueryParams) -> dict[str, Any]:
     """The first answers; with `answers` in the query all of this kind of change, page by page."""
-    answers, kind = answers_of(run.id) if run.status.ended else (), query.get("answers", "")
-    chosen = [answer for answer in answers if kind in ("", ALL, answer.change)]
-    page = paged(chosen, query.get("answers_page", "")) if kind else {"rows": chosen[:FEW]}
-    numbers = counts(answers)
+    answers, kind = answers_of(run.id) if run.status.ended else Answers(), query.get("answers", "")
+    page = paged(answers.of(kind), query.get("answers_page", "")) if kind else {"rows": answers[:FEW]}
     return {
         "answers": page | {"kind": kind, "total": len(answers)},
         "answer_kinds": [
             (ALL, _("All ({number:,})").format(number=len(answers))),
-            *((change.value, f"{capitalized(_(change.value))} ({numbers[change]:,})") for change in Change),
+            *((change.value, f"{capitalized(_(change.value))} ({answers.counts[change]:,})") for change in Change),
         ],
         "differences": differences,
     }
 
 
-def paged(rows: Sequence[Any], page: str) -> dict[str, Any]:
+class Sliced(Protocol):
+    """Rows that are read by slices."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> Any: ...
+
+
+def paged(rows: Sliced, page: str) -> dict[str, Any]:
     """A page of rows (from 1), and which rows these are."""
     part = page_of(len(rows), page, PAGE_ROWS)
     return part | {"rows": rows[part["first"] - 1 : part["last"]]}

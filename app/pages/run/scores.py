@@ -78,8 +78,8 @@ def _rows(item: Evaluation, items: list[Evaluation], query: QueryParams) -> dict
     against = next((one for one in others if one.id == against_id), None)
     metric = query.get("metric", "") if query.get("metric") in names else next(iter(names), "")
     order = query.get("order", "row")
-    rows = document.ordered(document.rows(item, against, metric), order, metric)
-    scores = list(dict.fromkeys(name for row in rows for name in row.scores))
+    rows = document.rows(item, against, metric, order)
+    scores = list(rows.scores)
     compared = (_("Difference"), _("Prompt"), _("Expected"), _("Other answer"), _("Answer"))
     return paged(rows, query.get("rows_page", "")) | {
         "id": item.id,

@@ -139,7 +139,7 @@ def show_evaluation_rows(
     """The answers row by row with their scores, sorted; with `against`, also the other answer and the difference of the metric."""
     item = evaluations.get(session=session, evaluation_id=evaluation_id)
     other = evaluations.get(session=session, evaluation_id=against) if against else None
-    rows = documents.ordered(documents.rows(item, other, metric), order, metric)
+    rows = documents.rows(item, other, metric, order)
     return EvaluationRows(rows=rows[offset : offset + limit], total=len(rows))
 
 
