@@ -14,7 +14,10 @@ from typing import NamedTuple
 import pytest
 from paths import ROOT
 
+from training.config.choices import EngineName
 from training.config.task import TASKS, Task
+from worker.engine_traits import ENGINES
+from worker.engines.registry import _ALL
 
 Trees = Mapping[Path, ast.Module]
 PARTIAL = ("only", "Otherwise")
@@ -230,3 +233,24 @@ def test_each_trait_of_a_task_tells_tasks_apart() -> None:
     rows = [TASKS[task] for task in Task]
     for field in dataclasses.fields(rows[0]):
         assert len({getattr(row, field.name) for row in rows}) > 1, field.name
+
+
+def test_no_file_beside_the_engines_names_one() -> None:
+    """What differs between engines is asked of their row or their class, so that another scheduler is a row and a package."""
+    naming = {str(path) for path, tree in trees().items() for node in nodes(tree) if _names_engine(node)}
+    others = {path for path in naming if not path.startswith("worker/engines/")}
+    assert others == {"worker/engine_traits.py"}
+    assert len(naming) > 2
+
+
+def _names_engine(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "EngineName"
+        and node.attr in {*EngineName.__members__} - {EngineName.AUTO.name}
+    )
+
+
+def test_each_engine_has_a_row_and_a_class() -> None:
+    assert {*ENGINES} == {*_ALL} == {*EngineName} - {EngineName.AUTO}

@@ -42,8 +42,9 @@ class EngineSettings(BaseSettings):
     @classmethod
     def _known_engines(cls, value: str) -> str:
         names = [part.strip() for part in value.split(",") if part.strip()]
-        if not names or set(names) - {EngineName.LOCAL, EngineName.SLURM}:
-            raise ValueError("must be local, slurm or both, separated by a comma")
+        known = [engine.value for engine in EngineName if engine is not EngineName.AUTO]
+        if not names or set(names) - set(known):
+            raise ValueError(f"must be one or several of {', '.join(known)}, separated by commas")
         return ",".join(names)
 
     @field_validator("slurm_options")

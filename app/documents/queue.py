@@ -4,8 +4,8 @@ from pydantic import Field
 from sqlmodel import Session
 
 from app.documents import Document
-from training.config.choices import EngineName
 from worker.choices import Priority
+from worker.engine_traits import ENGINES
 from worker.machine import devices, overload
 from worker.runs import pace
 from worker.settings import SettingsError
@@ -87,12 +87,12 @@ def _hidden(run: Waiting) -> Waiting:
 
 
 def _starts(session: Session, queued: list[Run]) -> dict[str, float | None]:
-    """The seconds until each run starts: those of Slurm's queue as Slurm expects it."""
+    """The seconds until each run starts: those of jobs as their engine expects it."""
     if not queued:
         return {}
     starts, now = pace.expected(session=session, devices=device_count(session)), database.now(session=session)
     for run in queued:
-        if run.engine is EngineName.SLURM:
+        if ENGINES[run.engine].has_jobs:
             at = (run.job or {}).get("starts_at")
             starts[run.id] = None if at is None else max(at - now, 0.0)
     return starts

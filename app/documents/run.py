@@ -1,6 +1,5 @@
 """Runs: in a list, and one with all that is known of it. Read-only."""
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,17 +10,15 @@ from app.documents import Document, Stored, columns
 from app.format.dataset_text import data_words
 from app.format.forecast_text import misfit
 from app.format.run_text import has_rewards
-from training.config.choices import EngineName
 from training.config.data_sets import FIELDS, sources
 from training.config.fields import settings
 from training.errors import UserError
 from worker.datasets import datasets
-from worker.engines.local import placement
-from worker.engines.slurm.jobs import waiting_sentence
+from worker.engines.registry import engine_of
 from worker.forecasts import run_forecast
 from worker.machine import overload
 from worker.runs.settle import settle
-from worker.store import database, history, machines, run_list, runs, series, sweeps, waiting
+from worker.store import database, history, run_list, runs, series, sweeps, waiting
 from worker.store.jobs import submitted_id
 from worker.store.quotas import DeviceQuotas
 from worker.store.series import Series
@@ -230,16 +227,10 @@ def place(session: Session, run: Run) -> Place | None:
     ids = [other.id for other in waiting.waiting(session=session)]
     position = ids.index(run.id) + 1 if run.id in ids else len(ids) + 1
     running = runs.with_status(session=session, status=Status.RUNNING)
-    job_id = submitted_id(run)
     obstacle = run.obstacle()
-    job = waiting_sentence(job_id, run.job, time.time()) if job_id and run.job else ""
-    engine = run.engine
-    if engine is EngineName.SLURM and (problem := machines.engine_problem(session=session, name=engine)):
-        job = f"Waits for Slurm, which does not answer: {problem}"
-    if obstacle:
-        job = f"No worker can start it: {obstacle}"
-    elif not job and run.config.get("num_machines", 1) > 1 and engine is EngineName.LOCAL:
-        job = placement.reason_to_wait(session=session, run=run)
+    waits = (
+        f"No worker can start it: {obstacle}" if obstacle else engine_of(run).reason_to_wait(session=session, run=run)
+    )
     with database.read_everything() as whole:
         quotas = DeviceQuotas.read(whole)
     return Place(
@@ -247,7 +238,7 @@ def place(session: Session, run: Run) -> Place | None:
         waiting=max(len(ids), position),
         running=len(running),
         overloaded=overload.in_words(),
-        job=job,
+        job=waits,
         quota=quotas.reason(run),
         memory="",
     )

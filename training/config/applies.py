@@ -8,6 +8,7 @@ from training.config.choices import EngineName, Generation, Interval, LossOn, Me
 from training.config.data_sets import has_weights
 from training.config.optimizer_name import OptimizerName
 from training.config.peft_methods import method_of, methods
+from training.config.run_config import RunConfig
 from training.config.task import Task
 
 Values = Mapping[str, Any]
@@ -87,6 +88,7 @@ def _listed(names: Sequence[str], last: str) -> str:
     return f" {last} ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
 
 
+_SETTINGS = RunConfig.model_fields
 _lora = _to("method", Method.LORA, Method.QLORA)
 _adapters = _to_all_but("method", Method.FULL)
 _answers = _to_all_but("task", *(task for task in Task if not task.traits.generates))
@@ -158,7 +160,7 @@ APPLIES: dict[str, Applies] = {
     "min_machines": Applies(
         "num_machines", "num_machines above 1", lambda values: str(values.get("num_machines") or "1").strip() != "1"
     ),
-    "slurm_options": _to("engine", EngineName.AUTO, EngineName.SLURM),
+    **{engine.options: _to("engine", EngineName.AUTO, engine) for engine in EngineName if engine.options in _SETTINGS},
     "offload_optimizer": _sharded_zero,
     "offload_param": _to("strategy", Strategy.ZERO3, Strategy.FSDP),
     "nvme_path": Applies(

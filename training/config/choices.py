@@ -176,6 +176,11 @@ class EngineName(StrEnum):
     LOCAL = "local"
     SLURM = "slurm"
 
+    @property
+    def options(self) -> str:
+        """The setting with the options of its jobs, if a setting has this name."""
+        return f"{self.value}_options"
+
 
 class Precision(StrEnum):
     AUTO = "auto"

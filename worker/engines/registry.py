@@ -7,6 +7,8 @@ depend on it.
 
 from typing import Protocol
 
+from sqlmodel import Session
+
 from training.config.choices import EngineName
 from worker.engines.local.starting import LocalEngine
 from worker.engines.slurm.engine import SlurmEngine
@@ -37,6 +39,14 @@ class Engine(Protocol):
 
     def cancel(self, run: Run) -> None:
         """Ends what is left of an attempt that no longer holds its run; returns when nothing of it trains, as far as is known."""
+        ...
+
+    def prepare(self) -> None:
+        """Keeps ready what lets its runs start at once."""
+        ...
+
+    def reason_to_wait(self, *, session: Session, run: Run) -> str:
+        """Why a queued run does not start, as a sentence, as far as the engine knows; empty if it knows nothing."""
         ...
 
     def capacity(self) -> Capacity | None:

@@ -15,7 +15,6 @@ from training.config.choices import EngineName
 from worker import builds
 from worker.disk import retention
 from worker.doctor import wrong_at_start
-from worker.engines.local import starting
 from worker.engines.registry import Engine, engine_of, engines
 from worker.evaluations import starting as evaluations
 from worker.machine import device_trial, measurement, overload
@@ -141,9 +140,9 @@ def submit_waiting() -> list[Run]:
 
 
 def prepare() -> None:
-    """Keeps a supervisor process ready, if runs start on this machine."""
-    if EngineName.LOCAL in get_settings().engine_names:
-        starting.prepare()
+    """Keeps ready what lets runs start at once."""
+    for engine in engines():
+        engine.prepare()
 
 
 def serve_round() -> None:

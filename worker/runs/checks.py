@@ -13,7 +13,7 @@ from sqlmodel import Session
 
 from training import rules
 from training.chat import template
-from training.config.choices import ChunkedLoss, EngineName, LoraInit, Method, Packing
+from training.config.choices import ChunkedLoss, LoraInit, Method, Packing
 from training.config.continued_adapter import differing, settings_as_fields, taken_over
 from training.config.fields import ConfigError
 from training.config.name_values import OptionError, as_names, missing_trackers, parse, written
@@ -27,6 +27,7 @@ from training.units import byte_size
 from worker import disk_quota
 from worker.allowed_paths import HUB_ID, no_adapter
 from worker.datasets import run_data
+from worker.engine_traits import ENGINES
 from worker.machine import programs
 from worker.machine.model_files import with_links
 from worker.runs import reward_models
@@ -77,7 +78,7 @@ def _unprintable(config: RunConfig) -> Iterator[Problem]:
 def quota_problems(session: Session, settled: Settled, *, more: int) -> Iterator[Problem]:
     """What the owner's quota does not allow, with `more` waiting runs."""
     config, owner = settled.config, settled.owner
-    on_cpu = settled.engine is EngineName.LOCAL and settled.machine.kind == "cpu"
+    on_cpu = not ENGINES[settled.engine].has_jobs and settled.machine.kind == "cpu"
     devices = quotas.devices_problem(session=session, config=config, owner=owner, on_cpu=on_cpu)
     yield from filter(None, [devices, quotas.waiting_problem(session=session, owner=owner, more=more)])
 
@@ -171,16 +172,16 @@ def _split(targets: str) -> set[str]:
 
 
 def _surroundings(settled: Settled) -> Iterator[Problem]:
-    """What the run would lack besides its model: time in Slurm's job, vLLM, a token of the hub, the packages of its trackers."""
+    """What the run would lack besides its model: what its engine needs, vLLM, a token of the hub, packages of trackers."""
     config, settings = settled.config, get_settings()
-    if settled.engine is EngineName.SLURM:
-        yield from filter(None, [settings.time_problem(config.slurm_options)])
+    engine = ENGINES[settled.engine]
+    yield from engine.problems(settings, config)
     if settings.broker_url:
         return  # the workers are elsewhere, and each run notes what is missing there
     if config.push_to_hub and not hub_token():
         fix = "Set HF_TOKEN or LATHE_HUB_TOKEN to a token with write access and restart Lathe, or leave push_to_hub empty."
         yield Problem("push_to_hub", config.push_to_hub, "needs a hub token, and none is set.", fix)
-    if config.has_vllm_beside and settled.engine is EngineName.LOCAL and not settings.vllm_command:
+    if config.has_vllm_beside and not engine.has_jobs and not settings.vllm_command:
         fix = "Set generation to model, or install vLLM and set LATHE_VLLM_COMMAND (docs/deploy.md)."
         yield Problem(
             "generation", config.generation.value, "needs vLLM on this machine, and LATHE_VLLM_COMMAND is not set.", fix

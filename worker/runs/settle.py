@@ -17,7 +17,7 @@ from training.chat.template import NAMED
 from training.config import data_sets, sharding
 from training.config.choices import EngineName
 from training.config.fields import ConfigError
-from training.config.machine import A_CLUSTER, A_CPU_CLUSTER, Machine
+from training.config.machine import A_CLUSTER, Machine
 from training.config.run_config import RunConfig
 from training.errors import Problem
 from training.files import read_regular
@@ -32,6 +32,7 @@ from worker.datasets import datasets
 from worker.datasets.datasets import DatasetNotFound
 from worker.datasets.run_data import DATASET_ID, NamedData, sources_of
 from worker.disk_quota import DiskQuota
+from worker.engine_traits import ENGINES
 from worker.file_store import dataset_files
 from worker.settings import get_settings
 from worker.store import database, runs
@@ -229,15 +230,13 @@ def find_model(value: str, allowed: AllowedPaths = EVERYTHING) -> Path | None:
 
 
 def machine_of(engine: EngineName = EngineName.AUTO) -> Machine:
-    """The machine that runs are checked against: this one, or any if LATHE_BROKER_URL allows workers on other machines.
-
-    With Slurm a run may use many of its nodes, whose devices are unknown here.
-    """
+    """The machine that runs are checked against: that of the engine if it has its own, else this one, or any if LATHE_BROKER_URL
+    allows workers on other machines."""
     from worker.machine import devices
 
-    if get_settings().chosen_engine(engine) is EngineName.SLURM:
-        return A_CPU_CLUSTER if get_settings().slurm_gres == "cpu" else A_CLUSTER
-    return A_CLUSTER if get_settings().broker_url else devices.machine()
+    used = get_settings()
+    own = ENGINES[used.chosen_engine(engine)].machine(used)
+    return own or (A_CLUSTER if used.broker_url else devices.machine())
 
 
 def target_modules(adapter: dict[str, Any]) -> str:

@@ -9,8 +9,10 @@ from typing import Any
 from sqlalchemy import ColumnElement, or_
 from sqlmodel import Session, col, select
 
+from worker.engine_traits import ENGINES
 from worker.store import database, history, outbox, quotas
 from worker.store.tables import Event, Run, Status
+from worker.store.tables.runs import ENGINE
 from worker.store.work import RUN
 
 _MARK = "submitting "
@@ -29,7 +31,8 @@ def reserve(*, session: Session, run: Run, owner: str) -> Run | None:
     the run's owner may use no more devices.
     """
     mine = col(Run.id) == run.id, col(Run.attempt) == run.attempt, col(Run.job_id).is_(None)
-    values = {"job_id": f"{_MARK}{owner}", "job": (run.job or {}) | {_RESERVED_AT: database.now(session=session)}}
+    job = (run.job or {}) | {_RESERVED_AT: database.now(session=session), ENGINE: run.engine.value}
+    values = {"job_id": f"{_MARK}{owner}", "job": job}
     with session.begin_nested() as savepoint:
         reserved = database.change(session, Run, *mine, col(Run.status) == Status.QUEUED, **values)
         if reserved is None or not quotas.keeps_devices(session=session, owner=reserved.owner):
@@ -61,8 +64,11 @@ def submitted_id(run: Run) -> str | None:
 
 def record(*, session: Session, run: Run, job_id: str, job: dict[str, Any]) -> None:
     """Writes the id of the job that was submitted for the run, and its state; a run that has a job already keeps it."""
-    if database.change(session, Run, col(Run.id) == run.id, open_for(job_id), job_id=job_id, job=job):
-        history.note(session=session, run=run, message=f"Submitted as Slurm job {job_id}.", kind="job")
+    if database.change(
+        session, Run, col(Run.id) == run.id, open_for(job_id), job_id=job_id, job=job | {ENGINE: run.engine.value}
+    ):
+        message = f"Submitted as {ENGINES[run.engine].label} job {job_id}."
+        history.note(session=session, run=run, message=message, kind="job")
 
 
 def describe(*, session: Session, run: Run, job: dict[str, Any]) -> None:
@@ -74,9 +80,10 @@ def describe(*, session: Session, run: Run, job: dict[str, Any]) -> None:
 
 
 def kept(run: Run) -> dict[str, Any]:
-    """What Lathe itself wrote about the run's job: how many jobs were submitted in vain, the nodes that it must not get, and that
-    Lathe cancelled it."""
-    return {name: value for name, value in (run.job or {}).items() if name in ("tries", EXCLUDED, _CANCELLED_HERE)}
+    """What Lathe itself wrote about the run's job: its engine, how many jobs were submitted in vain, the nodes that it must not
+    get, and that Lathe cancelled it."""
+    own = ("tries", ENGINE, EXCLUDED, _CANCELLED_HERE)
+    return {name: value for name, value in (run.job or {}).items() if name in own}
 
 
 def cancelled_here(run: Run) -> bool:

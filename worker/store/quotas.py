@@ -11,9 +11,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, func
 from sqlmodel import Session, col, select
 
-from training.config.choices import EngineName
 from training.config.run_config import RunConfig
 from training.errors import Problem
+from worker.engine_traits import ENGINES
 from worker.store import sight
 from worker.store.tables import LOCAL, Account, Evaluation, Machine, Run, ServedModel, ServedState, Status
 
@@ -74,7 +74,7 @@ class DeviceQuotas:
 
     def _devices_of(self, run: Run) -> int:
         settings = run.settings
-        on_cpu = self.on_cpu and run.engine is not EngineName.SLURM
+        on_cpu = self.on_cpu and not ENGINES[run.engine].has_jobs
         return int(settings.get("num_machines" if on_cpu else "num_processes", 1))
 
 

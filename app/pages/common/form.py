@@ -17,17 +17,17 @@ from app.format.setting_text import all_in_words, in_short
 from app.texts import _
 from app.web.templating import PARTS, TEMPLATES
 from training.config.applies import APPLIES, Values, applies
-from training.config.choices import EngineName
 from training.config.fields import ConfigError, Setting, parse, settings
 from training.config.run_config import RunConfig
 from training.errors import Problem
+from worker.engine_traits import ENGINES
 from worker.runs.settle import FILES
 from worker.settings import ROOT, get_settings
 
 Component = gr.components.Component
 Chooser = Callable[[Setting], Component]
 """Makes the component of a setting that offers what this installation has."""
-_OF_SLURM = ("engine", "slurm_options")
+_OPTIONS = {engine.options: engine for engine in ENGINES}
 _OF_MACHINES = ("num_machines", "min_machines")
 MOST_BUTTONS = 7
 """Up to this many choices are shown side by side; more become a dropdown."""
@@ -98,10 +98,11 @@ def visible(values: Values) -> dict[str, bool]:
 
 def _is_offered(name: str) -> bool:
     """False for settings of an engine or of several machines that this installation does not have."""
-    has_slurm = EngineName.SLURM in get_settings().engine_names
+    engines = get_settings().engine_names
+    has_jobs = any(ENGINES[engine].has_jobs for engine in engines)
     if name in _OF_MACHINES:
-        return has_slurm or bool(get_settings().broker_url)
-    return name not in _OF_SLURM or has_slurm
+        return has_jobs or bool(get_settings().broker_url)
+    return has_jobs if name == "engine" else name not in _OPTIONS or _OPTIONS[name] in engines
 
 
 def changed(values: Values) -> dict[str, Any]:

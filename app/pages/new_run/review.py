@@ -19,7 +19,7 @@ from app.web.templating import PARTS, filled
 from training import rules
 from training.config.applies import Values
 from training.config.choices import EngineName
-from training.config.machine import A_CLUSTER, A_CPU_CLUSTER, Machine
+from training.config.machine import A_CLUSTER, Machine
 from training.config.run_config import RunConfig
 from training.config.sharding import deepspeed_config, fsdp_config, own_deepspeed
 from training.config.yaml_file import to_yaml
@@ -27,9 +27,11 @@ from training.errors import Problem
 from training.model_info.folder import ModelFacts
 from training.rules.conflict import Conflict
 from training.units import NONE, byte_size
+from worker.engine_traits import ENGINES
 from worker.forecasts import run_forecast
 from worker.runs import checks
 from worker.runs.settle import Settled, machine_of
+from worker.settings import get_settings
 from worker.store.database import UNREACHABLE
 from worker.supervision import launcher
 
@@ -108,12 +110,13 @@ def processes_here() -> int:
     return here.devices if here.kind == "cuda" and here.names else 2
 
 
-def machine_label(here: Machine) -> str:
-    """The machine in a line: "2 x NVIDIA A100, 80.0 GiB each", or "CPU (no GPU found)"."""
+def machine_label(engine: EngineName) -> str:
+    """The machine of an engine in a line: "2 x NVIDIA A100, 80.0 GiB each", or "CPU (no GPU found)"."""
+    traits, here = ENGINES[get_settings().chosen_engine(engine)], machine(engine)
+    if traits.has_jobs:
+        return _("Nodes of the {engine} cluster").format(engine=traits.label)
     if here == A_CLUSTER:
         return _("Any free worker")
-    if here in (A_CLUSTER, A_CPU_CLUSTER):
-        return _("Nodes of the Slurm cluster")
     if here.kind == "cpu":
         return _("CPU (no GPU found)")
     name = here.names[0] if len(set(here.names)) == 1 else "GPU"
@@ -126,7 +129,7 @@ def machine_label(here: Machine) -> str:
 def summary_html(checked: Review) -> Markup:
     """Model, global batch size and hardware of the form's run."""
     engine = checked.config.engine if checked.config else EngineName.AUTO
-    pairs = [(_("Global batch size"), _batch(checked)), (_("Hardware"), machine_label(machine(engine)))]
+    pairs = [(_("Global batch size"), _batch(checked)), (_("Hardware"), machine_label(engine))]
     if checked.model and checked.model.is_local:
         parameters = _("{number} parameters").format(number=numbers.count(checked.model.parameters))
         known = [checked.model.architecture, *([parameters] if checked.model.parameters else [])]

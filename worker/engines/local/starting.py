@@ -198,5 +198,11 @@ class LocalEngine:
         end_left_behind(run.id)
         full_disk.give_up_reserve(get_settings().runs_dir / run.id)
 
+    def prepare(self) -> None:
+        prepare()
+
+    def reason_to_wait(self, *, session: Session, run: Run) -> str:
+        return placement.reason_to_wait(session=session, run=run) if run.num_machines > 1 else ""
+
     def capacity(self) -> None:
         """None: workers report their machines."""

@@ -7,13 +7,16 @@ jobs that no run needs.
 
 import logging
 import threading
+import time
+
+from sqlmodel import Session
 
 from training.config.choices import EngineName
 from worker.engines.slurm import cluster, jobs
 from worker.engines.slurm.cluster import Cluster, SlurmError
 from worker.engines.slurm.jobs import Job
 from worker.engines.slurm.rounds import Round
-from worker.store import database
+from worker.store import database, machines
 from worker.store import jobs as stored
 from worker.store.tables import Attempt, Run, Status
 from worker.store.tables.reports import Capacity
@@ -67,6 +70,15 @@ class SlurmEngine:
             log.warning("the job of run %s cannot be cancelled: %s", run.id, error)
         finally:
             self._cluster.forget()
+
+    def prepare(self) -> None:
+        """Nothing: the processes of a job start on its nodes."""
+
+    def reason_to_wait(self, *, session: Session, run: Run) -> str:
+        if problem := machines.engine_problem(session=session, name=self.name):
+            return f"Waits for Slurm, which does not answer: {problem}"
+        job_id = stored.submitted_id(run)
+        return jobs.waiting_sentence(job_id, run.job, time.time()) if job_id and run.job else ""
 
     def capacity(self) -> Capacity:
         with database.read() as session:

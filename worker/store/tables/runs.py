@@ -12,6 +12,7 @@ from training.config.run_config import RunConfig
 from training.run_folder.events import OutOfMemory
 from training.run_folder.stages import UNDONE
 from worker.choices import Request, Status
+from worker.engine_traits import WITH_JOBS
 from worker.settings import get_settings
 from worker.store.tables.columns import as_text, flag, json_list, json_object, json_or_null, json_value, text
 from worker.store.tables.held import Held
@@ -33,6 +34,8 @@ from worker.store.tables.shapes import (
 from worker.store.tables.sweep_values import NO_PLAN, SweepPlan, SweepSpec
 
 LOCAL = "local"
+ENGINE = "engine"
+"""In `Run.job`: the engine that the job was submitted to."""
 """The owner that represents the user who runs the server, and users of the command line there."""
 
 
@@ -198,7 +201,7 @@ class Run(Held, table=True):
     def engine(self) -> EngineName:
         """The engine of its job, else the one in its settings, else the installation's first one."""
         if self.job_id:
-            return EngineName.SLURM
+            return EngineName((self.job or {}).get(ENGINE) or WITH_JOBS[0])  # jobs of before had no other
         return get_settings().chosen_engine(EngineName(self.config.get("engine", EngineName.AUTO)))
 
     @property

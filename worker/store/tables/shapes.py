@@ -112,6 +112,7 @@ class RunJob(_Part):
     tries: Count = 0
     excluded: str = ""
     cancelled_here: bool = False
+    engine: str = ""
 
 
 class Problem(_Part):
