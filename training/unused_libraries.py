@@ -11,8 +11,8 @@ from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.model_info.config_json import read_config
 from training.model_info.folder import adapter_base
-from training.scoring.reward_model import RewardModel
-from training.scoring.rewards import reward_models
+from training.rewards.reward_model import RewardModel
+from training.rewards.rewards import reward_models
 
 LIBRARIES = ("bitsandbytes", "torchao")
 

@@ -11,7 +11,7 @@ from typing import Any
 from training.config.run_config import RunConfig
 from training.config.sharding import own_deepspeed
 from training.errors import Problem
-from training.scoring.rewards import reward_models
+from training.rewards.rewards import reward_models
 from worker.settings import ROOT, get_settings
 
 HUB_ID = re.compile(r"[\w-][\w.-]{0,95}(/[\w-][\w.-]{0,95})?")

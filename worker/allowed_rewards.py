@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 
 from training.config.run_config import RunConfig
 from training.errors import Problem, UserError
-from training.scoring.built_in import JUDGE
-from training.scoring.judge import KEY_VARIABLE, URLS_VARIABLE, address
-from training.scoring.own_functions import name_fault
-from training.scoring.rewards import Reward, check_options, judge_urls
+from training.rewards.built_in import JUDGE
+from training.rewards.judge import KEY_VARIABLE, URLS_VARIABLE, address
+from training.rewards.own_functions import name_fault
+from training.rewards.rewards import Reward, check_options, judge_urls
 from worker.allowed_paths import CODE, CODE_FIX, AllowedPaths
 from worker.settings import get_settings
 

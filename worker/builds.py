@@ -22,7 +22,7 @@ from worker import celery_app, disk_quota
 from worker.machine import overload
 from worker.machine.process_identity import me
 from worker.machine.sizes import size_of
-from worker.runs import fetching, results
+from worker.results import fetching, results
 from worker.runs.requests import admitted
 from worker.runs.settle import Settled
 from worker.settings import get_settings

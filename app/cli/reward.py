@@ -18,7 +18,7 @@ from app.cli.samples import samples
 from app.format import numbers
 from app.format import reward_text as words
 from training.config.fields import parse
-from training.scoring.rewards import functions_in
+from training.rewards.rewards import functions_in
 from worker.store.tables import Status
 
 _PROMPTS, _SAMPLES = 16, 8  # of each prompt

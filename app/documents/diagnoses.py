@@ -6,8 +6,8 @@ from typing import Any
 from app.documents import Document
 from app.texts import _
 from training.run_folder.memory_words import MEMORY_LIMIT
-from worker.runs import shared_diagnoses
-from worker.runs.shared_diagnoses import SharedDiagnosis
+from worker.diagnosis import shared_diagnoses
+from worker.diagnosis.shared_diagnoses import SharedDiagnosis
 from worker.store import database, run_list, sight
 from worker.store.tables import Run, Status
 

@@ -9,7 +9,7 @@ from sqlmodel import Session, col, func, select
 
 from app.documents import Document
 from training.run_folder.paths import ARCHIVE_FILE
-from worker.runs import shared_diagnoses
+from worker.diagnosis import shared_diagnoses
 from worker.settings import ROOT, get_settings
 from worker.store import accounts
 from worker.store.tables import Dataset, Run, Status

@@ -25,8 +25,8 @@ from app.web.rest.diagnoses import with_log
 from app.web.security import BODY_LIMIT
 from training.config.fields import ConfigError
 from training.errors import Problem, UserError
-from worker.runs import shared_diagnoses
-from worker.runs.shared_diagnoses import DiagnosisNotFound
+from worker.diagnosis import shared_diagnoses
+from worker.diagnosis.shared_diagnoses import DiagnosisNotFound
 from worker.store.database import UNREACHABLE
 
 _EXAMPLE = """\

@@ -19,8 +19,8 @@ from benchmarks.chaos.installation import Installation
 from benchmarks.chaos.kinds import LIGHT
 from benchmarks.chaos.phases import END, Watch, Watches
 from benchmarks.chaos.surroundings import Load
+from training.rewards.reward_child import PROGRAM as REWARD_PROGRAM
 from training.run_folder.paths import RUN_VARIABLE
-from training.scoring.reward_child import PROGRAM as REWARD_PROGRAM
 from worker import celery_app
 from worker.machine import processes as process
 from worker.machine.process_identity import Identity

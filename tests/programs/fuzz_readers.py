@@ -27,7 +27,7 @@ PACKAGES = [
 
 def archive(content: bytes) -> None:
     """An archive of a run, imported into the database and deleted again."""
-    from worker.runs.restore import restore
+    from worker.archives.restore import restore
     from worker.store import database, runs
 
     path = _file(content, "run.zip")

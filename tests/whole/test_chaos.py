@@ -30,7 +30,7 @@ from training.config.run_config import RunConfig
 from training.reports.report import Report
 from training.run_folder.events import EventWriter, Finished, Metrics, Resumed, decode
 from training.run_folder.paths import ARCHIVE_FILE
-from worker.runs import archive
+from worker.results import packing
 from worker.settings import get_settings
 from worker.store import claims, database, history, runs
 from worker.store.tables import Attempt, Build, DeviceLease, Evaluation, Metric, Run, ServedModel, ServedState, Status
@@ -84,7 +84,7 @@ def finished(home: Path, trained: Path) -> tuple[str, Path]:
     with database.write() as session:
         history.apply(session=session, run_id=run.id, attempt=1, events=records, new_offset=1)
         assert claims.finish(session=session, run_id=run.id, attempt=1, status=Status.FINISHED)
-    archive.pack(folder / "adapter", folder / ARCHIVE_FILE)
+    packing.pack(folder / "adapter", folder / ARCHIVE_FILE)
     return run.id, folder
 
 

@@ -14,7 +14,7 @@ from paths import ROOT, TESTS
 from played_run import PlayedRun
 from programs.fuzz_readers import READERS, mutations
 
-from worker.runs import run_archive
+from worker.archives import run_archive
 from worker.store import database, runs
 
 FUZZ_SECONDS = 600

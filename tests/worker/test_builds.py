@@ -33,8 +33,8 @@ from worker.file_store import object_store
 from worker.machine import overload, process_identity, processes
 from worker.machine.process_identity import Identity
 from worker.machine.programs import Program
-from worker.runs import fetching, results
-from worker.runs.results import NoResult
+from worker.results import fetching, results
+from worker.results.results import NoResult
 from worker.settings import get_settings
 from worker.store import accounts, database, runs
 from worker.store import builds as store

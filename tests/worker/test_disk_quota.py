@@ -11,9 +11,10 @@ from training.config.fields import ConfigError
 from training.config.run_config import RunConfig
 from training.errors import DataError
 from worker import celery_app, disk_quota
+from worker.archives import restore, run_archive
+from worker.archives.restore import BadArchive
 from worker.datasets import datasets
-from worker.runs import checks, requests, restore, run_archive, submit
-from worker.runs.restore import BadArchive
+from worker.runs import checks, requests, submit
 from worker.runs.settle import settle
 from worker.settings import get_settings
 from worker.store import accounts, run_list, runs

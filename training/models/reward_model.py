@@ -17,13 +17,13 @@ from training.data.example import Example, asked
 from training.errors import DataError, UserError
 from training.model_info.reward_model import FIX, check_labels, check_reward_model
 from training.models.teacher import load_frozen, refused_as, tokenizer_of
+from training.rewards.built_in import MODEL
+from training.rewards.reward_batch import Trouble
+from training.rewards.reward_model import RewardModel
+from training.rewards.reward_options import reward_model_of
+from training.rewards.rewards import Reward
 from training.run_folder.paths import RECORD_FILE
 from training.run_folder.record import read_record
-from training.scoring.built_in import MODEL
-from training.scoring.reward_batch import Trouble
-from training.scoring.reward_model import RewardModel
-from training.scoring.reward_options import reward_model_of
-from training.scoring.rewards import Reward
 from training.tokens.encoding import Encoder
 from training.tokens.parts import PartRenderer
 

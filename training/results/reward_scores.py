@@ -15,8 +15,8 @@ from training.config.run_config import RunConfig
 from training.config.task import Task
 from training.errors import answer_json
 from training.models.reward_model import load_scorers, scores_of
-from training.scoring.rewards import reward_of
-from training.scoring.sample_rows import wanted_rows
+from training.rewards.rewards import reward_of
+from training.rewards.sample_rows import wanted_rows
 
 _ROWS = 8  # at once
 

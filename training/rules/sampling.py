@@ -8,8 +8,8 @@ from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.config.vllm_limits import refusal_of
 from training.errors import UserError
+from training.rewards.rewards import rewards_of
 from training.rules.conflict import Conflict, rule
-from training.scoring.rewards import rewards_of
 
 
 @rule

@@ -16,8 +16,8 @@ from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.files import sha256, write_whole
+from training.rewards.rewards import with_reward_models
 from training.run_folder.paths import LINEAGE_FILE, RECORD_FILE, is_result
-from training.scoring.rewards import with_reward_models
 
 VERSION = 1
 _MOST_BYTES = 4 * 2**30  # of weights that are hashed whole; larger files count by size and header

@@ -1,1 +1,1 @@
-"""Scores of answers: paired comparisons, metrics of users, overlap of training and evaluation rows. No torch."""
+"""Scores of answers: what an evaluation asks for, intervals, paired comparisons, overlap with the training rows. No torch."""

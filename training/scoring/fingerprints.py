@@ -9,10 +9,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from training.scoring.built_in import JUDGE, MODEL, MODULES, PACKAGES
-from training.scoring.judge import Judge
+from training.rewards.built_in import JUDGE, MODEL, MODULES, PACKAGES
+from training.rewards.judge import Judge
+from training.rewards.rewards import Reward
 from training.scoring.request import ACCURACY, BUILT_IN, EvaluationRequest
-from training.scoring.rewards import Reward
 
 _DIGITS = 16
 _PACKAGE = __package__

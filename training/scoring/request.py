@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from training.config import json_text
 from training.config.name_values import METRICS
 from training.errors import UserError
-from training.scoring.built_in import JUDGE, MODEL, REWARDS
-from training.scoring.judge import Judge
-from training.scoring.rewards import Reward, reward_of
+from training.rewards.built_in import JUDGE, MODEL, REWARDS
+from training.rewards.judge import Judge
+from training.rewards.rewards import Reward, reward_of
 
 BUILT_IN = METRICS
 ACCURACY = "accuracy"
@@ -147,7 +147,7 @@ class EvaluationRequest(BaseModel):
 
     @property
     def rewards(self) -> tuple[Reward, ...]:
-        """The metrics that the reward process (training/scoring/reward_process.py) or a reward model computes."""
+        """The metrics that the reward process (training/rewards/reward_process.py) or a reward model computes."""
         others = [metric for metric in self.metrics if metric not in (*self.built_in, JUDGE)]
         return tuple(_reward(self.options.get(metric, {"reward": metric})) for metric in others)
 

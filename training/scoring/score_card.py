@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from training.scoring.built_in import JUDGE
+from training.rewards.built_in import JUDGE
 
 GREEDY, OWN, CLASSES = "greedy", "generation_config.json", "most probable class"
 TRAINED_TEMPLATE = "trained_template_sha256"

@@ -203,7 +203,7 @@ def _beside_the_model(
     questions = Questions(config, data, tokenizer)
     if config.task.traits.rewards_samples:
         from training.models.reward_model import load_scorers
-        from training.scoring.rewards import rewards_of
+        from training.rewards.rewards import rewards_of
         from training.trainer.scorer import Scorer
 
         models = load_scorers(rewards_of(config), config, precision, device, config.micro_batch_size)

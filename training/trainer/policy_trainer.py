@@ -23,7 +23,7 @@ from trl.trainer.utils import add_fused_lm_head
 from training.batches.layout import evaluating
 from training.config.choices import PolicyLoss
 from training.errors import NothingToLearn
-from training.scoring.reward_process import DEATHS
+from training.rewards.reward_process import DEATHS
 from training.trainer import kept_samples
 from training.trainer.advantages import Advantages, advantages
 from training.trainer.baseline import take_baseline

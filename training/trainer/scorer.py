@@ -9,11 +9,11 @@ from training.data.example import prompt_text
 from training.models.reward_model import RewardScorer, scores_of
 from training.ranks.distributed import gathered
 from training.reports.report import Report
+from training.rewards.judge import key_of_rank
+from training.rewards.reward_process import GIVEN_UP, RewardProcess
+from training.rewards.rewards import CODE_FILE, Reward, rewards_of, total
+from training.rewards.sample import Sample
 from training.run_folder.paths import rewards_dir
-from training.scoring.judge import key_of_rank
-from training.scoring.reward_process import GIVEN_UP, RewardProcess
-from training.scoring.rewards import CODE_FILE, Reward, rewards_of, total
-from training.scoring.sample import Sample
 from training.trainer.questions import Question, Questions
 from training.trainer.sample_records import Scored
 

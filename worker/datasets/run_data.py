@@ -21,8 +21,8 @@ from training.data.row_formats import ANSWERS_FIX, NO_EXPECTED, UNKNOWN, UNKNOWN
 from training.data.rows import reader
 from training.data.suggested_mapping import suggest
 from training.errors import DataError, Problem, UserError
-from training.scoring.built_in import WITHOUT_EXPECTED
-from training.scoring.rewards import rewards_of
+from training.rewards.built_in import WITHOUT_EXPECTED
+from training.rewards.rewards import rewards_of
 from training.tokens.parts import misfit, tasks_of
 from training.tokens.run_rows import counted_rows
 from training.tokens.selection import SetRows

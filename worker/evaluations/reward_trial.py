@@ -13,11 +13,11 @@ from training.config.fields import ConfigError
 from training.config.run_config import RunConfig
 from training.errors import Problem
 from training.model_info.folder import adapter_base
-from training.scoring.built_in import MODEL
-from training.scoring.reward_batch import Trouble, together
-from training.scoring.reward_process import RewardProcess
-from training.scoring.rewards import CODE_FILE, Reward, parse_rewards, rewards_of, total
-from training.scoring.sample import Sample
+from training.rewards.built_in import MODEL
+from training.rewards.reward_batch import Trouble, together
+from training.rewards.reward_process import RewardProcess
+from training.rewards.rewards import CODE_FILE, Reward, parse_rewards, rewards_of, total
+from training.rewards.sample import Sample
 from worker import allowed_rewards
 from worker.allowed_paths import AllowedPaths
 from worker.datasets import checking, datasets

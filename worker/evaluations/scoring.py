@@ -8,13 +8,13 @@ from typing import Any
 
 from training.errors import UserError
 from training.files import write_whole
-from training.scoring.built_in import JUDGE
+from training.rewards.built_in import JUDGE
+from training.rewards.judge import JudgeError, judged
+from training.rewards.reward_batch import Trouble, together
+from training.rewards.reward_process import RewardProcess
+from training.rewards.sample import Sample
 from training.scoring.intervals import mean_interval
-from training.scoring.judge import JudgeError, judged
 from training.scoring.request import COLUMNS, PLAIN, RECORDS_FILE, EvaluationRequest
-from training.scoring.reward_batch import Trouble, together
-from training.scoring.reward_process import RewardProcess
-from training.scoring.sample import Sample
 from worker.allowed_rewards import judge_key
 
 _BATCH = 256

@@ -17,14 +17,15 @@ from training.config.task import traits_of
 from training.data.row_format import RowFormat
 from training.data.row_formats import ANSWERS_FIX, NO_EXPECTED, UNKNOWN, UNKNOWN_FIX
 from training.errors import Problem, UserError
+from training.rewards.built_in import JUDGE, WITHOUT_EXPECTED
+from training.rewards.rewards import functions_in, reward_of
 from training.run_folder.paths import saved_result
-from training.scoring.built_in import JUDGE, WITHOUT_EXPECTED
 from training.scoring.request import ACCURACY, DEFAULT_METRICS, RESULT, EvaluationRequest, evaluation_dir
-from training.scoring.rewards import functions_in, reward_of
 from worker import allowed_rewards, celery_app, disk_quota
 from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.datasets import datasets, run_data
-from worker.runs import fetching, reward_models
+from worker.results import fetching
+from worker.runs import reward_models
 from worker.runs.requests import admitted, as_both_see
 from worker.runs.settle import find_data, settled_rewards
 from worker.sent_code import OWN, refuse_code

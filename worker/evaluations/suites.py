@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from training.config.fields import ConfigError
 from training.errors import Problem, UserError
-from training.scoring.built_in import JUDGE, MODEL
+from training.rewards.built_in import JUDGE, MODEL
+from training.rewards.rewards import check_options, reward_of
 from training.scoring.request import BASE, BASELINE, MOST_SHOTS, RESULT
-from training.scoring.rewards import check_options, reward_of
 from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.evaluations.submit import submit
 from worker.store.tables import LOCAL, Evaluation

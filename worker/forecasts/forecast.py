@@ -14,7 +14,7 @@ from training.forecast.gpus import Card
 from training.forecast.solve import LONGEST
 from training.forecast.step_down import PART_OF, first_step
 from training.model_info.shape import ModelShape
-from training.scoring.rewards import reward_models
+from training.rewards.rewards import reward_models
 from training.tokens.lengths import lost_tokens, truncated
 from training.tokens.run_rows import RowLengths
 from worker.forecasts import shapes

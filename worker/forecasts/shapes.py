@@ -25,7 +25,7 @@ from training.model_info.config_json import ModelError, read_config
 from training.model_info.families import UnknownLayers, shape_of, with_limits
 from training.model_info.folder import adapter_base
 from training.model_info.shape import ModelShape, from_document
-from training.scoring.rewards import reward_models
+from training.rewards.rewards import reward_models
 from worker.allowed_paths import HUB_ID
 from worker.machine import model_files, programs
 from worker.machine.programs import ProgramError

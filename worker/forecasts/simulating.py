@@ -6,7 +6,7 @@ from typing import Any
 
 from training.forecast.formula.sizes import resolved
 from training.limited import Limits
-from training.scoring.rewards import reward_models
+from training.rewards.rewards import reward_models
 from worker.forecasts.forecast import Estimate, Setup
 from worker.machine import model_files, programs
 from worker.machine.programs import ProgramError

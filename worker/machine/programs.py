@@ -58,7 +58,7 @@ def _of_torch(module: str, memory_gib: int, seconds: int) -> Program:
 INSPECTION = _reader("training.data.inspection", 2, 10, bytes_per_second=2 * 2**20)
 JOIN_FILES = _reader("training.data.files.readers", 2, 10, bytes_per_second=2 * 2**20)
 BROWSE = _reader("training.data.files.browse", 2, 10, bytes_per_second=2 * 2**20)
-SAMPLE_ROWS = _reader("training.scoring.sample_rows", 2, 10, bytes_per_second=2 * 2**20)
+SAMPLE_ROWS = _reader("training.rewards.sample_rows", 2, 10, bytes_per_second=2 * 2**20)
 OVERLAP = _reader("training.scoring.overlap", 4, 600)
 TEMPLATE_CHECK = _reader(
     "training.template_check.check", 3, 25, variables=HUB
@@ -81,7 +81,7 @@ HUB_FILES = Program(
     unconfined="it stores what the hub sends, and reads none of it",
 )  # fmt: skip
 JAIL = Program("training.jail", 2 * _GIB, 20, unconfined="it tries what the jail refuses")
-REWARDS = Program("training.scoring.reward_program", unconfined="it confines itself once the code of rewards is there")
+REWARDS = Program("training.rewards.reward_program", unconfined="it confines itself once the code of rewards is there")
 DEVICE_CHECK = Program("training.ranks.device_check", unconfined="it reads nothing of a caller")
 VLLM = Program(
     "training.vllm.child", unconfined="it starts the program of LATHE_VLLM_COMMAND, which the server's user has set"

@@ -1,1 +1,1 @@
-"""Submits runs (checks, stores, queues them) and delivers their results."""
+"""Submits runs: finds what a configuration names, checks it, stores and queues the run; stops and resumes it."""

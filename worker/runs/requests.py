@@ -15,7 +15,8 @@ from worker import allowed_paths, celery_app, disk_quota
 from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.datasets import run_data
 from worker.datasets.run_data import DATASET_ID, sources_of
-from worker.runs import fetching, reward_models
+from worker.results import fetching
+from worker.runs import reward_models
 from worker.runs.checks import adapter_problems, model_problems, quota_problems, teacher_problems
 from worker.runs.settle import FILES, Settled, is_text, machine_of, resolve, settle
 from worker.settings import get_settings

@@ -7,9 +7,9 @@ from pathlib import Path
 from training.errors import Problem, UserError
 from training.model_info.folder import adapter_base
 from training.model_info.reward_model import FIX, check_reward_model
-from training.scoring.reward_model import RewardModel
-from training.scoring.reward_options import reward_model_of
-from training.scoring.rewards import Reward, reward_models
+from training.rewards.reward_model import RewardModel
+from training.rewards.reward_options import reward_model_of
+from training.rewards.rewards import Reward, reward_models
 from worker.allowed_paths import HUB_ID, AllowedPaths
 from worker.runs.settle import Settled, find_result, result_name
 

@@ -23,8 +23,8 @@ from training.errors import Problem
 from training.files import read_regular
 from training.model_info.config_json import ModelError
 from training.model_info.folder import ADAPTER_CONFIG, ModelFacts, describe_model
+from training.rewards.rewards import reward_models, with_reward_models
 from training.run_folder.paths import result_dir, saved_result
-from training.scoring.rewards import reward_models, with_reward_models
 from worker import disk_quota
 from worker.allowed_paths import CODE_SETTING, EVERYTHING, RUN_ID, AllowedPaths, find_path
 from worker.allowed_rewards import judges_of_run, sampler_of_run

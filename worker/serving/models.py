@@ -14,7 +14,7 @@ from training.errors import UserError
 from training.model_info.folder import ADAPTER_CONFIG
 from training.run_folder import checkpoints
 from training.run_folder.paths import checkpoint_dir, checkpoint_step, saved_result
-from worker.runs import fetching
+from worker.results import fetching
 from worker.settings import get_settings
 from worker.store import database, runs
 from worker.store.tables import Run, ServedModel

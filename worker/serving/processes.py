@@ -22,7 +22,7 @@ from training.run_folder.paths import RUN_VARIABLE, SUPERVISOR_VARIABLE, VLLM_VA
 from training.units import signal_name
 from worker.machine import devices, free_devices, processes, programs
 from worker.machine.process_identity import hostname, me
-from worker.runs import results
+from worker.results import results
 from worker.serving import memory, models, turns
 from worker.serving.joining import Added
 from worker.settings import ROOT, get_settings

@@ -9,7 +9,7 @@ import sqlalchemy
 from sqlmodel import Session, select
 
 from training.config.data_sets import FIELDS, sources
-from training.scoring.rewards import reward_models
+from training.rewards.rewards import reward_models
 from worker.store import json_parts, sight
 from worker.store.tables import Run, Status
 

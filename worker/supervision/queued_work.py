@@ -20,7 +20,7 @@ from training.run_folder.paths import SUPERVISOR_LOG
 from worker.machine import processes
 from worker.machine.process_identity import hostname, me
 from worker.machine.programs import ProgramKilled
-from worker.runs import fetching
+from worker.results import fetching
 from worker.settings import get_settings
 from worker.store import database, runs
 from worker.store.database import UNREACHABLE

@@ -26,7 +26,7 @@ from worker import allowed_rewards, celery_app
 from worker.datasets import token_stores
 from worker.file_store.run_files import RunFiles, while_beating
 from worker.machine import processes
-from worker.runs import archive
+from worker.results import packing
 from worker.runs.lineage import lineage_of
 from worker.runs.settle import resolve, settle
 from worker.settings import get_settings
@@ -273,7 +273,7 @@ class Supervisor:
             return verdict
         undone = {name: why for name, why in verdict.summary.get(UNDONE, {}).items() if name != PACKING.phase}
         try:
-            archive.pack_results(self._run_dir, self._keep_lease)
+            packing.pack_results(self._run_dir, self._keep_lease)
         except OSError as error:
             undone[PACKING.phase] = str(error.strerror or error)
             with contextlib.suppress(OSError):

@@ -25,8 +25,8 @@ from training.run_folder.derived import ADAPTER_GGUF_FILE, GgufType
 from training.run_folder.model_card import upload
 from training.run_folder.paths import ARCHIVE_FILE, MERGED_FILE
 from training.units import byte_size
-from worker.runs import archive, results, verification
-from worker.runs.results import NoResult
+from worker.results import packing, results, verification
+from worker.results.results import NoResult
 from worker.settings import hub_token
 from worker.store import database, runs
 from worker.store.tables import Run, Status
@@ -218,7 +218,7 @@ def _copy_zip(run: Run, folder: Path, output: Path | None, *, merged: bool, forc
         return _copy_file(packed, output, name, force=force)
     target = output / name if output.is_dir() else output
     _refuse_existing(target, "--output", force=force)
-    archive.pack(folder, target)
+    packing.pack(folder, target)
     return target
 
 

@@ -21,8 +21,8 @@ from training.model_info.chat_template import ChatTemplate, chat_template_of
 from training.rules.outputs import can_merge
 from training.run_folder import checkpoints, paths
 from training.run_folder.derived import ADAPTER_GGUF_FILE, GgufType
-from worker.runs import fetching
-from worker.runs.results import GGUF_ADAPTER, GGUF_FORMS, MERGED, file_of
+from worker.results import fetching
+from worker.results.results import GGUF_ADAPTER, GGUF_FORMS, MERGED, file_of
 from worker.settings import get_settings
 from worker.store import builds
 from worker.store.tables import Build, Dataset, Run, Status

@@ -10,7 +10,7 @@ from app.format.run_text import building, difference, figures, result_noun, verd
 from app.format.snippets import Snippet, snippets
 from app.pages.common.cache import TimedCache
 from app.texts import _
-from worker.runs.verification import latest
+from worker.results.verification import latest
 from worker.serving.models import offered
 from worker.store import builds, database
 from worker.store.tables import Run

@@ -16,9 +16,9 @@ from app.web.rest.routing import JsonRouter, MicroBatch, PathQuery
 from training.config.fields import ConfigError
 from training.errors import Problem
 from training.model_info.config_json import Dimensions, read_dimensions
+from worker.diagnosis import shared_diagnoses
 from worker.diagnosis.log_file import Excerpt, read_log
 from worker.machine import programs
-from worker.runs import shared_diagnoses
 from worker.runs.settle import find_model
 from worker.supervision import run_diagnosis
 

@@ -18,8 +18,8 @@ from app.documents.run import RunAnswer, document
 from app.web.rest.openapi import raw_body
 from app.web.rest.received import received
 from app.web.rest.routing import MOST, After, JsonRouter, Limit, Offset, Reading, sends
-from worker.runs import restore
-from worker.runs.restore import BadArchive
+from worker.archives import restore
+from worker.archives.restore import BadArchive
 from worker.store import database
 from worker.store.log_search import Filter, Level
 from worker.store.runs import RunNotFound

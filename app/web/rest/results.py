@@ -18,8 +18,9 @@ from training.config.yaml_file import to_yaml
 from training.run_folder.derived import ADAPTER_GGUF_FILE, GgufType
 from training.run_folder.paths import ANSWERS_FILE, ARCHIVE_FILE, CARD_FILE, MERGED_FILE, saved_result
 from worker import builds as building
-from worker.runs import fetching, run_archive
-from worker.runs.results import file_of
+from worker.archives import run_archive
+from worker.results import fetching
+from worker.results.results import file_of
 from worker.settings import get_settings
 from worker.store import builds, database, runs
 from worker.store.tables import Build, Run

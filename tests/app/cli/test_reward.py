@@ -13,9 +13,9 @@ from training.config.fields import parse
 from training.config.machine import Machine
 from training.config.task import Task
 from training.errors import UserError
+from training.rewards.rewards import rewards_of
+from training.rewards.sample_rows import texts
 from training.rules import check
-from training.scoring.rewards import rewards_of
-from training.scoring.sample_rows import texts
 from worker import allowed_paths
 
 CODE = """

@@ -10,7 +10,7 @@ from receivers import hooks
 from run_files import folder_of, result
 from sqlmodel import delete, select
 
-from worker.runs import archive
+from worker.results import packing
 from worker.store import accounts, database
 from worker.store.tables import Account, NotificationChannel, Preferences, Run, Status
 
@@ -152,7 +152,7 @@ def test_the_tour_starts_the_sample_run_and_diagnoses_a_pasted_log(page):
 def test_the_tour_downloads_the_adapter_of_a_finished_run(page):
     finished = PlayedRun("done").claim()
     result(finished.id)
-    archive.pack_results(folder_of(finished.id), lambda _: None)
+    packing.pack_results(folder_of(finished.id), lambda _: None)
     finished.end()
     page.goto("/start")
     with page.expect_download() as download:

@@ -10,7 +10,8 @@ import pytest
 from played_run import PlayedRun, model_folder
 from web import account, client
 
-from worker.runs import requests, run_archive
+from worker.archives import run_archive
+from worker.runs import requests
 from worker.store import database, runs
 from worker.store.tables import Status
 

@@ -16,7 +16,7 @@ from app.access.callers import Caller
 from app.pages.common import form
 from app.pages.new_sweep.typed import sweep_of
 from training.config.fields import ConfigError
-from worker.runs import run_archive
+from worker.archives import run_archive
 from worker.store import database, runs
 from worker.store.tables import Run, Status
 

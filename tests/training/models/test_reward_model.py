@@ -20,8 +20,8 @@ from training.data.example import Example
 from training.errors import UserError
 from training.model_info.reward_model import check_reward_model
 from training.models.reward_model import RewardScorer, conversation
+from training.rewards.reward_model import RewardModel
 from training.run_folder.events import Note, SampleDrawn
-from training.scoring.reward_model import RewardModel
 
 # PEFT reads a property that transformers has renamed.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")]

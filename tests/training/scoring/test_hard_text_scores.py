@@ -7,9 +7,9 @@ import time
 import pytest
 from subtest_table import table
 
-from training.scoring import built_in
-from training.scoring.built_in import REWARDS
-from training.scoring.sample import Sample
+from training.rewards import built_in
+from training.rewards.built_in import REWARDS
+from training.rewards.sample import Sample
 from training.scoring.text_scores import score
 
 # SQuAD's evaluate-v2.0.py: lower case, without ASCII punctuation, then without a, an and the; shared words are counted as often as

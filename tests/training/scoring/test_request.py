@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from training.scoring.judge import Judge
+from training.rewards.judge import Judge
 from training.scoring.request import EvaluationRequest
 
 LENGTH = '{"reward": "length", "most": 9}'

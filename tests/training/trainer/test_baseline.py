@@ -14,8 +14,8 @@ from trainer_process import Trained, start, train_here
 
 from training.config.run_config import RunConfig
 from training.errors import UserError
+from training.rewards.reward_process import RewardProcess
 from training.run_folder.events import Finished, Metrics, Note, SampleDrawn
-from training.scoring.reward_process import RewardProcess
 from training.trainer.advantages import advantages
 from training.trainer.baseline import Baseline, Compared
 from training.trainer.sample_records import Scored

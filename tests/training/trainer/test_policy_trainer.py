@@ -22,11 +22,11 @@ from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.errors import NothingToLearn
 from training.forecast.step_down import next_rung_after
+from training.rewards.judge import KEY_VARIABLE, URLS_VARIABLE
+from training.rewards.reward_child import RewardChild
 from training.run_folder.events import Finished, Metrics, Note, OutOfMemory, Planned, Resumed, SampleDrawn
 from training.run_folder.memory_words import summary
 from training.run_folder.paths import checkpoint_dir
-from training.scoring.judge import KEY_VARIABLE, URLS_VARIABLE
-from training.scoring.reward_child import RewardChild
 from training.trainer import kept_samples
 from training.trainer.advantages import advantages
 from training.trainer.generation import Sampler
@@ -498,7 +498,7 @@ def test_a_judge_scores_samples_with_its_key_which_is_in_no_file(
     monkeypatch.setenv(KEY_VARIABLE, secret)
     monkeypatch.setenv(URLS_VARIABLE, judge.url)
     judge.replies = [(500, "busy"), (401, secret)]  # the samples of one step without a score from it
-    monkeypatch.setattr("training.scoring.judge._WAIT_SECONDS", 0.0)
+    monkeypatch.setattr("training.rewards.judge._WAIT_SECONDS", 0.0)
     rewards = [{"reward": "judge", "url": judge.url, "model": "m", "prompt": "{answer}"}, {"reward": "contains"}]
     trained = train_here(
         tmp_path / "run", home / "model", home / "rows.jsonl", **SETTINGS | {"rewards": json.dumps(rewards)}

@@ -13,7 +13,7 @@ from worker.disk import retention
 from worker.file_store import object_store
 from worker.file_store.run_files import RunFiles
 from worker.machine.process_identity import hostname
-from worker.runs import fetching, results
+from worker.results import fetching, results
 from worker.settings import SettingsError, get_settings
 from worker.store import database as db
 from worker.store.tables import Run, Status

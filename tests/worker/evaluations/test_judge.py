@@ -10,13 +10,13 @@ from judge_server import JudgeServer
 from subtest_table import table
 
 from training.config.run_config import RunConfig
-from training.scoring import judge as judge_module
-from training.scoring.judge import Judge, JudgeError, judged, key_of_rank
+from training.rewards import judge as judge_module
+from training.rewards.judge import Judge, JudgeError, judged, key_of_rank
+from training.rewards.reward_batch import Trouble
+from training.rewards.reward_process import RewardProcess
+from training.rewards.rewards import parse_rewards, total
+from training.rewards.sample import Sample
 from training.scoring.request import EvaluationRequest
-from training.scoring.reward_batch import Trouble
-from training.scoring.reward_process import RewardProcess
-from training.scoring.rewards import parse_rewards, total
-from training.scoring.sample import Sample
 from worker.allowed_paths import EVERYTHING, allowed
 from worker.allowed_rewards import judge_key, judge_problem, sampler_of_run, variables
 from worker.evaluations.scoring import MetricFailed, add_scores, read_records, summarize

@@ -10,8 +10,8 @@ from tiny import make_data, make_model, make_reward_model
 
 from training.config.fields import ConfigError
 from training.errors import UserError
+from training.rewards.sample_rows import wanted_rows
 from training.scoring.request import RECORDS_FILE
-from training.scoring.sample_rows import wanted_rows
 from worker.allowed_paths import EVERYTHING, allowed
 from worker.evaluations import starting
 from worker.evaluations.reward_trial import try_rewards

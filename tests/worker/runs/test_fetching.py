@@ -14,7 +14,8 @@ from training.config.run_config import RunConfig
 from worker.file_store import object_store
 from worker.file_store.object_store import ObjectStore
 from worker.file_store.run_files import RunFiles
-from worker.runs import fetching, requests, results, submit
+from worker.results import fetching, results
+from worker.runs import requests, submit
 from worker.serving import models
 from worker.serving import requests as serving
 from worker.settings import get_settings

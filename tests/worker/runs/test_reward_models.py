@@ -10,8 +10,8 @@ from tiny import make_data, make_model
 
 from training.config.fields import ConfigError
 from training.config.run_config import RunConfig
+from training.rewards.rewards import reward_models
 from training.run_folder.record import shared
-from training.scoring.rewards import reward_models
 from worker import celery_app
 from worker.forecasts.shapes import of_run
 from worker.runs import checks, submit

@@ -59,7 +59,7 @@ class Evaluation(QueuedWork, table=True):
 
 
 class Build(QueuedWork, table=True):
-    """A form of a run's result that is made on request, as worker/runs/results.py names it. The file is in the run's folder."""
+    """A form of a run's result that is made on request, as worker/results/results.py names it. The file is in the run's folder."""
 
     __table_args__ = (UniqueConstraint("run_id", "form"),)
 

@@ -3,7 +3,7 @@
 import pytest
 from subtest_table import table
 
-from training.scoring.judge_reply import score_in
+from training.rewards.judge_reply import score_in
 
 SCORES = [
     ('{"score": 7}', 0.7),

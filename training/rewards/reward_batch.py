@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from training.scoring.sample import Sample
+from training.rewards.sample import Sample
 
 _MUCH_PRINTED = 1_000_000  # characters in a batch
 _LONGEST_MESSAGE = 2000

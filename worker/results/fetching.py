@@ -12,7 +12,7 @@ from training.errors import UserError
 from training.run_folder import paths
 from worker.file_store import object_store, run_files
 from worker.file_store.object_store import ObjectStore
-from worker.runs.archive import pack, pack_results
+from worker.results.packing import pack, pack_results
 from worker.settings import get_settings
 from worker.store.tables import Run
 

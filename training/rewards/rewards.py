@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from training.errors import UserError
-from training.scoring.built_in import COMPARING, JUDGE, MODEL, REWARDS
+from training.rewards.built_in import COMPARING, JUDGE, MODEL, REWARDS
 
 if TYPE_CHECKING:  # the reward process reads no configuration
     from training.config.run_config import RunConfig
-    from training.scoring.reward_model import RewardModel
+    from training.rewards.reward_model import RewardModel
 
 OWN = re.compile(r"(?P<file>[\w.-]+\.py):(?P<function>[A-Za-z_]\w*)")
 _WEIGHTED = re.compile(r"(?P<name>[^*]+?)\s*(?:\*\s*(?P<weight>[^*]+))?")
@@ -54,7 +54,7 @@ class Reward:
     def compares(self) -> bool:
         """True if it applies only to rows with an expected answer."""
         if self.kind == JUDGE:
-            from training.scoring.reward_options import judge_of
+            from training.rewards.reward_options import judge_of
 
             return judge_of(self.options).compares
         return self.kind in COMPARING and not (self.kind == "contains" and self.options.get("text"))
@@ -108,7 +108,7 @@ def with_reward_models(text: str, change: Callable[[str], dict[str, str] | None]
 
 
 def _model_in(entry: Any) -> "RewardModel | None":
-    from training.scoring.reward_options import reward_model_of
+    from training.rewards.reward_options import reward_model_of
 
     if not isinstance(entry, dict) or entry.get("reward") != MODEL:
         return None
@@ -196,7 +196,7 @@ def check_options(reward: Reward) -> None:
         UserError: an option is unknown, missing or wrong, or a package is missing.
     """
     if not reward.own:
-        from training.scoring import reward_options
+        from training.rewards import reward_options
 
         reward_options.check(reward.kind, reward.options)
 

@@ -5,9 +5,9 @@ import json
 from subtest_table import table
 
 from training.data.example import Example
-from training.scoring.built_in import REWARDS
-from training.scoring.sample import Sample
-from training.scoring.sample_rows import texts
+from training.rewards.built_in import REWARDS
+from training.rewards.sample import Sample
+from training.rewards.sample_rows import texts
 
 RIGHT, WRONG = 1.0, 0.0
 

@@ -8,7 +8,7 @@ from training import json_files
 from training.run_folder.paths import PARITY_FILE, PARITY_FOLDER
 from worker.machine import programs
 from worker.machine.programs import ProgramError
-from worker.runs import results
+from worker.results import results
 from worker.settings import get_settings
 from worker.store.tables import Run
 

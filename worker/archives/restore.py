@@ -31,9 +31,10 @@ from training.run_folder.stages import STAGES, UNDONE, Saved
 from training.units import byte_size
 from worker import disk_quota
 from worker.allowed_paths import EVERYTHING, AllowedPaths, named_paths
+from worker.archives import run_archive
 from worker.disk_quota import DiskQuota
 from worker.machine.sizes import size_of
-from worker.runs import archive, run_archive
+from worker.results import packing
 from worker.sent_code import refuse_code
 from worker.settings import get_settings
 from worker.store import database, runs
@@ -262,7 +263,7 @@ def _write_folder(run: Run, folder: Path) -> None:
         Saved(FINISHED, trained, [stage.phase for stage in STAGES if stage.phase not in undone]).write(folder)
     run.event_offset, run.node_offsets = (folder / EVENTS_FILE).stat().st_size, {}
     run.job_id = run.job = None
-    archive.pack_results(folder)
+    packing.pack_results(folder)
 
 
 def _insert(source: ZipFile, session: Session, name: str, table: type[SQLModel], run_id: str) -> None:

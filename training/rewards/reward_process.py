@@ -9,13 +9,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from training.scoring.built_in import JUDGE, MODEL
-from training.scoring.judge import Judge, JudgeError, judged
-from training.scoring.reward_batch import Batch, Scores
-from training.scoring.reward_child import Died, RewardChild
-from training.scoring.reward_options import judge_of
-from training.scoring.rewards import Reward
-from training.scoring.sample import Sample
+from training.rewards.built_in import JUDGE, MODEL
+from training.rewards.judge import Judge, JudgeError, judged
+from training.rewards.reward_batch import Batch, Scores
+from training.rewards.reward_child import Died, RewardChild
+from training.rewards.reward_options import judge_of
+from training.rewards.rewards import Reward
+from training.rewards.sample import Sample
 
 GIVEN_UP = "given up"
 MEMORY_BYTES = 2 * 2**30

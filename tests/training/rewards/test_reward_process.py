@@ -20,13 +20,13 @@ from patience import eventually
 from subtest_table import table
 
 from training.jail import landlock
-from training.scoring import judge, reward_process
-from training.scoring.own_functions import name_fault
-from training.scoring.reward_batch import Batch
-from training.scoring.reward_child import RewardChild
-from training.scoring.reward_process import DEATHS, RewardProcess
-from training.scoring.rewards import Reward, parse_rewards
-from training.scoring.sample import Sample
+from training.rewards import judge, reward_process
+from training.rewards.own_functions import name_fault
+from training.rewards.reward_batch import Batch
+from training.rewards.reward_child import RewardChild
+from training.rewards.reward_process import DEATHS, RewardProcess
+from training.rewards.rewards import Reward, parse_rewards
+from training.rewards.sample import Sample
 
 GRADED = json.dumps({"choices": [{"message": {"content": "10"}}]})
 LINUX = sys.platform == "linux"
@@ -452,10 +452,10 @@ def test_a_reward_reads_its_own_folder_and_libraries_and_no_other_file(tmp_path,
 PARENT = """
 import sys
 from pathlib import Path
-from training.scoring import reward_process
-from training.scoring.reward_process import RewardProcess
-from training.scoring.rewards import parse_rewards
-from training.scoring.sample import Sample
+from training.rewards import reward_process
+from training.rewards.reward_process import RewardProcess
+from training.rewards.rewards import parse_rewards
+from training.rewards.sample import Sample
 code = {"own.py": "def score(answer):\\n    while True: pass"}
 with RewardProcess(parse_rewards("own.py:score"), code, Path(sys.argv[1]), seconds_per_batch=10_000) as rewards:
     rewards.score([Sample("p", "a", "e")])

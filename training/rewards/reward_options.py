@@ -8,9 +8,9 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from training.errors import UserError
-from training.scoring import built_in
-from training.scoring.judge import Judge
-from training.scoring.reward_model import RewardModel
+from training.rewards import built_in
+from training.rewards.judge import Judge
+from training.rewards.reward_model import RewardModel
 
 Described = TypeVar("Described", bound=BaseModel)
 

@@ -13,9 +13,9 @@ from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any, Literal
 
-from training.scoring.json_text import ABSENT, equal, is_json, unfenced, value_of
-from training.scoring.numbers_in_text import close, last_number, number_of
-from training.scoring.sample import Sample
+from training.rewards.json_text import ABSENT, equal, is_json, unfenced, value_of
+from training.rewards.numbers_in_text import close, last_number, number_of
+from training.rewards.sample import Sample
 
 JUDGE, MODEL = "judge", "model"
 """Rewards that are not here but in judge.py and reward_model.py."""

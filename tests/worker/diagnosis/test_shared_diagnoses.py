@@ -8,9 +8,9 @@ from app.access import callers
 from app.access.callers import Caller
 from app.access.permissions import Forbidden
 from app.web.rest.diagnoses import delete_diagnosis
+from worker.diagnosis import shared_diagnoses
 from worker.diagnosis.diagnosis import diagnose
-from worker.runs import shared_diagnoses
-from worker.runs.shared_diagnoses import LOG_BYTES, DiagnosisNotFound, TooManyShared
+from worker.diagnosis.shared_diagnoses import LOG_BYTES, DiagnosisNotFound, TooManyShared
 from worker.settings import get_settings
 
 ERROR = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 8.00 GiB."

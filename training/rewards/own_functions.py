@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from training.errors import causes
-from training.scoring.rewards import Reward
-from training.scoring.sample import Sample
+from training.rewards.rewards import Reward
+from training.rewards.sample import Sample
 
 _BY_NAME = ("prompt", "answer", "expected", "row")
 _FORMS = "f(prompt, answer, expected), f(prompt, answer, expected, row) or f(prompts, completions, **columns)"

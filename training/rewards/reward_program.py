@@ -1,4 +1,4 @@
-"""`python -m training.scoring.reward_program`: scores samples by rewards, in a process with limits and without network.
+"""`python -m training.rewards.reward_program`: scores samples by rewards, in a process with limits and without network.
 
 Standard input has lines of JSON: first {"rewards": [...], "folder": PATH, "parent": PID}, then batches {"samples": [...],
 "rewards": [names]}. It answers with lines of JSON, each as soon as it is known, so that its parent knows what it did when it dies:
@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from training.jail.confinement import confine
-from training.scoring import built_in
-from training.scoring.own_functions import OwnReward, RewardFailed, described, load
-from training.scoring.rewards import Reward
-from training.scoring.sample import Sample
+from training.rewards import built_in
+from training.rewards.own_functions import OwnReward, RewardFailed, described, load
+from training.rewards.rewards import Reward
+from training.rewards.sample import Sample
 
 Say = Callable[..., None]
 

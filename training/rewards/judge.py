@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from training.errors import UserError
-from training.scoring.judge_reply import score_in
+from training.rewards.judge_reply import score_in
 
 if TYPE_CHECKING:
     import httpx

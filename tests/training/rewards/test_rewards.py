@@ -7,9 +7,9 @@ import pytest
 from subtest_table import table
 
 from training.errors import UserError
-from training.scoring.built_in import REWARDS
-from training.scoring.rewards import Reward, parse_rewards, total
-from training.scoring.sample import Sample
+from training.rewards.built_in import REWARDS
+from training.rewards.rewards import Reward, parse_rewards, total
+from training.rewards.sample import Sample
 
 
 def test_names_have_weights_and_a_list_has_options():

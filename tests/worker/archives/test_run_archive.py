@@ -17,8 +17,8 @@ from training.run_folder.events import Metrics, Note, SampleDrawn
 from training.run_folder.record import Lineage
 from training.run_folder.stages import Saved
 from training.scoring.request import EvaluationRequest, evaluation_dir
-from worker.runs import restore, run_archive
-from worker.runs.restore import BadArchive
+from worker.archives import restore, run_archive
+from worker.archives.restore import BadArchive
 from worker.settings import get_settings
 from worker.store import database, evaluations, history, runs, samples, series
 from worker.store.runs import NotEnded
@@ -285,7 +285,7 @@ def test_damaged_weights_are_noticed(packed: Path) -> None:
 
 def test_an_archive_that_does_not_fit_on_the_disk_is_refused(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(packed)
-    monkeypatch.setattr("worker.runs.restore.shutil.disk_usage", lambda _: usage._replace(free=2**20))
+    monkeypatch.setattr("worker.archives.restore.shutil.disk_usage", lambda _: usage._replace(free=2**20))
     with pytest.raises(BadArchive, match=r"1\.0 MiB are free"):
         restore.restore(packed)
 

@@ -15,7 +15,7 @@ import psutil
 from training.limited import Limits, start_limited
 from training.units import byte_size, signal_name
 
-PROGRAM = "training.scoring.reward_program"
+PROGRAM = "training.rewards.reward_program"
 _NO_CPU_LIMIT = 10**8  # seconds: each request has a limit on its time
 _PAUSE_SECONDS = 0.001  # to read many answers at once: each sample has one
 _LONGEST_LINE = 2**20  # bytes of an answer

@@ -1,4 +1,4 @@
-"""`python -m training.scoring.sample_rows`: prints rows of a data file as the samples that rewards score, without their answers.
+"""`python -m training.rewards.sample_rows`: prints rows of a data file as the samples that rewards score, without their answers.
 
 Standard input has {"path", "columns", "first": N, "rows": [numbers] or null}. Each row is {"number" from 0, "prompt", "expected",
 "row"}, the prompt as `prompt_text` writes it. Empty rows are left out.

@@ -25,8 +25,8 @@ from training.units import byte_size
 from worker.machine import programs
 from worker.machine.programs import Program, ProgramError, ProgramKilled, ProgramRefused
 from worker.machine.sizes import size_of
-from worker.runs import fetching
-from worker.runs.archive import missing_bytes, pack
+from worker.results import fetching
+from worker.results.packing import missing_bytes, pack
 from worker.settings import PREFIX, ROOT, get_settings, hub_token
 from worker.store import database, runs
 from worker.store.tables import Run

@@ -1,0 +1,1 @@
+"""Whole runs as one file: written, and imported."""

@@ -1,0 +1,1 @@
+"""The results of ended runs: packed, downloaded, merged or converted on demand, and verified."""
