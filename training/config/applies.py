@@ -55,6 +55,10 @@ def _to_runs_with(setting: str) -> Applies:
     return Applies(setting, f"runs with {setting}", lambda values: _is_given(values, setting))
 
 
+def _to_runs_without(setting: str) -> Applies:
+    return Applies(setting, f"runs without {setting}", lambda values: not _is_given(values, setting))
+
+
 def _both(first: Applies, second: Applies) -> Applies:
     def when(values: Values) -> bool:
         return first.when(values) and second.when(values)
@@ -92,6 +96,7 @@ _SETTINGS = RunConfig.model_fields
 _lora = _to("method", Method.LORA, Method.QLORA)
 _adapters = _to_all_but("method", Method.FULL)
 _answers = _to_all_but("task", *(task for task in Task if not task.traits.generates))
+_vllm = _to("generation", Generation.VLLM)
 _zero3 = _to("strategy", Strategy.ZERO3)
 _sharded_zero = _to("strategy", Strategy.ZERO1, Strategy.ZERO2, Strategy.ZERO3)
 _mixtures = Applies("data", "several data sets with weights", lambda values: has_weights(values.get("data")))
@@ -131,7 +136,8 @@ APPLIES: dict[str, Applies] = {
     "desirable_weight": _of("labels_answers"),
     "undesirable_weight": _of("labels_answers"),
     **dict.fromkeys(SAMPLING, _of("samples")),
-    **dict.fromkeys(("vllm_url", "vllm_memory", "vllm_sleep"), _to("generation", Generation.VLLM)),
+    "vllm_url": _vllm,
+    **dict.fromkeys(("vllm_memory", "vllm_sleep"), _both(_vllm, _to_runs_without("vllm_url"))),
     **dict.fromkeys(REWARDS, _of("rewards_samples")),
     **dict.fromkeys(("teacher", "teacher_quantization", "jsd_coefficient"), _of("has_teacher")),
     "answer_rows": _answers,

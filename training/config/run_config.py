@@ -149,7 +149,7 @@ class RunConfig(BaseModel):
     model: str = setting(..., "Model folder, or a hub id such as Qwen/Qwen3-0.6B. A folder has config.json and safetensors weights.", Group.MODEL, basic=2, min_length=1, max_length=4_096)
     revision: Revision = setting(None, "Branch, tag or commit of a hub model. Default: its main branch.", Group.MODEL, advanced=True, max_length=300)
     task: Task = setting(Task.SFT, f"Training objective. {described()}", Group.MODEL, basic=3)
-    data: DataText = setting(..., "Training data: a data set id or a file. Files are JSON, JSONL, CSV, TSV, Parquet or text, also as .gz. To mix several, a list of them (docs/mixing.md).", Group.MODEL, basic=1, min_length=1, max_length=100_000)
+    data: DataText = setting(..., "Training data: a data set id or a file. Files are JSON, JSONL, CSV, TSV or text (also as .gz), Parquet or Arrow. To mix several, a list of them (docs/mixing.md).", Group.MODEL, basic=1, min_length=1, max_length=100_000)
     columns: Text = setting(None, "Column mapping, needed only if the format is not detected. Example: prompt=question, completion=answers.0.text. Default: the mapping saved with the data set.", Group.MODEL, advanced=True, max_length=4_096)
     validation_data: OptionalData = setting(None, "Evaluation data: a file, a data set id or a list of them. If empty, a share of the training data is held out (see Eval split).", Group.MODEL, max_length=100_000)
     eval_split: Amount = setting(0.05, "Rows held out for evaluation if there is no validation data: a share below 1 or a number of rows. 0: none.", Group.MODEL, ge=0)
@@ -199,7 +199,7 @@ class RunConfig(BaseModel):
     init_adapter: Text = setting(None, "Adapter whose weights this run continues: a folder with adapter_config.json, or the id of a run on this machine. target_modules auto means its own. Default: a new adapter.", Group.METHOD, label="Initial adapter", advanced=True, max_length=4_096)
     loraplus_lr_ratio: OptionalFloat = setting(None, "LoRA+: learning rate of B (and of DoRA's magnitudes) divided by that of A. Typical: 2 to 16. Default: the same rate for all.", Group.METHOD, label="LoRA+ ratio", advanced=True, ge=1, le=1024)
     modules_to_save: Text = setting(None, "Modules that train fully and are saved with the adapter, separated by commas. Example: embed_tokens, lm_head.", Group.METHOD, advanced=True, max_length=20_000)
-    trainable_layers: OptionalInt = setting(None, "full: train only this many of the last transformer layers; all other weights are frozen. Default: train everything.", Group.METHOD, advanced=True, ge=1, le=10_000)
+    trainable_layers: OptionalInt = setting(None, "full: train only this many of the last transformer layers, and a head that the task adds; all other weights are frozen, except those in modules_to_save. Default: train everything.", Group.METHOD, advanced=True, ge=1, le=10_000)
 
     strategy: Strategy = setting(Strategy.SINGLE, "Distribution across devices. single: one device. ddp: a copy on each. zero1, zero2, zero3 shard the optimizer state, then gradients, then parameters; zero0: DeepSpeed without sharding. fsdp: PyTorch FSDP2, shards all three.", Group.STRATEGY, basic=5)
     num_processes: int = setting(1, "Number of training processes, one per device.", Group.STRATEGY, basic=9, label="Processes", ge=1, le=1024)
@@ -253,7 +253,7 @@ class RunConfig(BaseModel):
     momentum: float = setting(0.9, "Momentum of sgd and muon (Muon's authors use 0.95).", Group.OPTIMIZATION, advanced=True, ge=0, lt=1)
     neftune_noise_alpha: OptionalFloat = setting(None, "NEFTune: strength of uniform noise added to the embeddings. Typical: 5 to 15. Default: no noise.", Group.OPTIMIZATION, label="NEFTune alpha", advanced=True, gt=0, le=1000)
     max_grad_norm: float = setting(1.0, "Maximum gradient norm; larger gradients are clipped. 0: no clipping.", Group.OPTIMIZATION, label="Gradient clipping", advanced=True, ge=0)
-    seed: int = setting(42, "Random seed for data order, LoRA initialization and dropout.", Group.OPTIMIZATION, ge=0, le=2**32 - 1)
+    seed: int = setting(42, "Random seed for held-out rows, data order, initialization of adapters and new heads, dropout and samples.", Group.OPTIMIZATION, ge=0, le=2**32 - 1)
 
     beta: float = setting(0.1, "dpo, kto: strength of the penalty for moving away from the reference model. orpo: weight of the odds ratio beside the likelihood of prompt and chosen answer.", Group.OPTIMIZATION, advanced=True, gt=0, le=10)
     dpo_loss: PreferenceLoss = setting(PreferenceLoss.SIGMOID, "dpo: loss function of the margin between chosen and rejected; sigmoid is the original.", Group.OPTIMIZATION, label="DPO loss", advanced=True)

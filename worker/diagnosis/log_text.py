@@ -8,11 +8,21 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import pairwise
 
 from training.redaction import ESCAPES
 from worker.diagnosis.log_file import Excerpt
 from worker.diagnosis.parsing import prefixes
-from worker.diagnosis.parsing.lines import NOTICE_LEVELS, Line, Role, Source, is_warning, last_printed, roles
+from worker.diagnosis.parsing.lines import (
+    NOTICE_LEVELS,
+    Line,
+    Role,
+    Source,
+    is_exception,
+    is_warning,
+    last_printed,
+    roles,
+)
 from worker.diagnosis.parsing.needles import Haystack
 from worker.diagnosis.parsing.tracebacks import Traceback, tracebacks, wrapped_messages
 
@@ -28,6 +38,9 @@ _WORLD = re.compile(r"(?:world[_ ]size|nproc[_-]per[_-]node|num_processes)[\s=:'
 _LISTED = re.compile(r"^\s*rank\s*: (\d{1,5}) \(local_rank", re.M)
 _REPR = re.compile(r"""\b(\w{1,60}(?:Error|Exception))\((["'])""")
 _FAILED = re.compile(r"(?i)\b(?:fail(?:ed|ure)?|crash(?:ed)?|died|fatal|abort(?:ed|ing)?|raised|exception|error)\b")
+_TWICE = re.compile(r"^((?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception))\1: : (.*)$")
+"""An exception that two processes printed at once: Python writes its type, the colon and its message one after the other."""
+_IGNORED = re.compile(r"Exception ignored (?:in|while)\b")
 _VALUE = re.compile(r"\b(\w*[Ll]oss|grad[_ ]norm)['\"]?\s*[:= ]\s*['\"]?(?:tensor\()?((?i:nan|inf)|-?[\d.]+)")
 
 
@@ -93,7 +106,26 @@ class LogText:
     def roles(self) -> list[Role]:
         """The role of each line."""
         traces = [(trace, self._of_launcher(trace)) for trace in self._all_tracebacks]
-        return roles(self.lines, traces)
+        given = roles(self.lines, traces)
+        for index in self._ignored_lines():
+            given[index] = Role.NOTICE
+        return given
+
+    def _ignored_lines(self) -> Iterator[int]:
+        """The lines of exceptions that Python ignored, with a traceback or without."""
+        for trace in self._printed_tracebacks:
+            if trace.first in self._below_ignored:
+                yield from (index for index in range(trace.first, trace.last + 1) if self._same_source(trace, index))
+        yield from (index for index in self._below_ignored if is_exception(self.lines[index].text))
+
+    @cached_property
+    def _below_ignored(self) -> set[int]:
+        """The first lines below those by which Python says that it ignored an exception, in a destructor: it ends no program."""
+        found = set[int]()
+        for indices in self.indices_by_source.values():
+            written = [index for index in indices if self.lines[index].text.strip()]
+            found |= {index for above, index in pairwise(written) if _IGNORED.match(self.lines[above].text)}
+        return found
 
     @cached_property
     def wrapped_messages(self) -> tuple[str, list[int]]:
@@ -125,9 +157,15 @@ class LogText:
 
     @cached_property
     def _all_tracebacks(self) -> list[Traceback]:
+        return [
+            one for one in self._printed_tracebacks if one.first not in self._below_ignored and not self._is_notice(one)
+        ]
+
+    @cached_property
+    def _printed_tracebacks(self) -> list[Traceback]:
         texts = [line.text for line in self.lines]
         traces = [trace for indices in self.indices_by_source.values() for trace in tracebacks(texts, indices)]
-        return sorted((trace for trace in traces if not self._is_notice(trace)), key=lambda trace: trace.first)
+        return sorted(traces, key=lambda trace: trace.first)
 
     @cached_property
     def indices_by_source(self) -> dict[Source, list[int]]:
@@ -183,10 +221,22 @@ def _without_repeats(texts: list[str]) -> list[str]:
 def _lines(source: Sequence[Excerpt]) -> list[Line]:
     printed = [line for part in source for line in _printed(part)]
     return [
-        Line(number, read.rank, _shortened(read.text).rstrip(), _shortened(shown).rstrip(), read.node, read.level)
+        Line(
+            number, read.rank, _once(_shortened(read.text).rstrip()), _shortened(shown).rstrip(), read.node, read.level
+        )
         for read in prefixes.without([text for _, text in printed])
         for number, shown in printed[read.first : read.first + 1]
     ]
+
+
+def _once(text: str) -> str:
+    """The text; of an exception that two processes printed at once, what one of them did."""
+    twice = _TWICE.match(text)
+    if twice is None:
+        return text
+    message = twice[2]
+    half = len(message) // 2
+    return f"{twice[1]}: {message[:half] if message[:half] == message[half:] else message}"
 
 
 def _printed(source: Excerpt) -> Iterator[tuple[int, str]]:

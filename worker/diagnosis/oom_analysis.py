@@ -62,6 +62,18 @@ _FITS = (
 )
 
 
+_LAST = "If that is not enough, shard more (zero2, zero3); offload last, since it is the slowest."
+_LAST_OF_DEVICE = (
+    (
+        re.compile(r"\bMPS\b|\[METAL\]|\[metal::"),
+        "If that is not enough, train an adapter or a smaller model, and close other programs: a Mac has one memory for all.",
+    ),
+    (
+        re.compile(r"XlaRuntimeError|RESOURCE_EXHAUSTED|\bhbm\b"),
+        "If that is not enough, shard weights and optimizer state over more devices (in JAX, an fsdp axis of the mesh).",
+    ),
+)
+
 _IN_EVALUATION = (
     "Keep only what the metrics need: prediction_loss_only=True, or preprocess_logits_for_metrics that returns the argmax.",
     "Lower per_device_eval_batch_size, and set eval_accumulation_steps=1, which moves predictions to host memory after each batch.",
@@ -94,10 +106,15 @@ def analyze_memory(log: Log, index: int, known: Known) -> Detail:
     sentences = [_request(numbers, phase), _usage(numbers), _reasoning(numbers, guesses, batch)]
     return Detail(
         explanation=" ".join(part for part in sentences if part),
-        fix=_fixes(numbers, phase, guesses, known.config, changes, code),
+        fix=_fixes(numbers, phase, guesses, known.config, changes, code, _last_fix(message)),
         changes=changes,
         inferred=_inferred(numbers, phase, guesses),
     )
+
+
+def _last_fix(message: str) -> str:
+    """What helps if the rest is not enough, for the kind of device that the message names."""
+    return next((fix for name, fix in _LAST_OF_DEVICE if name.search(message)), _LAST)
 
 
 def _code(trace: Traceback | None) -> str:
@@ -153,6 +170,8 @@ def _request(numbers: Numbers, phase: str | None) -> str:
 
 def _usage(numbers: Numbers) -> str:
     sizes = numbers.sizes or {}
+    if "capacity_bytes" in sizes and "allocated_bytes" in sizes and "free_bytes" not in sizes:
+        return f"{byte_size(sizes['allocated_bytes'])} of {byte_size(sizes['capacity_bytes'])} were in use by tensors."
     if "capacity_bytes" not in sizes or "free_bytes" not in sizes:
         return ""
     used = f", {byte_size(sizes['allocated_bytes'])} in use by tensors" if "allocated_bytes" in sizes else ""
@@ -193,6 +212,7 @@ def _fixes(
     config: dict[str, Any],
     changes: dict[str, Any],
     code: str,
+    last: str,
 ) -> tuple[str, ...]:
     fixes = [
         f"Process {pid} uses {byte_size(taken)} of the same GPU: end it, or choose another GPU with CUDA_VISIBLE_DEVICES."
@@ -222,7 +242,7 @@ def _fixes(
         return (*fixes, *gathered, *((_GENERATING,) if ".generate(" in code else ()), *_IN_EVALUATION)
     least = config.get("micro_batch_size") == 1, config.get("gradient_checkpointing") in ("full", "offloaded")
     left = [one for one, done in zip(_FITS, least, strict=True) if not done]
-    return (*fixes, *left, "If that is not enough, shard more (zero2, zero3); offload last, since it is the slowest.")
+    return (*fixes, *left, last)
 
 
 def _fragmented(numbers: Numbers) -> str:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from training.model_info.config_json import Dimensions
 
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-_SIZE = r"([\d.]+) (bytes|KiB|MiB|GiB|TiB)"
-_ASKED = re.compile(rf"Tried to allocate {_SIZE}")
+_UNITS |= {"KB": 2**10, "MB": 2**20, "GB": 2**30, "M": 2**20, "G": 2**30}  # of Apple's GPUs and XLA, by 1,024 too
+_SIZE = r"([\d.]+) ?(bytes|KiB|MiB|GiB|TiB|KB|MB|GB|[MG]\b)"
+_ASKED = re.compile(rf"(?:[Tt]ried to allocate|trying to allocate|memory allocating|to reserve) {_SIZE}")
 _PATTERNS = {
-    "capacity_bytes": (rf"total capaci?ty of {_SIZE}", rf"{_SIZE} total capacity"),
+    "capacity_bytes": (rf"total capaci?ty of {_SIZE}", rf"{_SIZE} total capacity", rf"max allowed: {_SIZE}"),
     "free_bytes": (rf"of which {_SIZE} is free", rf"{_SIZE} free"),
-    "allocated_bytes": (rf"{_SIZE} is allocated by PyTorch", rf"{_SIZE} already allocated"),
+    "allocated_bytes": (rf"{_SIZE} is allocated by PyTorch", rf"{_SIZE} already allocated", rf"MPS allocated: {_SIZE}"),
     "unused_bytes": (rf"{_SIZE} is reserved by PyTorch but unallocated",),
     "reserved_bytes": (rf"{_SIZE} reserved in total by PyTorch",),
     "own_bytes": (rf"this process has {_SIZE} memory in use",),

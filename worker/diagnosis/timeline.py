@@ -20,7 +20,8 @@ _SEVERAL = re.compile(
     r"torch[./]distributed[./](?:elastic|run|launcher)|deepspeed[./]launcher|\b(?:torchrun|mpirun|srun) "
 )
 _MENTION = re.compile(
-    r"error(?! (?:traces?|reports?|rates?)\b)|(?<!add an )exception|traceback|fatal|abort|failed|killed|cannot|denied"
+    r"(?<!\b0 )error(?! (?:traces?|reports?|rates?)\b|s? ?[:=]? ?[\d.]+(?:[\s,;%)]|$))"
+    r"|(?<!add an )exception|traceback|fatal|abort|failed|killed|cannot|denied"
     r"|(?::|\b(?:command|file|folder|module|package|library|model|dataset)) not found",
     re.I,
 )
@@ -28,7 +29,7 @@ _ROW = re.compile(r"\s*\[?\{")  # of data or metrics: it may contain any word
 _ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):.*?^\s*rank\s*: (\d{1,5})", re.S | re.M)
 _EXIT = re.compile(r"failed \(exitcode: -?\d+\) local_rank: (\d{1,5})")
 _LOSS = re.compile(r"['\"]loss['\"]: '?[\d.naif]+")
-_OF_STEP = re.compile(r"\b(?:[Ss]teps?|[Ii]ter|[Ii]teration|[Ee]poch)\b|\d(?:it/s|s/it)\b")
+_OF_STEP = re.compile(r"\b(?:[Ss]teps?|[Ii]ter|[Ii]teration|[Ee]poch)\b|\d(?:it/s|s/it)\b|\bval_\w+ ?[:=]")
 _LOSS_OF_STEP = re.compile(r"[Ll]oss['\"]?(?:\s{0,3}[:=]\s{0,3}|\s{1,3})(?:[\w.]{1,20}\()?-?\d+\.\d")
 _STARTED = re.compile(
     r"^(?:.*\*{5} Running training \*{5}|\S*[$#] *(?:\w+=\S+ )*(?:accelerate|torchrun|deepspeed|python3?|llamafactory-cli|axolotl) "
@@ -41,6 +42,8 @@ _STARTED = re.compile(
 A script that Python cannot parse, shown without the header of a traceback, ends before it begins.
 """
 _DIGITS = re.compile(r"\d+")
+_REPEATED = re.compile(rf"(?i:warn)|\d%\||{_LOSS.pattern}|{_LOSS_OF_STEP.pattern}")
+"""A warning, a progress bar or a step: a program prints the same again without a restart."""
 _SHORTEST_START = 20  # letters of a line that tells the start of a program from other lines
 
 
@@ -182,7 +185,7 @@ def _restarts(log: LogText) -> Iterator[Event]:
     first = next((index for index, line in enumerate(log.lines) if line.text.strip()), None)
     if first is None or log.roles[first] in (Role.ERROR, Role.CODE):
         return
-    if len(_words(log, first)) < _SHORTEST_START or "warn" in log.lines[first].text.lower():
+    if len(_words(log, first)) < _SHORTEST_START or _REPEATED.search(log.lines[first].text):
         return
     after_error = False
     for index in range(first + 1, len(log.lines)):

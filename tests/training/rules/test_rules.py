@@ -244,6 +244,7 @@ def test_working_but_unwise_combinations_are_advice_with_a_working_fix(
         ({"adam_beta2": 0.95, "optimizer": "adafactor"}, "adam_beta2"),
         ({"lr_scheduler": "constant", "warmup": 10}, "warmup"),
         ({"max_new_tokens": 64}, "max_new_tokens"),
+        (GRPO | {"generation": "vllm", "vllm_url": "http://host:8000", "vllm_memory": 0.5}, "vllm_memory"),
     ],
 )
 def test_a_setting_without_effect_is_reset_by_its_advice(values: dict[str, Any], setting: str) -> None:

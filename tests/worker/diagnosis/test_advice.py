@@ -68,6 +68,55 @@ def traceback(function, code, error):
             "service not known).",
             "rendezvous_failed", "resolves to an external address", "HF_HOME",
         ),
+        (
+            "IndexError: Invalid key: 25030 is out of bounds for size 0",
+            "data_empty", "remove_unused_columns=False", "dmesg",
+        ),
+        ("IndexError: Invalid key: 0 is out of bounds for size 0", "data_empty", "what the filters", "remove_unused_columns"),
+        (
+            "RuntimeError: MPS backend out of memory (MPS allocated: 17.20 GB, other allocations: 1.02 GB, max allowed: 18.13 GB). "
+            "Tried to allocate 512.00 MB on private pool.",
+            "cuda_out_of_memory", "a Mac has one memory", "zero3",
+        ),
+        (
+            "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 17179869184 bytes.",
+            "cuda_out_of_memory", "over more devices", "zero3",
+        ),
+        (
+            "OSError: [WinError 1455] The paging file is too small for this operation to complete.",
+            "host_out_of_memory", "Enlarge the paging file", "dmesg",
+        ),
+        (
+            "omegaconf.errors.MissingMandatoryValue: Missing mandatory value: data.train_files",
+            "settings_invalid", "data.train_files=VALUE", "lines below",
+        ),
+        (
+            "pydantic_core._pydantic_core.ValidationError: 1 validation error for RunConfig\nmicro_batch\n  Input should be a "
+            "valid integer [type=int_from_float, input_value=0.5]",
+            "settings_invalid", "Correct micro_batch in the configuration: Input should be a valid integer.", "dmesg",
+        ),
+        (
+            "RuntimeError: Cannot find valid samples, check `data/README.md` for the data format.",
+            "data_empty", "roles do not alternate", "the split leave",
+        ),
+        (
+            'Fatal Python error: Segmentation fault\n\nCurrent thread 0x7f (most recent call first):\n  File "/v/xformers/ops.py", '
+            "line 311 in apply",
+            "segmentation_fault", "/v/xformers/ops.py (line 311)", "PYTHONFAULTHANDLER",
+        ),
+        (
+            "/usr/include/c++/11/bits/std_function.h:435:145: error: parameter packs not expanded with '...':\n"
+            "RuntimeError: Error building extension 'cpu_adam'",
+            "deepspeed_build_failed", "g++ 10", "ds_report",
+        ),
+        (
+            "TypeError: _unsloth_get_batch_samples() takes 3 positional arguments but 4 were given",
+            "package_incompatible", "unsloth_zoo", "flash-attn",
+        ),
+        (
+            "RuntimeError: Multiple errors: [Exception('Server 0 failed: 500, Internal Server Error')]",
+            "generation_server_lost", "answered 500", "vllm_server_port",
+        ),
     ],
 )  # fmt: skip
 def test_advice_agrees_with_the_log(log, cause, advice, not_advised):

@@ -86,6 +86,11 @@ def test_a_log_without_a_failure_has_no_cause(log):
     assert diagnosis.evidence == ()
 
 
+def test_rows_of_metrics_of_one_length_are_no_parts_of_a_broken_line():
+    log = next(one.text for one in of_tests() if one.name == "segmentation_fault.after_rows_of_one_length")
+    assert [line.text for line in diagnose(log).evidence] == ["Fatal Python error: Segmentation fault"]
+
+
 def test_a_text_that_says_what_to_do_if_an_error_occurs_is_no_event():
     notice = (
         "set HSA_OVERRIDE_GFX_VERSION: if you get `CUDA error: invalid device function` errors, set it to 10.3.0.\n"

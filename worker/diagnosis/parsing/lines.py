@@ -53,7 +53,8 @@ _NOTICE = re.compile(
     r"|[Ff]alling back to|^\s*warnings\.warn"
     r"|\b[Rr]etry(?:ing)? (?:in\b|\d+/\d+)|Trying to resume|thrown while requesting|external/local_(?:xla|tsl)/|\btensorflow/"
     r"|^Using the latest cached version of the |fatal: (?:not a git repository|detected dubious ownership)|git root error: "
-    r"|^Error caught was: |^wandb: (?!ERROR)|Failed to detect the name of this notebook|^zip error: "
+    r"|^Exception ignored (?:in|while)\b|^Error caught was: "
+    r"|^wandb: (?!ERROR)|Failed to detect the name of this notebook|^zip error: "
     r"|^(?:You are attempting to use )?Flash ?Attention [\d.]+ (?:only supports|without|with a model not)",
 )
 _ERROR = re.compile(
@@ -105,6 +106,11 @@ def _without_survived(lines: Sequence[Line], given: list[Role]) -> list[Role]:
             kept[index] = Role.NOTICE if later[line.source] > most else Role.ERROR
         later[line.source] += kept[index] in _PRINTED and bool(line.text.strip())
     return kept
+
+
+def is_exception(text: str) -> bool:
+    """True for the last line of a traceback."""
+    return bool(_RAISED.match(text))
 
 
 def is_warning(level: str) -> bool:

@@ -36,10 +36,15 @@ _DISTINCT = (
     _prefix(r"(?:\[(?:STDOUT|STDERR)\]|(?:stdout|stderr):) ?", re.I),  # programs that show another's output
 )
 """Prefixes that count only if nearly every line has them, be it one line."""
+_PROGRAMS = (
+    r"(?:srun|sbatch|salloc|scancel|slurmstepd|qsub|bsub|mpirun|ssh|pdsh|sh|bash|zsh|git|pip|docker|kubectl|nvcc|ninja|wandb"
+    r"|error|warning|fatal|info)"
+)
+"""Names that programs give themselves at the start of a message: no hosts."""
 _EVERY_LINE = (
     *_DISTINCT,
     _prefix(r"[A-Za-z0-9][\w.-]*(?:\[\w+\])? +\| "),  # docker compose, foreman
-    _prefix(r"[a-z][\w.-]{0,63}: "),  # pdsh and DeepSpeed's launcher: the host
+    _prefix(rf"(?!{_PROGRAMS}: )[a-z][\w.-]{{0,63}}: "),  # pdsh and DeepSpeed's launcher: the host
     _prefix(r" *\| "),  # programs that indent another's output
     _prefix(r"\[\d+\] "),  # line counters
     _prefix(r"> ?"),  # quoted in an e-mail or an issue
@@ -222,7 +227,8 @@ _FRAME = re.compile(r'\s*File "[^"]+", line \d+, in [\w<>.]+$')
 
 def joined(texts: Sequence[str]) -> list[tuple[int, str]]:
     """The lines with the parts of broken ones joined: the index of the first part, and the text."""
-    width = _width(texts)
+    rows = _rows(texts)
+    width = _width([text for index, text in enumerate(texts) if index not in rows])
     found: list[tuple[int, str]] = []
     broken = False
     for index, text in enumerate(texts):
@@ -230,8 +236,15 @@ def joined(texts: Sequence[str]) -> list[tuple[int, str]]:
             found[-1] = (found[-1][0], found[-1][1] + text)
         else:
             found.append((index, text))
-        broken = len(text) == width > 0 and not _ENDS.match(text)
+        broken = len(text) == width > 0 and index not in rows and not _ENDS.match(text)
     return found
+
+
+def _rows(texts: Sequence[str]) -> set[int]:
+    """The lines that differ from the line before or after only in digits: rows of a table of metrics, which nothing broke."""
+    kinds = [_DIGITS.sub("", text) for text in texts]
+    pairs = {index for index in range(1, len(texts)) if kinds[index] == kinds[index - 1]}
+    return pairs | {index - 1 for index in pairs}
 
 
 def _starts(text: str, before: str) -> bool:
