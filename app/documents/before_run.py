@@ -1,6 +1,6 @@
 """Settings before a run: whether it fits and could be queued, what it trains and on which tokens; other programs' settings."""
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -99,6 +99,16 @@ class ConflictAnswer(Document):
     """Settings that cannot (`blocking`) or should not be combined, the reason, and the `changes` that fix it."""
 
 
+class HeldOutCheck(Document):
+    """How many of the held-out rows are near duplicates of training rows."""
+
+    status: Literal["running", "done"] = Field(description="running while rows are compared: ask again")
+    leaked: int = Field(description="near duplicates of training rows; exclude_leaked_rows leaves them out")
+    rows: int = Field(description="all held-out rows")
+    done: int = Field(description="rows that are compared so far")
+    total: int
+
+
 class ConfigCheck(Document):
     """Whether a run could be queued, and what it would be started with."""
 
@@ -108,6 +118,9 @@ class ConfigCheck(Document):
     global_batch_size: int
     command: str = Field(description="the command that starts the training")
     yaml: str = Field(description="the settings as a file for `lathe run`")
+    held_out: HeldOutCheck | None = Field(
+        description="null if the data is not tokenized yet, or the run holds out no rows"
+    )
 
 
 class TranslatedKey(Document):

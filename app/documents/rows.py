@@ -131,6 +131,10 @@ class TokenReport(Document):
     untrained_rows: int
     train_rows: int
     held_out_rows: int
+    leaked_rows: int | None = Field(
+        description="held-out rows that are near duplicates of training rows; null where these are not known"
+    )
+    leaked_rows_ungrouped: int | None = Field(description="the same if each row stood by itself (group_by none)")
     problem: str
     padding_waste: float = Field(description="share of pad tokens")
     packing_waste: float

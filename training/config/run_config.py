@@ -114,6 +114,17 @@ def _slice(value: Any) -> Any:
     return f"{number:g}%" if percent else f"{number:g}" if number < 1 else f"{number:.0f}"
 
 
+NEAR_DUPLICATES = "near_duplicates"
+"""The value of `group_by` that groups rows with nearly the same text; every other value is the name of a column."""
+OLDER = {"group_by": None}
+"""The values of settings in configurations that were stored before these settings existed, where their default is another one."""
+_WHOLE = 60  # settings; one that a person has written names fewer, and one that was stored names all
+
+
+def _group_by(value: Any) -> Any:
+    return None if value == "none" else _blank_to_none(value)
+
+
 def _options(value: Any) -> Any:
     """Options as the text `name=value, name=value`; accepts a mapping from a file."""
     if isinstance(value, dict):
@@ -127,6 +138,7 @@ DeepSpeedText = Annotated[str | None, BeforeValidator(canonical)]
 Amount = Annotated[int | float, BeforeValidator(_steps_or_fraction)]
 CheckpointingChoice = Annotated[Checkpointing, BeforeValidator(_checkpointing)]
 Text = Annotated[str | None, BeforeValidator(_blank_to_none)]
+GroupBy = Annotated[str | None, BeforeValidator(_group_by)]
 OptionalFloat = Annotated[float | None, BeforeValidator(_blank_to_none)]
 Slice = Annotated[str | None, BeforeValidator(_slice)]
 OptionalInt = Annotated[int | None, BeforeValidator(_blank_to_none)]
@@ -154,7 +166,8 @@ class RunConfig(BaseModel):
     validation_data: OptionalData = setting(None, "Evaluation data: a file, a data set id or a list of them. If empty, a share of the training data is held out (see Eval split).", Group.MODEL, max_length=100_000)
     eval_split: Amount = setting(0.05, "Rows held out for evaluation if there is no validation data: a share below 1 or a number of rows. 0: none.", Group.MODEL, ge=0)
     stratify_by: Text = setting(None, "Column for stratified sampling: the same share of rows is held out for each of its values.", Group.MODEL, advanced=True, max_length=200)
-    group_by: Text = setting(None, "Rows that stay on one side of the split. near_duplicates: rows with nearly the same tokens. Otherwise a column: rows with the same value. Default: each row by itself.", Group.MODEL, advanced=True, label="Keep rows together by", max_length=200)
+    group_by: GroupBy = setting(NEAR_DUPLICATES, "Rows that stay on one side of the split. near_duplicates: rows with nearly the same text. none: each row stands by itself. Otherwise a column: rows with the same value.", Group.MODEL, advanced=True, label="Keep rows together by", max_length=200)
+    exclude_leaked_rows: bool = setting(False, "Evaluate without the held-out rows that are near duplicates of training rows.", Group.MODEL, label="Leave leaked rows out", advanced=True)
     mix_by: MixBy = setting(MixBy.ROWS, "What the weights of several data sets divide: rows, or tokens after truncation.", Group.MODEL, advanced=True)
     mix_until: MixUntil = setting(MixUntil.FIRST_EXHAUSTED, "End of an epoch over several data sets with weights. first_exhausted: when the first set is used up; the others continue with new rows in the next epoch. all_exhausted: when every row was used; smaller sets repeat.", Group.MODEL, label="Epoch of a mixture", advanced=True)
     data_slice: Slice = setting(None, "Use only the first rows of the training data (of each data set): a percentage such as 1%, a share below 1, or a number of rows. Default: all.", Group.MODEL, advanced=True, max_length=40)
@@ -309,6 +322,12 @@ class RunConfig(BaseModel):
             return values
         others = {name: value for name, value in values.items() if name != "auto_batch_size"}
         return others if str(values["auto_batch_size"]).lower() == "true" else {"on_out_of_memory": "fail"} | others
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keep_older_values(cls, values: Any) -> Any:
+        """Keeps what a stored configuration meant when its settings had other defaults."""
+        return OLDER | values if isinstance(values, dict) and len(values) > _WHOLE else values
 
     @property
     def global_batch_size(self) -> int:

@@ -6,7 +6,7 @@ from training.chat.template import FIX, NOT_VALID, SHORT_TEXT, is_source, syntax
 from training.config.choices import Interval, LossOn
 from training.config.machine import Machine
 from training.config.name_values import OptionError, template_arguments
-from training.config.run_config import RunConfig
+from training.config.run_config import NEAR_DUPLICATES, RunConfig
 from training.rules.conflict import Conflict, rule
 
 
@@ -124,7 +124,7 @@ def streaming_does_not_support_sampling(config: RunConfig, machine: Machine) -> 
         ("group_by", "Streaming holds out the first rows"),
         ("max_samples", "Streaming does not know all rows in advance"),
     ):
-        if config.streaming and getattr(config, name) is not None:
+        if config.streaming and getattr(config, name) not in (None, NEAR_DUPLICATES):
             yield Conflict(
                 (name, "streaming"),
                 f"{fact}, and {name} needs all rows.",

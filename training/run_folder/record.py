@@ -13,7 +13,7 @@ from typing import Any
 from training import json_files
 from training.config.data_sets import FIELDS, sources, written
 from training.config.machine import Machine
-from training.config.run_config import RunConfig
+from training.config.run_config import OLDER, RunConfig
 from training.errors import UserError
 from training.files import sha256, write_whole
 from training.rewards.rewards import with_reward_models
@@ -78,7 +78,7 @@ def write_record(folder: Path, config: RunConfig, summary: dict[str, Any], linea
     values = {
         "version": VERSION,
         **asdict(lineage),
-        "settings": shared(config).model_dump(mode="json", exclude_defaults=True),
+        "settings": _settings(shared(config)),
         "model": {
             "name": shared(config).model,
             "revision": config.revision,
@@ -92,6 +92,13 @@ def write_record(folder: Path, config: RunConfig, summary: dict[str, Any], linea
         "seed": config.seed,
     }
     (folder / RECORD_FILE).write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _settings(config: RunConfig) -> dict[str, Any]:
+    """The settings without those that have their default; those whose default was once another one are always there."""
+    values = config.model_dump(mode="json")
+    defaults = config.model_dump(mode="json", exclude_defaults=True)
+    return {name: value for name, value in values.items() if name in defaults or name in OLDER}
 
 
 def read_record(folder: Path, field: str = "--like") -> dict[str, Any]:
@@ -112,7 +119,7 @@ def read_record(folder: Path, field: str = "--like") -> dict[str, Any]:
         raise unreadable
     if version > VERSION:
         raise UserError(field, str(folder), f"was written by a newer Lathe (version {version}).", "Update Lathe.")
-    return dict(values)
+    return dict(values) | {"settings": OLDER | settings if isinstance(settings, dict) else settings}
 
 
 def model_files(config: RunConfig) -> dict[str, str]:

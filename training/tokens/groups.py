@@ -18,10 +18,8 @@ from numpy.typing import NDArray
 from training.tokens.alike_texts import LONGEST, Texts, alike_pairs
 from training.tokens.duplicates import Signatures, exact_duplicates, similar_pairs
 from training.tokens.order import Integers
-from training.tokens.store import TOKENIZER, JoinedStore, Store, TokenStore, locked, making_folder
+from training.tokens.store import TOKENIZER, Store, TokenStore, locked, making_folder, parts_of
 
-NEAR_DUPLICATES = "near_duplicates"
-"""The value of `group_by` that groups rows with nearly the same tokens; every other value is the name of a column."""
 _CHUNK_ROWS = 1000
 _FILE = "groups.i32"
 _MEASURE = "2"  # of what is near; groups of another one are computed again
@@ -37,7 +35,7 @@ def groups_of_values(values: Iterable[str]) -> Integers:
 def known_near_groups(store: Store) -> Integers | None:
     """What `near_groups` returned for these stores; None if it was never called for them."""
     try:
-        groups = np.fromfile(_file(_stores(store)), np.int32)
+        groups = np.fromfile(_file(parts_of(store)), np.int32)
     except OSError:
         return None
     return groups.astype(np.int64) if len(groups) == store.rows else None
@@ -52,11 +50,11 @@ def near_groups(store: Store, progress: Progress | None = None) -> Integers:
     if known is not None:
         return known
     report = progress or (lambda _done, _total: None)
-    with locked(_stores(store)[0].folder, waiting=lambda: report(0, store.rows)):
+    with locked(parts_of(store)[0].folder, waiting=lambda: report(0, store.rows)):
         known = known_near_groups(store)
         if known is None:
             known = _computed(store, report)
-            _write(_file(_stores(store)), known)
+            _write(_file(parts_of(store)), known)
     return known
 
 
@@ -93,13 +91,13 @@ def write_groups(folder: Path, groups: Integers) -> None:
 
 
 def _computed(store: Store, report: Progress) -> Integers:
-    scratch = making_folder(_stores(store)[0].folder)  # what a killed process leaves there is removed
+    scratch = making_folder(parts_of(store)[0].folder)  # what a killed process leaves there is removed
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(mode=0o700)
     try:
         with closing(Compared(scratch)) as compared:
             done = 0
-            for part in _stores(store):
+            for part in parts_of(store):
                 for start in range(0, part.rows, _CHUNK_ROWS):
                     tokens, lengths = part.tokens_between(start, start + _CHUNK_ROWS)
                     compared.add(tokens, lengths, _texts(part, tokens, lengths))
@@ -149,10 +147,6 @@ class _Groups:
         while (head := int(self._heads[row])) != row:
             row = head
         return row
-
-
-def _stores(store: Store) -> Sequence[TokenStore]:
-    return store.stores if isinstance(store, JoinedStore) else (store,)
 
 
 def _file(stores: Sequence[TokenStore]) -> Path:

@@ -6,7 +6,7 @@ the plan of a sweep, and the checks.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from math import ceil
 from typing import Any
 
@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.config.choices import MixBy, Packing
-from training.config.run_config import RunConfig
+from training.config.run_config import NEAR_DUPLICATES, RunConfig
+from training.errors import DataError
 from training.tokens.duplicates import count_shared
 from training.tokens.lengths import ENDLESS, chunks, trains
 from training.tokens.order import Integers, Order, steps_per_epoch
@@ -28,9 +29,9 @@ class RowLengths:
     """The tokens of each row, untruncated (0: it cannot train), and the index of the first token with loss (-1: none).
 
     `sets` are the data sets whose rows these are, one after another. `parts` are the tokens of each part of the rows, where a task
-    has two. `hashes` are those of their tokens, None if they are not known. `strata` are the rows' values of `stratify_by`, None if
-    they are not known. `groups` are their groups by `group_by`, None if they are not known. `validation` are the rows of the
-    validation data, None if there are none or they are not tokenized.
+    has two. `hashes` are those of their tokens, `strata` the rows' values of `stratify_by`, `groups` their groups by the column
+    `group_by`, and `near` those of near duplicates: None if they are not known. `validation` are the rows of the validation data,
+    None if there are none or they are not tokenized.
     """
 
     lengths: Integers
@@ -40,6 +41,7 @@ class RowLengths:
     hashes: NDArray[np.uint64] | None = None
     strata: Sequence[Any] | None = None
     groups: Integers | None = None
+    near: Integers | None = None
     validation: "RowLengths | None" = None
 
 
@@ -71,11 +73,13 @@ def halved(rows: RowLengths) -> RowLengths:
 
 
 def selected_rows(config: RunConfig, rows: RowLengths) -> Selection:
-    """The training and held-out rows of a run. Raises DataError as `select`."""
+    """The training and held-out rows of a run. Where most rows are near duplicates of each other, so that less than half of the
+    rows asked for could be held out, each row stands by itself. Raises DataError as `select`."""
     if config.streaming:
         return _of_stream(config, rows)
     eval_split = held_out_share(config)
-    return select(
+    chosen = partial(
+        select,
         rows.lengths,
         rows.first_trained,
         max_length=limit_of(config),
@@ -84,17 +88,34 @@ def selected_rows(config: RunConfig, rows: RowLengths) -> Selection:
         data_slice=config.data_slice,
         max_samples=config.max_samples,
         strata=rows.strata if config.stratify_by and eval_split else None,
-        groups=rows.groups if config.group_by and eval_split else None,
         sets=rows.sets,
     )
+    if not (config.group_by and eval_split):
+        return chosen()
+    if config.group_by != NEAR_DUPLICATES:
+        return chosen(groups=rows.groups)
+    try:
+        selection = chosen(groups=rows.near)
+    except DataError as error:
+        if error.field != "group_by":
+            raise
+        return chosen()
+    held_out = len(selection.held_out)
+    return chosen() if 2 * held_out < held_out_count(eval_split, held_out + len(selection.train)) else selection
 
 
-def held_out_copies(config: RunConfig, rows: RowLengths) -> int:
-    """The number of rows held out of the data whose tokens are those of a training row. Raises DataError as `select`."""
-    if rows.hashes is None:
-        return 0
+def leaked_rows(rows: Integers, held_out: Integers, near: Integers) -> NDArray[np.bool_]:
+    """A mask of the `held_out` rows that are near duplicates of one of `rows`; `near` are the groups of all rows."""
+    return np.isin(near[held_out], near[rows])
+
+
+def held_out_leaks(config: RunConfig, rows: RowLengths) -> int:
+    """The number of rows held out of the data that are near duplicates of a training row; where these are not known, of equal
+    ones. Raises DataError as `select`."""
     selection = selected_rows(config, rows)
-    return count_shared(rows.hashes[selection.train], rows.hashes[selection.held_out])
+    if rows.near is not None:
+        return int(leaked_rows(selection.train, selection.held_out, rows.near).sum())
+    return 0 if rows.hashes is None else count_shared(rows.hashes[selection.train], rows.hashes[selection.held_out])
 
 
 def validation_rows(config: RunConfig, rows: RowLengths) -> Integers:

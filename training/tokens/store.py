@@ -193,6 +193,11 @@ def joined(stores: Sequence[TokenStore]) -> Store:
     return stores[0] if len(stores) == 1 else JoinedStore(stores)
 
 
+def parts_of(store: Store) -> tuple[TokenStore, ...]:
+    """The stores of the data sets of a store."""
+    return store.stores if isinstance(store, JoinedStore) else (store,)
+
+
 def ends_of(store: Store) -> tuple[int, ...]:
     """The row numbers at which each data set of a store ends."""
     return tuple(int(end) for end in store.ends) if isinstance(store, JoinedStore) else (store.rows,)

@@ -16,7 +16,7 @@ from training.batches.streaming import Reader, Share, Stream, count_rows
 from training.batches.task_rows import Find, TaskRows, open_rows
 from training.batches.views import TokenList, View
 from training.chat.rendering_settings import ChatSettings
-from training.config.run_config import RunConfig
+from training.config.run_config import NEAR_DUPLICATES, RunConfig
 from training.config.task import StoredText
 from training.data.example import Example
 from training.data.rows import DataFile, DataRows, data_files, read_files
@@ -28,12 +28,12 @@ from training.run_folder.checkpoint_layout import Layout, check_resume
 from training.run_folder.paths import tokens_dir
 from training.template_check.gap_findings import gap_findings
 from training.tokens.coverage import gap_counts
-from training.tokens.groups import NEAR_DUPLICATES, groups_of_values, near_groups
+from training.tokens.groups import groups_of_values, known_near_groups, near_groups
 from training.tokens.make_store import find_or_make
 from training.tokens.order import Integers
-from training.tokens.run_rows import RowLengths, held_out_share, selected_rows, steps_of, validation_rows
+from training.tokens.run_rows import RowLengths, held_out_share, leaked_rows, selected_rows, steps_of, validation_rows
 from training.tokens.selection import Selection, SetRows, held_out_count, sliced_rows
-from training.tokens.store import VARIABLE, TokenStore, joined
+from training.tokens.store import VARIABLE, TokenStore, joined, parts_of
 from training.trainer.data_notes import (
     NumberedRows,
     left_out_rows,
@@ -80,6 +80,7 @@ def prepare_data(config: RunConfig, run_dir: Path, tokenizer: PreTrainedTokenize
         held_out_rows = open_rows(config, held_out_files, find, rows.classes or None)
         held_out = _all_rows(held_out_files, held_out_rows, config)
     numbered, held_out_numbered = DataRows(files, rows.ends), DataRows(held_out_files, held_out_rows.ends)
+    held_out = _without_leaks(config, (rows, selection.train), (held_out_rows, held_out), report)
     train = NumberedRows(numbered, selection.train, rows.hashes)
     left_out_rows(selection, rows, config, report)
     repeated_rows(train, report)
@@ -165,18 +166,44 @@ def _all_rows(files: Sequence[DataFile], rows: TaskRows, config: RunConfig) -> I
 
 
 def _selected(files: Sequence[DataFile], rows: TaskRows, config: RunConfig, report: Report) -> Selection:
-    strata = groups = None
+    strata = groups = near = None
     if held_out_share(config):
         strata = read_column(files, config.stratify_by, "stratify_by") if config.stratify_by else None
-        groups = _groups(files, rows, config.group_by, report) if config.group_by else None
+        if config.group_by == NEAR_DUPLICATES:
+            near = near_groups(rows.stores[0], report.progress)
+        elif config.group_by:
+            groups = groups_of_values(read_column(files, config.group_by, "group_by"))
     with _naming(files):
-        return selected_rows(config, replace(_in_sets(files, rows), strata=strata, groups=groups))
+        return selected_rows(config, replace(_in_sets(files, rows), strata=strata, groups=groups, near=near))
 
 
-def _groups(files: Sequence[DataFile], rows: TaskRows, group_by: str, report: Report) -> Integers:
-    if group_by == NEAR_DUPLICATES:
-        return near_groups(rows.stores[0], report.progress)
-    return groups_of_values(read_column(files, group_by, "group_by"))
+def _without_leaks(
+    config: RunConfig, train: tuple[TaskRows, Integers], held_out: tuple[TaskRows, Integers], report: Report
+) -> Integers:
+    """The held-out rows without those that are near duplicates of training rows, or all of them with a note on these, as far as
+    they are known.
+
+    Raises:
+        DataError: no row is left.
+    """
+    (rows, trained), (other, numbers) = train, held_out
+    if not len(numbers):
+        return numbers
+    first = rows.stores[0].rows if other is not rows else 0
+    store = joined([*parts_of(rows.stores[0]), *(parts_of(other.stores[0]) if first else ())])
+    near = near_groups(store, report.progress) if config.exclude_leaked_rows else known_near_groups(store)
+    leaked = leaked_rows(trained, first + numbers, near) if near is not None else np.zeros(len(numbers), bool)
+    if not leaked.any():
+        return numbers
+    found = f"{leaked.sum():,} of {len(leaked):,} held-out rows are near duplicates of training rows"
+    if not config.exclude_leaked_rows:
+        report.warn(f"{found}: evaluation looks better than it is. Set exclude_leaked_rows to leave them out.")
+        return numbers
+    if leaked.all():
+        fix = "Choose other evaluation data, or set exclude_leaked_rows to false."
+        raise DataError(f"has no row to evaluate: {found}.", fix, field="exclude_leaked_rows")
+    report.note(f"{found}, and are left out.")
+    return numbers[~leaked]
 
 
 def _in_sets(files: Sequence[DataFile], rows: TaskRows) -> RowLengths:

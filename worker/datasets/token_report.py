@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, decoders
 
+from training.config.run_config import RunConfig
 from training.errors import DataError
 from training.tokens import lengths as numbers
+from training.tokens.groups import known_near_groups
 from training.tokens.order import worst_batches
-from training.tokens.selection import Selection, select
+from training.tokens.run_rows import RowLengths, held_out_leaks, selected_rows
+from training.tokens.selection import Selection
 from training.tokens.store import TokenStore
 
 LONGEST_SHOWN = 20_000  # tokens of a row that are rendered
@@ -45,8 +48,11 @@ def report(
     lengths, first = store.lengths, store.first_trained
     chosen: Selection | None = None
     problem = ""
+    settings = {"max_length": max_length, "seed": seed, "eval_split": eval_split}
+    config = RunConfig(model="-", data="-").model_copy(update=settings)
+    counts = RowLengths(lengths, first, hashes=store.hashes, near=known_near_groups(store))
     try:
-        chosen = select(lengths, first, max_length=max_length, seed=seed, eval_split=eval_split)
+        chosen = selected_rows(config, counts)
     except DataError as error:
         problem = f"{error.message} {error.fix}"
     rows = chosen.train if chosen else np.empty(0, np.int64)
@@ -60,11 +66,18 @@ def report(
         "untrained_rows": numbers.untrained(first, lengths, max_length),
         "train_rows": len(rows),
         "held_out_rows": len(chosen.held_out) if chosen else 0,
+        "leaked_rows": _leaks(config, counts) if chosen else None,
+        "leaked_rows_ungrouped": _leaks(config.model_copy(update={"group_by": None}), counts) if chosen else None,
         "problem": problem,
         "padding_waste": numbers.padding_waste(cut, micro_batch, seed, max_length),
         "packing_waste": numbers.packing_waste(cut, max_length),
         "worst_batches": [asdict(batch) | {"rows": [int(rows[row]) + 1 for row in batch.rows]} for batch in batches],
     }
+
+
+def _leaks(config: RunConfig, counts: RowLengths) -> int | None:
+    """The held-out rows that are near duplicates of training rows; None for stores of earlier versions, which lack these."""
+    return None if counts.near is None else held_out_leaks(config, counts)
 
 
 def _facts(facts: dict[str, Any]) -> dict[str, Any]:

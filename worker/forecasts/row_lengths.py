@@ -7,8 +7,7 @@ from training.chat.rendering_settings import ChatSettings
 from training.config.data_sets import Source
 from training.config.run_config import RunConfig
 from training.config.task import StoredText
-from training.tokens.groups import NEAR_DUPLICATES, known_near_groups
-from training.tokens.order import Integers
+from training.tokens.groups import known_near_groups
 from training.tokens.run_rows import RowLengths, halved, rows_of
 from training.tokens.selection import SetRows
 from training.tokens.store import Store, TokenStore, joined, open_store
@@ -23,6 +22,14 @@ def count_rows(config: RunConfig) -> RowLengths | None:
     return rows and replace(rows, validation=_rows(config, config.validation_sources))
 
 
+def first_stores(config: RunConfig, sources: Sequence[Source]) -> list[TokenStore] | None:
+    """Of each data set the tokens of the first text that the task needs; None if they are not tokenized."""
+    datasets = [_dataset(source) for source in sources]
+    named = [(source, item) for source, item in zip(sources, datasets, strict=True) if item]
+    found = _stores(config, named, config.task.traits.texts[:1]) if len(named) == len(datasets) else None
+    return found[0] if found else None
+
+
 def _rows(config: RunConfig, sources: Sequence[Source]) -> RowLengths | None:
     datasets = [_dataset(source) for source in sources]
     if not datasets or None in datasets:
@@ -31,21 +38,16 @@ def _rows(config: RunConfig, sources: Sequence[Source]) -> RowLengths | None:
     if parts := _stores(config, named, config.task.traits.texts):
         sets = _sets(named, parts[0])
         rows = rows_of(config, [joined(stores) for stores in parts], sets)
-        return replace(rows, groups=_near_groups(config, joined(parts[0])))
+        return replace(rows, near=known_near_groups(joined(parts[0])))
     # A data set's page does not count rows with undesirable answers.
     whole = None if config.task.traits.labels_answers else _stores(config, named, (StoredText.WHOLE,))
     return _from_whole(config, joined(whole[0]), _sets(named, whole[0])) if whole else None
 
 
-def _near_groups(config: RunConfig, store: Store) -> Integers | None:
-    """The groups of near duplicates as a run has computed them; None before, and where a column groups."""
-    return known_near_groups(store) if config.group_by == NEAR_DUPLICATES else None
-
-
 def _from_whole(config: RunConfig, store: Store, sets: tuple[SetRows, ...]) -> RowLengths:
     """The rows of a task whose texts are not tokenized, but the data set is: prompts are at most as long as their rows."""
     first_trained = store.first_trained_with(train_on_prompt=config.train_on_prompt)
-    rows = RowLengths(store.lengths, first_trained, sets, hashes=store.hashes)
+    rows = RowLengths(store.lengths, first_trained, sets, hashes=store.hashes, near=known_near_groups(store))
     return halved(rows) if config.task.traits.has_encoder else rows
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from training.config.run_config import RunConfig
+from training.config.run_config import NEAR_DUPLICATES, RunConfig
 from training.errors import DataError
 from training.forecast.formula.activations import Batch
 from training.tokens.order import Integers, padded, worst_batches
@@ -77,7 +77,8 @@ def unknown_split(config: RunConfig, counts: RowLengths) -> str | None:
         return None
     if config.stratify_by and counts.strata is None:
         return config.stratify_by
-    return config.group_by if config.group_by and counts.groups is None else None
+    groups = counts.near if config.group_by == NEAR_DUPLICATES else counts.groups
+    return config.group_by if config.group_by and groups is None else None
 
 
 def _train_and_held_out(config: RunConfig, counts: RowLengths) -> tuple[Integers, Integers]:

@@ -76,6 +76,10 @@ MAKE_STORE = Program(
     "training.tokens.make_store", 4 * _GIB, 300, bytes_per_second=20_000, allocated=True, variables=HUB,
     unconfined="it writes the folder of the tokens, and downloads tokenizers",
 )  # fmt: skip
+MAKE_GROUPS = Program(
+    "training.tokens.make_groups", 4 * _GIB, 300, bytes_per_second=1_000_000, allocated=True,
+    unconfined="it writes the folder of the tokens, and reads only tokens that Lathe wrote",
+)  # fmt: skip
 HUB_FILES = Program(
     "training.model_info.hub_files", 2 * _GIB, 60, variables=(*HUB, "HF_TOKEN"),
     unconfined="it stores what the hub sends, and reads none of it",

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 SETTINGS = ("model", "max_length", "micro_batch", "accumulation", "num_processes", "seed", "eval_split")
 COUNTED = (
     "tokens", "truncated_rows", "lost_tokens", "untrained_rows", "untrained_at", "duplicate_rows", "duplicate_examples",
-    "near_duplicate_rows", "near_duplicate_examples", "padding_waste", "packing_waste", "scripts", "worst_batches",
+    "near_duplicate_rows", "near_duplicate_examples",
+    "held_out_rows", "leaked_rows", "leaked_rows_ungrouped", "padding_waste", "packing_waste", "scripts", "worst_batches",
 )  # fmt: skip
 """The keys that need the tokens; null without a model."""
 
@@ -178,12 +179,21 @@ def _rows_without_loss(options: Options, values: dict[str, Any], store: "TokenSt
 
 def _leaked_rows(options: Options, values: dict[str, Any]) -> list[dict[str, Any]]:
     """The problem of rows that are in both files."""
-    shared = values.get("validation", {}).get("leaked_rows")
-    if not shared or not options.validation:
+    found, rows = values.get("validation", {}), values["held_out_rows"]
+    if not options.validation:
+        if not (leaked := values["leaked_rows"]):
+            return []
+        message = (
+            f"{leaked:,} of {rows:,} held-out rows are near duplicates of training rows: most rows are near duplicates."
+        )
+        return [asdict(Issue(WARNING, options.file.name, None, "", message, "Remove repeated rows.", leaked))]
+    if not (alike := found.get("near_leaked_rows")):
         return []
-    message = f"{shared:,} rows are also in {options.file.name}: the evaluation loss will be too low."
-    fix = "Remove them from one of the two files."
-    return [asdict(Issue(WARNING, options.validation.name, None, "", message, fix, shared))]
+    equal, first = found["leaked_rows"], ", ".join(f"{row:,}" for row in found["near_leaked_examples"][:_ROWS_NAMED])
+    message = f"{alike:,} rows are near duplicates of rows in {options.file.name}, {equal:,} of them equal (such as {first}): "
+    fix = "Remove them, or set exclude_leaked_rows to leave them out of evaluations."
+    problem = f"{message}the evaluation loss will be too low."
+    return [asdict(Issue(WARNING, options.validation.name, None, "", problem, fix, alike))]
 
 
 def check_page(values: dict[str, Any], max_length: int) -> str:
@@ -215,6 +225,14 @@ def _facts(values: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
+def _held_out(values: dict[str, Any]) -> list[tuple[str, str]]:
+    if values["leaked_rows"] is None or not values["held_out_rows"]:
+        return []
+    leaked, alone = values["leaked_rows"], values["leaked_rows_ungrouped"]
+    text = f"{leaked:,} of {values['held_out_rows']:,}; {alone:,} if near duplicates were not kept on one side"
+    return [("Held-out rows with a near duplicate in training", text)]
+
+
 def _tokens(values: dict[str, Any]) -> list[tuple[str, str]]:
     tokens, rows = values["tokens"], values["rows"]
     longest = zip(values["longest_rows"][:_ROWS_NAMED], values["longest_lengths"], strict=False)
@@ -225,6 +243,7 @@ def _tokens(values: dict[str, Any]) -> list[tuple[str, str]]:
         ("Truncated rows", f"{values['truncated_rows']:,} of {rows:,}, losing {values['lost_tokens']:,} tokens"),
         ("Rows with no loss tokens", numbers.count(values["untrained_rows"])),
         ("Duplicate rows", f"{values['duplicate_rows']:,} exact, {values['near_duplicate_rows']:,} near"),
+        *_held_out(values),
         ("Longest rows", ", ".join(f"{row:,} ({length:,} tokens)" for row, length in longest)),
         (
             "Padding",
@@ -236,6 +255,7 @@ def _tokens(values: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append(("Longest batch", f"step {worst['step']:,}{rank}: {worst['tokens']:,} tokens"))
     if "leaked_rows" in values.get("validation", {}):
         lines.append(
-            ("Also in the validation file", numbers.plural(values["validation"]["leaked_rows"], "row", "rows"))
+            ("Also in the validation file", numbers.plural(values["validation"]["leaked_rows"], "row", "rows")),
         )
+        lines.append(("Near duplicates in it", numbers.plural(values["validation"]["near_leaked_rows"], "row", "rows")))
     return lines

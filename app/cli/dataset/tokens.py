@@ -6,12 +6,16 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from app.cli.options import Progress
 from app.format import numbers
 from training.errors import DataError
 from training.tokens.duplicates import shared_rows
+from training.tokens.groups import near_groups
 from training.tokens.make_store import failure_file, read_progress
-from training.tokens.store import TokenStore, open_store
+from training.tokens.run_rows import leaked_rows
+from training.tokens.store import TokenStore, joined, open_store
 from worker.datasets import token_stores
 from worker.machine import programs
 from worker.settings import ROOT
@@ -65,10 +69,18 @@ def _failure(folder: Path, name: str, stderr: str) -> DataError:
 
 
 def leaked(train: TokenStore, held_out: TokenStore) -> dict[str, Any]:
-    """The number of held-out rows that are also in `train`, and the first pairs (from 1)."""
+    """The number of held-out rows that are also in `train`, and the first pairs (from 1); and of those that are near duplicates of
+    rows in it."""
+    near = near_groups(joined([train, held_out]))
+    alike = leaked_rows(np.arange(train.rows), np.arange(train.rows, len(near)), near) & (held_out.lengths > 0)
     first, rows = shared_rows(train.hashes, held_out.hashes)
     pairs = [[int(row) + 1, int(same) + 1] for row, same in zip(rows[:_EXAMPLES], first[:_EXAMPLES], strict=True)]
-    return {"leaked_rows": len(rows), "leaked_examples": pairs}
+    return {
+        "leaked_rows": len(rows),
+        "leaked_examples": pairs,
+        "near_leaked_rows": int(alike.sum()),
+        "near_leaked_examples": (np.flatnonzero(alike)[:_EXAMPLES] + 1).tolist(),
+    }
 
 
 def _model_folder(model: str) -> str:

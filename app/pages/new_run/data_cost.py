@@ -13,22 +13,20 @@ from app.texts import _, ngettext
 from training.config.run_config import RunConfig
 from training.config.task import Task
 from training.data.row_formats import UNKNOWN
-from training.errors import DataError
 from training.model_info.folder import has_tokenizer
 from training.rules.conflict import Conflict
 from training.tokens.duplicates import count_shared
 from training.tokens.lengths import never_trains, trains, truncated
-from training.tokens.run_rows import held_out_copies, held_out_share
 from training.tokens.store import open_store
 from worker.datasets import datasets, token_stores
 from worker.datasets.token_stores import TokenCount
-from worker.forecasts.row_lengths import count_rows
-from worker.forecasts.worst_batch import splits_unknown
+from worker.forecasts import leaks
+from worker.forecasts.leaks import Leaks
 from worker.runs.settle import Settled
 from worker.store.tables import Dataset
 
 _states: TimedCache[tuple[str, str, str | None], TokenCount] = TimedCache(seconds=1.0)
-_held_out: TimedCache[str, int] = TimedCache(seconds=10.0)
+_leaks: TimedCache[str, Leaks | None] = TimedCache(seconds=1.0)
 
 
 @dataclass(frozen=True)
@@ -113,32 +111,30 @@ def advice(settled: Settled) -> Iterator[Conflict]:
         found = cost(named.data, config.model, str(config.max_length), columns, prompts=config.train_on_prompt)
         if found and found.left:
             yield from _advice(named.data.name, found.limit, found.left)
-    yield from _copies(config)
+    yield from _leaked(settled.config)
 
 
-def _copies(config: RunConfig) -> Iterator[Conflict]:
-    """The rows that the run would hold out of its data and train on as well, as far as the data is tokenized."""
-    if not held_out_share(config):
+def _leaked(config: RunConfig) -> Iterator[Conflict]:
+    """The held-out rows that are near duplicates of training rows, as far as the data is tokenized."""
+    found = _leaks.get(config.model_dump_json(), lambda: leaks.of_run(config))
+    field = "validation_data" if config.validation_data else "eval_split"
+    if found is None or config.exclude_leaked_rows:
         return
-    count = _held_out.get(config.model_dump_json(), lambda: _count_copies(config))
-    if count:
+    if found.status == "running":
+        reason = _("The held-out rows are being compared with the training rows: {done} of {total} rows.")
+        reason = reason.format(done=f"{found.done:,}", total=f"{found.total:,}")
+        yield Conflict(
+            (field,), reason, _("You can start the run meanwhile: it says the result, too."), {}, blocking=False
+        )
+    if found.leaked:
         reason = ngettext(
-            "{count} held-out row is a copy of a training row: evaluation looks better than it is.",
-            "{count} held-out rows are copies of training rows: evaluation looks better than it is.",
-            count,
-        ).format(count=f"{count:,}")
-        fix = _("Remove repeated rows from the data, or choose evaluation data without them.")
-        yield Conflict(("eval_split",), reason, fix, {}, blocking=False)
-
-
-def _count_copies(config: RunConfig) -> int:
-    rows = count_rows(config)
-    if rows is None or splits_unknown(config, rows):
-        return 0
-    try:
-        return held_out_copies(config, rows)
-    except DataError:  # the checks say so
-        return 0
+            "{count} of {rows} held-out rows is a near duplicate of a training row: evaluation looks better than it is.",
+            "{count} of {rows} held-out rows are near duplicates of training rows: evaluation looks better than it is.",
+            found.leaked,
+        ).format(count=f"{found.leaked:,}", rows=f"{found.rows:,}")
+        yield Conflict(
+            (field,), reason, _("Leave these rows out of evaluation."), {"exclude_leaked_rows": True}, blocking=False
+        )
 
 
 def _advice(name: str, limit: int, left: Left) -> Iterator[Conflict]:

@@ -1,5 +1,6 @@
 """REST routes for settings before a run: its memory, its trainable parameters, and configurations of other programs."""
 
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from fastapi import Body, Query, Request
@@ -8,7 +9,15 @@ from starlette.concurrency import run_in_threadpool
 
 from app.access import callers
 from app.documents import ErrorEntry
-from app.documents.before_run import ConfigCheck, ConflictAnswer, ForecastAnswer, Rendering, Targets, Translation
+from app.documents.before_run import (
+    ConfigCheck,
+    ConflictAnswer,
+    ForecastAnswer,
+    HeldOutCheck,
+    Rendering,
+    Targets,
+    Translation,
+)
 from app.format import forecast_text as forecast_words
 from app.format import rows as template_words
 from app.web.rest.openapi import RUN_BODY, raw_body
@@ -16,9 +25,9 @@ from app.web.rest.routing import JsonRouter, ShortQuery, settings_object
 from training import rules
 from training.config.choices import Wanted
 from training.config.fields import parse
-from training.config.run_config import on_gpus
+from training.config.run_config import RunConfig, on_gpus
 from training.config.yaml_file import to_yaml
-from worker.forecasts import prices, requested, shapes
+from worker.forecasts import leaks, prices, requested, shapes
 from worker.runs import checks, rows_check, translation
 from worker.supervision import launcher
 
@@ -60,7 +69,13 @@ def check_run(values: Annotated[Any, Body()]) -> ConfigCheck:
         global_batch_size=config.global_batch_size,
         command=launcher.preview(config, on_cpu=settled.machine.kind == "cpu"),
         yaml=to_yaml(config),
+        held_out=None if problems else _held_out(settled.config),
     )
+
+
+def _held_out(config: RunConfig) -> HeldOutCheck | None:
+    found = leaks.of_run(config)
+    return HeldOutCheck.model_validate(asdict(found)) if found else None
 
 
 @router.post("/api/renderings", openapi_extra=RUN_BODY, response_model=Rendering)

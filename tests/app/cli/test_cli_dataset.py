@@ -84,13 +84,16 @@ def test_check_prints_a_verdict_and_the_fix(bad, rows):
 @pytest.mark.slow
 def test_check_accepts_a_mapping_and_finds_training_rows_in_the_validation_data(check, tmp_path):
     listed = [{"q": f"question {n}", "a": f"answer {n}"} for n in range(6)]
-    for name, part in (("train", listed), ("val", [listed[2], {"q": "new", "a": "row"}])):
+    alike = {"q": "Question 4", "a": "answer  4"}
+    for name, part in (("train", listed), ("val", [listed[2], {"q": "new", "a": "row"}, alike])):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
     mapped = ["--columns", "prompt=q, completion=a", "--validation", str(tmp_path / "val.jsonl")]
     result, _ = check(tmp_path / "train.jsonl", "--model", STARTER, *mapped)
     assert result["format"] == "mapped"
     assert (result["validation"]["leaked_rows"], result["validation"]["leaked_examples"]) == (1, [[1, 3]])
-    assert "also in train.jsonl" in result["problems"][-1]["message"]
+    assert (result["validation"]["near_leaked_rows"], result["validation"]["near_leaked_examples"]) == (2, [1, 3])
+    message = "2 rows are near duplicates of rows in train.jsonl, 1 of them equal (such as 1, 3)"
+    assert message in result["problems"][-1]["message"]
 
 
 @pytest.mark.slow

@@ -189,20 +189,46 @@ def test_start_gives_advice_on_rows_without_loss_with_the_numbers_of_the_card(it
     assert "every row has" in data_chooser.describe(item.id, MODEL, "64", prompts="True")[0]
 
 
-def test_start_says_how_many_held_out_rows_are_copies_of_training_rows(home, tmp_path):
+def test_start_says_how_many_held_out_rows_are_near_duplicates_of_training_rows(home, tmp_path):
     rows = [{"prompt": f"Question {number}", "completion": f"Answer {number}"} for number in range(10)]
     (tmp_path / "copied.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows + rows))
     copied = store.add_file(path=tmp_path / "copied.jsonl", name="copied.jsonl")
     tokenized(copied.id, "lengths")
     data_cost._states.clear()
-    config = RunConfig(model=MODEL, data=copied.id, eval_split=5)
+    config = RunConfig(model=MODEL, data=copied.id, eval_split=5, group_by=None)
     held_out = selected_rows(config, count_rows(config)).held_out % 10
     copies = sum(np.count_nonzero(held_out == row) == 1 for row in held_out)
     assert copies
-    advice = beside_start(data=copied.id, eval_split="5")
-    assert f"{copies} held-out rows are copies of training rows" in advice
+    advice = unescape(beside_start(data=copied.id, eval_split="5", group_by="none"))
+    assert f"{copies} of 5 held-out rows are near duplicates of training rows" in advice
+    changes = json.loads(re.search(r'data-send="(\{.*?\})"', advice)[1])["changes"]
+    assert changes == {"exclude_leaked_rows": True}
+    assert 'class="ready"' in beside_start(data=copied.id, eval_split="5", group_by="none", **changes)
+    assert 'class="ready"' in beside_start(data=copied.id, eval_split="5")  # near duplicates stay on one side
     assert 'class="ready"' in beside_start(data=copied.id, eval_split="0")
-    assert 'class="ready"' in beside_start(data=copied.id, eval_split="5", data_slice="50%")
+    assert 'class="ready"' in beside_start(data=copied.id, eval_split="5", data_slice="50%", group_by="none")
+
+
+def test_start_says_how_many_rows_of_the_evaluation_data_are_near_duplicates_of_training_rows(home, tmp_path):
+    rows = [{"prompt": f"Where is parcel {number} of my order?", "completion": "On its way."} for number in range(30)]
+    typos = [row | {"prompt": row["prompt"].replace("parcel", "parcell")} for row in rows[:4]]
+    other = [{"prompt": f"Cancel my subscription {number} today", "completion": "Done."} for number in range(6)]
+    ids = []
+    for name, lines in (("train.jsonl", rows), ("heldout.jsonl", typos + other)):
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in lines))
+        ids.append(store.add_file(path=tmp_path / name, name=name).id)
+        tokenized(ids[-1], "lengths")
+    data_cost._states.clear()
+    settings = {"model": MODEL, "data": ids[0], "validation_data": ids[1]}
+
+    def checked():
+        found = client().post("/api/checks", json=settings).json()["held_out"]
+        return found if found["status"] == "done" else None
+
+    assert eventually(checked) == {"status": "done", "leaked": 4, "rows": 10, "done": 0, "total": 0}
+    data_cost._leaks.clear()
+    advice = unescape(beside_start(data=ids[0], validation_data=ids[1]))
+    assert "4 of 10 held-out rows are near duplicates of training rows" in advice
 
 
 def test_pretraining_splits_texts_and_other_tasks_define_their_loss_themselves(item):

@@ -39,7 +39,14 @@ def tokens_shown(tokens, view, rows=9):
 def lengths_shown(view, points, **report):
     tokens = {"median": 100, "p95": 1000, "max": 1000, "total": 1110}
     usual = {"tokens": tokens, "longest_rows": [], "scripts": [], "duplicate_rows": 0, "near_duplicate_rows": 0}
-    usual |= {"duplicate_examples": [], "near_duplicate_examples": [], "empty_rows": 0}
+    usual |= {
+        "held_out_rows": 5,
+        "leaked_rows": 0,
+        "leaked_rows_ungrouped": 3,
+        "duplicate_examples": [],
+        "near_duplicate_examples": [],
+        "empty_rows": 0,
+    }
     empty = report.pop("empty_examples", [])
     loss = points.at(view.max_length)
     return body(view, report=usual | report, empty_examples=empty, curve=points, loss=loss, losses=[loss])
@@ -213,6 +220,8 @@ def test_longest_rows_and_duplicates_link_to_their_tokens():
     }
     html = lengths_shown(view, POINTS, **report)
     assert "row=9" in html and "row=4" in html and "row=3" in html and "≈" not in html
+    assert "near duplicates of training rows" in html and "of 5; 3 if near duplicates" in html
+    assert "near duplicates of training rows" not in lengths_shown(view, POINTS, leaked_rows=None)
 
 
 def test_a_poorly_covered_writing_system_is_named():

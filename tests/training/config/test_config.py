@@ -85,6 +85,17 @@ def test_an_empty_text_box_means_not_set() -> None:
     assert config.max_steps is None and config.validation_data is None
 
 
+def test_near_duplicates_stay_together_by_default_and_in_older_configurations_they_do_not() -> None:
+    config = RunConfig(model="m", data="d")
+    assert config.group_by == "near_duplicates"
+    assert parse({"model": "m", "data": "d", "group_by": "none"}).group_by is None
+    stored = config.model_dump(mode="json")
+    assert parse(stored).group_by == "near_duplicates"
+    del stored["group_by"]
+    assert parse(stored).group_by is None
+    assert parse(stored | {"group_by": "topic"}).group_by == "topic"
+
+
 def test_yaml_has_only_changed_settings_and_loads_unchanged(tmp_path: Path) -> None:
     config = parse(GOOD | {"learning_rate": "1e-3", "strategy": "zero2", "num_processes": 2, "eval_split": 20})
     path = tmp_path / "run.yaml"

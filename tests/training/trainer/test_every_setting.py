@@ -86,8 +86,8 @@ OTHERS = {
     "on_out_of_memory packing attention torch_compile",
     "what is kept of a run": "save_strategy save_steps save_total_limit async_save merge_adapter verify_rows "
     "answer_rows max_new_tokens",
-    "need rows or models of their own, and have tests": "data columns validation_data stratify_by group_by mix_by mix_until "
-    "chat_template "
+    "need rows or models of their own, and have tests": "data columns validation_data stratify_by group_by "
+    "exclude_leaked_rows mix_by mix_until chat_template "
     "chat_template_kwargs reasoning_history loss_on loss_field weight_field template_check reward_code teacher "
     "teacher_quantization method_options quantization double_quantization init_adapter",
     "act when something happens, and have tests": "stop_after_baseline on_divergence divergence_steps early_stopping_patience "

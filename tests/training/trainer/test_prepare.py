@@ -58,8 +58,10 @@ def test_held_out_rows_in_the_training_data_are_named(tmp_path: Path, model: Pat
 
 def test_a_duplicate_row_in_both_splits_is_named(tmp_path: Path, model: Path) -> None:
     data = write(tmp_path / "train.jsonl", rows(10) * 2)
-    _, notes = prepared(tmp_path / "run", model, data, eval_split=5)
+    _, notes = prepared(tmp_path / "run", model, data, eval_split=5, group_by=None)
     assert any("held-out rows are also in the training data" in note for note in notes)
+    assert any("of 5 held-out rows are near duplicates of training rows" in note for note in notes)
+    assert prepared(tmp_path / "other", model, data, eval_split=5)[1] == []  # near duplicates stay on one side
 
 
 def test_clean_data_gets_no_notes(tmp_path: Path, model: Path) -> None:
@@ -110,10 +112,32 @@ def test_near_duplicates_stay_on_one_side_of_the_split_and_of_several_files(tmp_
         assert isinstance(result.train, TokenView)
         return {int(row) % 30 for row in result.train.rows}, held_out
 
-    train, held_out = sides(group_by="near_duplicates")
-    assert not train & held_out and len(held_out) == 6
     train, held_out = sides()
+    assert not train & held_out and len(held_out) == 6
+    train, held_out = sides(group_by=None)
     assert train & held_out
+    train, held_out = sides(group_by=None, exclude_leaked_rows=True)
+    assert held_out and not train & held_out
+
+
+def test_rows_of_the_evaluation_data_that_are_near_duplicates_of_training_rows_are_left_out(
+    tmp_path: Path, model: Path
+) -> None:
+    chance = Random(4)
+    texts = ["".join(chance.choices("abcdefghij", k=60)) for _ in range(20)]
+    train = [{"prompt": text, "completion": "yes"} for text in texts[:15]]
+    other = [{"prompt": f"{text[:30]}.{text[31:]}", "completion": "yes"} for text in texts[12:]]
+    data, validation = write(tmp_path / "train.jsonl", train), write(tmp_path / "heldout.jsonl", other)
+
+    def held_out(name: str, rows: Path, **settings: object) -> list[int]:
+        result, _ = prepared(tmp_path / name, model, data, validation_data=str(rows), **settings)  # type: ignore[arg-type]
+        return [number for number, _ in result.held_out_examples()]
+
+    assert held_out("all", validation) == list(range(8))
+    assert held_out("left", validation, exclude_leaked_rows=True) == list(range(3, 8))
+    leaked = write(tmp_path / "leaked.jsonl", other[:3])
+    with pytest.raises(DataError, match=r"no row to evaluate: 3 of 3 held-out rows.*exclude_leaked_rows to false"):
+        held_out("none", leaked, exclude_leaked_rows=True)
 
 
 def test_tokens_come_from_the_supervisor_s_folder(
