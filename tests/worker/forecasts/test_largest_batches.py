@@ -30,7 +30,8 @@ def test_pretraining_splits_long_texts_and_truncates_none() -> None:
 
 
 def test_held_out_rows_of_an_encoder_decoder_are_in_no_batch() -> None:
-    lengths = halved(RowLengths(np.array([90, 40, 40, 40]), np.array([60, 20, 20, 20])))
+    rows = RowLengths(np.array([90, 40, 40, 40]), np.array([60, 20, 20, 20]), near=np.arange(4))
+    lengths = halved(rows)
     found = {
         seed: {
             row
