@@ -153,7 +153,7 @@ def prepared(
     from training.models.lora_init import initial_dir
     from training.trainer.arguments import training_arguments
     from training.trainer.data_notes import check_rows
-    from training.trainer.make_trainer import make_trainer, objective
+    from training.trainer.make_trainer import make_trainer
     from training.trainer.prepare import prepare_data
 
     def enter(phase: str) -> None:
@@ -168,21 +168,19 @@ def prepared(
 
     enter("loading model")
     # Before the model is loaded: with ZeRO-3 the arguments decide how its weights are sharded.
-    task_objective = objective(config)
     arguments = training_arguments(
         config,
         run_dir,
         machine,
         precision,
         hidden_size_of(config.model),
-        task_objective,
         evaluates=data.held_out is not None,
         max_steps=data.max_steps,
     )
     model = load_trainable(config, precision, tokenizer, data.classes, initial_dir(run_dir), report.note)
 
     enter("preparing")
-    trainer = make_trainer(config, task_objective, run_dir, report, stop, model, arguments, tokenizer, data, precision)
+    trainer = make_trainer(config, run_dir, report, stop, model, arguments, tokenizer, data, precision)
     return trainer, data
 
 

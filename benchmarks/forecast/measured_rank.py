@@ -24,7 +24,7 @@ from training.reports.report import Report
 
 _LIBRARIES = ("torch.distributed.fsdp", "torch.distributed.run", "transformers.trainer", "peft", "deepspeed", "training.train",
               "training.trainer.make_trainer", "training.trainer.prepare", "training.results.finish", "trl.trainer.dpo_trainer",
-              "training.trainer.preference_trainers", "training.reports.out_of_memory")  # fmt: skip
+              "training.trainer.preference_objectives", "training.reports.out_of_memory")  # fmt: skip
 
 
 class PhasedReport(Report):

@@ -110,24 +110,22 @@ def train_steps(config: RunConfig, case: Case, bench: Bench, began: Any) -> None
     from training.ranks.stopping import StopSignal
     from training.reports.report import Report
     from training.trainer.arguments import training_arguments
-    from training.trainer.make_trainer import make_trainer, objective
+    from training.trainer.make_trainer import make_trainer
     from training.trainer.prepare import Data
 
     folder = bench.home / "runs" / case.name.replace(" ", "-").replace(",", "")
     folder.mkdir(parents=True)
-    machine, tokenizer, aim = distributed.local_machine(), byte_tokenizer(), objective(config)
+    machine, tokenizer = distributed.local_machine(), byte_tokenizer()
     report = Report(folder, rank=0)
     distributed.start(config, machine, report)
     hidden = loading.hidden_size_of(config.model)
-    arguments = training_arguments(config, folder, machine, config.precision, hidden, aim, evaluates=False)
+    arguments = training_arguments(config, folder, machine, config.precision, hidden, evaluates=False)
     with patch.object(loading, "load_model", random_model):
         model = loading.load_trainable(config, config.precision, tokenizer)
     no_files = DataRows((), ())
     rows: Any = Rows(4 * case.rows, case.length)
     data = Data(rows, None, no_files, no_files, 0, 0)
-    trainer = make_trainer(
-        config, aim, folder, report, StopSignal(), model, arguments, tokenizer, data, config.precision
-    )
+    trainer = make_trainer(config, folder, report, StopSignal(), model, arguments, tokenizer, data, config.precision)
     began()
     trainer.train()
 

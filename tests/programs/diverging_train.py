@@ -10,14 +10,13 @@ from training import train
 from training.trainer.reporting_trainer import ReportingTrainer
 
 FIRST = int((Path(sys.argv[1]) / "nan").read_text())
-_loss = ReportingTrainer.model_loss
+_loss = ReportingTrainer.compute_loss
 
 
-def _broken(self: ReportingTrainer, model: Any, inputs: Any) -> Any:
-    loss = _loss(self, model, inputs)
-    return loss._replace(items=loss.items * (math.nan if model.training and self.state.global_step + 1 >= FIRST else 1))
+def _broken(self: ReportingTrainer, *arguments: Any, **named: Any) -> Any:
+    return _loss(self, *arguments, **named) * (math.nan if self.state.global_step + 1 >= FIRST else 1)
 
 
 if os.environ.get("RANK") == "1":
-    ReportingTrainer.model_loss = _broken  # type: ignore[method-assign]
+    ReportingTrainer.compute_loss = _broken  # type: ignore[method-assign]
 train.main()

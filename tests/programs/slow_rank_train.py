@@ -11,18 +11,18 @@ from training.ranks import pace
 from training.trainer.reporting_trainer import ReportingTrainer
 
 pace.HANG_SECONDS, pace.LOOK_SECONDS = 1.0, 0.1
-_loss = ReportingTrainer.model_loss
+_loss = ReportingTrainer.compute_loss
 
 
-def _slow(self: ReportingTrainer, model: Any, inputs: Any) -> Any:
+def _slow(self: ReportingTrainer, *arguments: Any, **named: Any) -> Any:
     while self.state.global_step + 1 == 25 and not (Path(sys.argv[1]) / "continue").exists():
         time.sleep(0.1)
     began = time.monotonic()
-    loss = _loss(self, model, inputs)
+    loss = _loss(self, *arguments, **named)
     time.sleep(0.1 + 2 * (time.monotonic() - began))  # slower than rank 0 on a busy machine too
     return loss
 
 
 if os.environ.get("RANK") == "1":
-    ReportingTrainer.model_loss = _slow  # type: ignore[method-assign]
+    ReportingTrainer.compute_loss = _slow  # type: ignore[method-assign]
 train.main()

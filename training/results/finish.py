@@ -74,7 +74,7 @@ def summarize(
         "optimizer": optimizer_class(trainer.optimizer),
         "answers": None,
         "parity": None,
-        **trainer.marks(),
+        **trainer.objective.marks(),
     }
 
 

@@ -11,7 +11,7 @@ from training.batches.views import IGNORED, Tokens
 from training.config.choices import Precision
 from training.config.run_config import RunConfig
 from training.model_info.families import why_padded
-from training.trainer.make_trainer import objective
+from training.trainer.objectives import objective_of
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def collator(model: torch.nn.Module, request: Request) -> Any:
     if config.task.traits.samples:
         return lambda prompts: _with_samples(prompts, config.max_completion_length)
     if not config.task.traits.is_language_modeling:
-        return objective(config).collator(pad)
+        return objective_of(config).collator(config, pad)
     chosen: Any = choose_layout(config, model, pad).collator
     if why_padded(base_of(model).config.model_type):  # a run finds that out by trying
         chosen.pad()
@@ -83,7 +83,7 @@ def rows_of(config: RunConfig, batch: Request | PlacedBatch) -> list[Any]:
 
 
 def _with_samples(prompts: list[int], longest: int) -> dict[str, torch.Tensor]:
-    """The batch of prompts with samples of `longest` tokens, as training/trainer/policy_trainer.py makes it."""
+    """The batch of prompts with samples of `longest` tokens, as training/trainer/policy_objective.py makes it."""
     shapes = {"prompt": (len(prompts), max(prompts)), "completion": (len(prompts), longest)}
     tokens = {f"{part}_ids": torch.ones(shape, dtype=torch.long) for part, shape in shapes.items()}
     masks = {f"{part}_mask": torch.ones(shape, dtype=torch.long) for part, shape in shapes.items()}

@@ -18,7 +18,7 @@ from training.rules.memory import wants_chunks
 from training.simulation.batches import PlacedBatch, Request
 from training.simulation.cuda_kernels import cuda_kernels, saved_on_host
 from training.simulation.fake_optimizer import fake_optimizer
-from training.simulation.preference import head_on_cuda, preference_loss, prepare_preference
+from training.simulation.preference import head_on_cuda, trl_loss
 from training.simulation.strategies import Fsdp, SimulatedStrategy, Unsharded, Weights, shards
 from training.simulation.timeline import Timeline
 from training.simulation.zero import Zero, Zero3, linear_layers
@@ -55,9 +55,12 @@ def run_steps(model: Any, reference: Any, batch: Any, request: Request, live: Ti
     """Runs the first steps of a run on the `last` rank or the fullest; `batch` makes the inputs of a micro step."""
     config = request.config
     both = [one for one in (model, reference) if one is not None]
+    casts = request.precision is not Precision.FP32 and config.strategy.zero_stage is None
+    of_trl = None
     if config.task.traits.is_preference or config.task.traits.samples:
-        prepare_preference(config, *both)
-    if request.precision is not Precision.FP32 and config.strategy.zero_stage is None:
+        autocast = partial(torch.autocast, "cpu", dtype=DTYPES[request.precision]) if casts else nullcontext
+        of_trl = trl_loss(config, model, reference, autocast)
+    if casts:
         cast = torch.autocast("cpu", dtype=DTYPES[request.precision])
         for one in both:
             one.forward = convert_outputs_to_fp32(cast(one.forward))
@@ -65,7 +68,7 @@ def run_steps(model: Any, reference: Any, batch: Any, request: Request, live: Ti
     live.enter = strategy.enter
     if shards(config) and config.task.traits.is_language_modeling:
         _test(model, batch, live)
-    compute_loss = _loss(model, reference, request)
+    compute_loss = of_trl or _loss(model, request)
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.register_post_accumulate_grad_hook(strategy.on_gradient)
@@ -123,13 +126,9 @@ def _placed(request: Request, *, first_step: bool) -> list[Request | PlacedBatch
     return [*sorted(batches, key=lambda batch: not batch.first_micro)[:number]]
 
 
-def _loss(model: Any, reference: Any, request: Request) -> Callable[[dict[str, Any]], torch.Tensor]:
-    """Returns the function that computes the loss of a batch: in chunks where the run does."""
+def _loss(model: Any, request: Request) -> Callable[[dict[str, Any]], torch.Tensor]:
+    """Returns the function that computes the model's own loss of a batch: in chunks where the run does."""
     forward = model.__call__
-    if request.config.task.traits.is_preference or request.config.task.traits.samples:
-        casts = request.precision is not Precision.FP32 and request.config.strategy.zero_stage is None
-        autocast = partial(torch.autocast, "cpu", dtype=DTYPES[request.precision]) if casts else nullcontext
-        return preference_loss(request.config, model, reference, autocast)
     head = linear_head(model) if request.config.task.traits.chunks_loss else None
     if head is None or not wants_chunks(request.config, head.out_features):
         return lambda inputs: forward(**inputs)[0]

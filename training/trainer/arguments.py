@@ -13,7 +13,6 @@ from training.models.activation_checkpointing import NAME
 from training.ranks.distributed import set_fsdp_policies
 from training.ranks.sequence_parallel import parallelism
 from training.run_folder.paths import checkpoints_dir
-from training.trainer.make_trainer import Objective
 from training.trainer.optimizers import optimizer_arguments, scheduler_arguments, scheduler_name
 
 
@@ -23,7 +22,6 @@ def training_arguments(
     machine: Machine,
     precision: Precision,
     hidden_size: int | None,
-    objective: Objective,
     *,
     evaluates: bool,
     max_steps: int | None = None,
@@ -32,8 +30,7 @@ def training_arguments(
 
     Call it before loading the model: with ZeRO-3 the arguments decide how its weights are sharded.
     """
-    arguments = objective.arguments(
-        **objective.options,
+    arguments = TrainingArguments(
         **_batches(config, max_steps),
         **_optimization(config),
         **_computation(config, machine, precision),
@@ -79,11 +76,17 @@ def _computation(config: RunConfig, machine: Machine, precision: Precision) -> d
         "fp16": precision is Precision.FP16,
         "tf32": True if config.tf32 and machine.kind == "cuda" else None,
         NAME: config.recomputes and config.strategy is not Strategy.FSDP,
-        f"{NAME}_kwargs": {"use_reentrant": False} if config.recomputes else None,
+        f"{NAME}_kwargs": {"use_reentrant": _reentrant(config)} if config.recomputes else None,
         "torch_compile": config.torch_compile,
         "use_cpu": machine.kind == "cpu",
         "dataloader_pin_memory": machine.kind == "cuda",
     }
+
+
+def _reentrant(config: RunConfig) -> bool:
+    """True where trl's trainers recompute so: an adapter under ZeRO-3, whose passes they disable (huggingface/trl#2514)."""
+    of_trl = config.task.traits.fuses_head or config.task.traits.scores
+    return of_trl and config.method.adapts and config.strategy is Strategy.ZERO3
 
 
 def _evaluation_and_saving(config: RunConfig, run_dir: Path, *, evaluates: bool) -> dict[str, Any]:

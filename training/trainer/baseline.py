@@ -1,22 +1,17 @@
 """The samples of the untrained model, drawn before the first step: whether there is anything to learn from their rewards."""
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from training.config.run_config import RunConfig
 from training.errors import NothingToLearn
-from training.run_folder.events import Metrics
-from training.trainer.advantages import Advantages, advantages
+from training.trainer.advantages import Advantages
 from training.units import duration
-
-if TYPE_CHECKING:
-    from training.trainer.policy_trainer import GRPORun
 
 _EQUAL = 1e-8  # rewards that differ by less are equal, as for the metric all_equal_groups
 _MANY_EQUAL = 0.85  # of the prompts
@@ -154,40 +149,3 @@ def _any_above(rewards: Sequence[float], limit: float) -> bool:
 
 def _hopeless(message: str, fix: str) -> NothingToLearn:
     return NothingToLearn("", None, message[0].upper() + message[1:], f"{fix} {_ANYWAY}")
-
-
-def take_baseline(trainer: "GRPORun") -> Baseline:
-    """Draws samples for the first prompts of the run with the weights as they are, reports them as step 0, and checks them.
-
-    They are those that the first steps draw. A collective.
-
-    Raises:
-        NothingToLearn: as `Baseline.check`.
-        StopRequested: a stop is requested meanwhile.
-    """
-    context, config = trainer.context, trainer.context.config
-    with context.report.during("sampling"):
-        start = time.perf_counter()
-        drawn, rows = _drawn(trainer)
-        baseline = Baseline(drawn, config, time.perf_counter() - start)
-        context.report.for_run(Metrics(step=0, values=dict(drawn.metrics())))
-        trainer.samples.write(0, drawn.samples, drawn.values)
-        scorer = trainer.scorer
-        baseline.check(
-            lambda: Compared(scorer.of_expected(rows), scorer.of_wrong(rows), scorer.have_answers(rows)), scorer.causes
-        )
-    context.report.note(baseline.note(trainer.state.max_steps))
-    for warning in baseline.warnings():
-        context.report.warn(warning)
-    return baseline
-
-
-def _drawn(trainer: "GRPORun") -> tuple[Advantages, list[int]]:
-    """The samples of all ranks, and the rows of their prompts."""
-    parts = list(trainer.first_drawn())
-    rows, samples = ([number for batch, *_ in parts for number in batch[name].tolist()] for name in ("row", "sample"))
-    answers = [answer for _, part, _ in parts for answer in part]
-    repeats = sum(count for *_, count in parts)
-    scored = trainer.scorer.scored(rows, samples, answers, ends=trainer.ends, repeats=repeats, with_texts=True)
-    prompts = sorted({trainer.train_dataset[index]["row"] for index in trainer.first_samples()})
-    return advantages(scored, trainer.context.config), prompts

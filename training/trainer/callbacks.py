@@ -41,7 +41,7 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]
             with self._report.during("probing"):
                 probe(self._trainer, self._trainer.context.tracker)
         if state.global_step == 0:
-            self._trainer.before_first_step()
+            self._trainer.objective.before_first_step()
         self._report.enter("training")
         self._report.memory(state.global_step, always=True)
         self._trainer.pace.begin(state.global_step, active=self._stop.group is not None)

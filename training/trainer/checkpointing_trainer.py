@@ -54,17 +54,18 @@ class CheckpointingTrainer(GlobalBatchTrainer):
     throughput: Throughput
     context: TrainerContext
     _prepared = False
-    _resumed_from: str | None = None  # until the first step of the attempt
+    resumed_from: str | None = None  # until the first step of the attempt
 
     def train(self, resume_from_checkpoint: str | None = None, **named: Any) -> Any:
         """Trains, and waits until the last checkpoint is complete. Takes no step if the checkpoint is that of the last one."""
-        self._resumed_from = resume_from_checkpoint
-        try:
-            result = super().train(resume_from_checkpoint=resume_from_checkpoint, **named)
-        except Exception:
-            self.checkpointer.wait_after_error()
-            raise
-        self.checkpointer.wait()
+        self.resumed_from = resume_from_checkpoint
+        with self.objective.running():
+            try:
+                result = super().train(resume_from_checkpoint=resume_from_checkpoint, **named)
+            except Exception:
+                self.checkpointer.wait_after_error()
+                raise
+            self.checkpointer.wait()
         return result
 
     def prepare_checkpoints(self) -> None:
@@ -82,7 +83,7 @@ class CheckpointingTrainer(GlobalBatchTrainer):
         """As Trainer's, which copies all weights to host memory on every rank with ZeRO-1 and ZeRO-2, gathers the frozen base
         weights of FSDP, and with ZeRO-3 keeps what it gathered: DeepSpeed's function for it is part of a reference cycle.
         """
-        config, model = self.context.config, self._unwrapped
+        config, model = self.context.config, self.unwrapped
         if config.strategy.zero_stage in (0, 1, 2):
             if self.args.should_save:
                 self._save(output_dir, state_dict=weights.copied(model))
@@ -103,37 +104,38 @@ class CheckpointingTrainer(GlobalBatchTrainer):
         self.throughput.pause()
         self.state.num_input_tokens_seen = self.throughput.tokens()  # saved with the checkpoint
         step, write = self.state.global_step, partial(super()._save_checkpoint, model, trial)
-        folder, layout, further = checkpoint_dir(self.context.run_dir, step), self._layout(), self.further_files()
+        folder, layout, further = (
+            checkpoint_dir(self.context.run_dir, step),
+            self._layout(),
+            self.objective.further_files(),
+        )
 
         def write_all() -> None:
-            with weights.own_names(self._unwrapped):
+            with weights.own_names(self.unwrapped):
                 write()
             if self.is_world_process_zero():
                 layout.write(folder)
                 for name, text in further.items():
                     (folder / name).write_text(text, encoding="utf-8")
-                weights.write_rank_allocation(self._unwrapped, folder)
+                weights.write_rank_allocation(self.unwrapped, folder)
                 if digest:
                     digest.write(folder)
                 if self._has_copies:
-                    weights.write_left_out(self._unwrapped, folder)
+                    weights.write_left_out(self.unwrapped, folder)
 
         with self.context.report.during("saving"):
             digest = self.prove(folder.name)
             if digest and digest.not_finite:
                 self.context.stop.diverged = self.control.should_training_stop = True
             else:
-                check = partial(check_contents, layout=layout, trained=trained_shapes(self._unwrapped))
+                check = partial(check_contents, layout=layout, trained=trained_shapes(self.unwrapped))
                 best = best_to_load(self.context.config, self.state)
                 self.checkpointer.save(step, best and best.step, write_all, check)
         self.throughput.resume()
 
-    def further_files(self) -> dict[str, str]:
-        """The text of further files of a checkpoint, by name. A collective."""
-        return {}
-
     @property
-    def _unwrapped(self) -> torch.nn.Module:
+    def unwrapped(self) -> torch.nn.Module:
+        """The model without what the strategy wraps around it."""
         model: torch.nn.Module = self.accelerator.unwrap_model(self.model)
         return model
 
@@ -151,7 +153,7 @@ class CheckpointingTrainer(GlobalBatchTrainer):
             UserError: they do not.
         """
         digest = self.digest()
-        if digest and (missing := digest.incomplete(trained_shapes(self._unwrapped))):
+        if digest and (missing := digest.incomplete(trained_shapes(self.unwrapped))):
             check_missing(name, missing, len(digest.rows))
         return digest
 
@@ -161,7 +163,7 @@ class CheckpointingTrainer(GlobalBatchTrainer):
         if Offload.NVME in (config.offload_optimizer, config.offload_param):
             return None
         divided = not self._has_copies and config.strategy is not Strategy.ZERO0
-        return Digest.of(self._unwrapped, self.optimizer, divided=divided)
+        return Digest.of(self.unwrapped, self.optimizer, divided=divided)
 
     def _check_loaded(self, checkpoint: str | Path, *, weights_only: bool = False) -> None:
         """Checks that what a checkpoint was loaded into is what was saved. A collective.
@@ -184,10 +186,10 @@ class CheckpointingTrainer(GlobalBatchTrainer):
     def _layout(self) -> Layout:
         config = self.context.config
         try:
-            parameters, shapes = trained_parameters(self._unwrapped, self.optimizer)
+            parameters, shapes = trained_parameters(self.unwrapped, self.optimizer)
         except KeyError:  # DeepSpeed without sharding trains flat copies of the parameters
             parameters, shapes = [], []
-        names = {} if config.strategy.zero_stage is not None else weights.saved_names(self._unwrapped)
+        names = {} if config.strategy.zero_stage is not None else weights.saved_names(self.unwrapped)
         saved = [names.get(name, name) for name in parameters]
         size = config.global_batch_size
         return Layout(config.strategy, self.args.world_size, size, parameters, shapes, saved, config.learning_rate)
@@ -201,13 +203,13 @@ class CheckpointingTrainer(GlobalBatchTrainer):
         with kept_tied(self.model):
             prepared = super()._prepare_for_training(max_steps, train_dataloader, loads)
         if layout is not None and resume_from_checkpoint:
-            restore(Path(resume_from_checkpoint), layout, self._unwrapped, self.optimizer)
+            restore(Path(resume_from_checkpoint), layout, self.unwrapped, self.optimizer)
             self._restore_scheduler(torch.load(Path(resume_from_checkpoint) / "scheduler.pt", weights_only=True))
         if resume_from_checkpoint:
-            weights.restore_rank_allocation(self._unwrapped, Path(resume_from_checkpoint))
+            weights.restore_rank_allocation(self.unwrapped, Path(resume_from_checkpoint))
             self._check_loaded(resume_from_checkpoint)
             self._set_learning_rate(Layout.read(Path(resume_from_checkpoint)))
-        check_ties(shared, self._unwrapped, self.context.config.strategy)
+        check_ties(shared, self.unwrapped, self.context.config.strategy)
         return prepared
 
     def _set_learning_rate(self, layout: Layout | None) -> None:
@@ -233,7 +235,7 @@ class CheckpointingTrainer(GlobalBatchTrainer):
             UserError: they are not those that were saved.
         """
         if layout := self._other_layout(checkpoint):
-            restore(checkpoint, layout, self._unwrapped, self.optimizer)
+            restore(checkpoint, layout, self.unwrapped, self.optimizer)
         elif not self._load_copies(checkpoint):
             self.state.best_model_checkpoint = str(checkpoint)
             self._load_best_model()
@@ -246,7 +248,7 @@ class CheckpointingTrainer(GlobalBatchTrainer):
             return False
         saved = read_weights(Path(checkpoint), layout)
         with torch.no_grad():
-            for name, parameter in self._unwrapped.named_parameters():
+            for name, parameter in self.unwrapped.named_parameters():
                 if parameter.requires_grad:
                     parameter.copy_(saved[plain_name(name)])
         return True

@@ -55,7 +55,8 @@ def left_padded(model: Any, mask: torch.Tensor, kept: int) -> dict[str, Any]:
     """
     parameters = inspect.signature(base_of(model).forward).parameters
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
-    optional = {"position_ids": positions, "logits_to_keep": kept}
+    # A router's loss would need the mask of the new tokens alone, and nothing reads it here.
+    optional = {"position_ids": positions, "logits_to_keep": kept, "output_router_logits": False}
     return {"attention_mask": mask} | {name: value for name, value in optional.items() if name in parameters}
 
 

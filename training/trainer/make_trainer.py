@@ -1,7 +1,5 @@
-"""What each task trains with, and the trainer of a run."""
+"""The trainer of a run, with the objective of its task."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,23 +8,11 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
-from training.batches.collators import (
-    ClassCollator,
-    Collate,
-    Collator,
-    OddsCollator,
-    PairCollator,
-    PromptCollator,
-    ScoreCollator,
-    TargetCollator,
-    UnpairedCollator,
-)
 from training.batches.layout import base_of, choose_layout, dataset
 from training.batches.sets import TokenDataset, sets_of
 from training.batches.streaming import Stream
 from training.config.choices import Precision
 from training.config.run_config import RunConfig
-from training.config.task import Task
 from training.models.adapters import targeted_modules, untrained_head
 from training.models.attention import attend_without_groups, has_flash_kernels
 from training.models.freezing import modules_without_text
@@ -40,95 +26,13 @@ from training.reports.step_position import StepTracker
 from training.tokens.order import Shuffled
 from training.trainer.answering import SampleAnswers
 from training.trainer.checkpointing_trainer import TrainerContext
+from training.trainer.objectives import objective_of
 from training.trainer.prepare import Data
 from training.trainer.reporting_trainer import ReportingTrainer
-from training.trainer.token_trainer import ClassTrainer, RunTrainer
-
-
-@dataclass(frozen=True)
-class Objective:
-    """What a task trains with: `collator` takes the padding token's id; `options` are extra values for `arguments`."""
-
-    trainer: type[ReportingTrainer]
-    collator: Callable[[int], Collate]
-    arguments: type[TrainingArguments] = TrainingArguments
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-def objective(config: RunConfig) -> Objective:
-    """Returns the objective of the run's task. Imports trl, which takes seconds, only for the tasks that need it."""
-    match config.task:
-        case Task.SFT | Task.PRETRAINING:
-            return Objective(RunTrainer, Collator)
-        case Task.SEQ2SEQ:
-            return Objective(RunTrainer, TargetCollator)
-        case Task.CLASSIFICATION:
-            return Objective(ClassTrainer, ClassCollator)
-        case Task.DPO | Task.KTO | Task.ORPO | Task.REWARD:
-            return _preference(config)
-        case Task.GRPO:
-            return _policy(config)
-        case Task.DISTILL:
-            from training.trainer.distillation_trainer import DistillationRun
-
-            return Objective(DistillationRun, PromptCollator)
-
-
-def _preference(config: RunConfig) -> Objective:
-    from trl.experimental.orpo.orpo_config import ORPOConfig
-    from trl.trainer.dpo_config import DPOConfig
-    from trl.trainer.kto_config import KTOConfig
-    from trl.trainer.reward_config import RewardConfig
-
-    from training.trainer.preference_trainers import DPORun, KTORun, ORPORun, RewardRun
-
-    # Rows are truncated before they reach the trainer.
-    no_truncation = {"max_length": None}
-    match config.task:
-        case Task.DPO:
-            options = no_truncation | {"beta": config.beta, "loss_type": [config.dpo_loss.value]}
-            return Objective(DPORun, PairCollator, DPOConfig, options)
-        case Task.KTO:
-            weights = {name: getattr(config, name) for name in ("beta", "desirable_weight", "undesirable_weight")}
-            # UnpairedCollator pairs answers within each batch, so rows need no special order.
-            return Objective(
-                KTORun,
-                lambda pad: UnpairedCollator(pad, config.max_length),
-                KTOConfig,
-                no_truncation | weights | {"train_sampling_strategy": "sequential"},
-            )
-        case Task.ORPO:
-            return Objective(ORPORun, OddsCollator, ORPOConfig, {"beta": config.beta, "max_length": config.max_length})
-        case Task.REWARD:
-            return Objective(RewardRun, ScoreCollator, RewardConfig, no_truncation)
-        case _:
-            raise ValueError(f"{config.task} compares no answers")
-
-
-def _policy(config: RunConfig) -> Objective:
-    from trl.trainer.grpo_config import GRPOConfig
-
-    from training.trainer.policy_trainer import GRPORun
-
-    options = {
-        "num_generations": config.num_generations,
-        "num_generations_eval": 1,
-        "max_completion_length": config.max_completion_length,
-        "temperature": config.temperature,
-        "loss_type": config.policy_loss.value,
-        "importance_sampling_level": config.importance_sampling_level.value,
-        "scale_rewards": config.scale_rewards.value,
-        "epsilon": config.clip_low,
-        "epsilon_high": config.clip_high,
-        "use_bias_correction_kl": True,  # times the ratio, so that the gradient is that of the reverse KL divergence
-        "beta": 0.0,  # else trl loads a reference model itself
-    }
-    return Objective(GRPORun, PromptCollator, GRPOConfig, options)
 
 
 def make_trainer(
     config: RunConfig,
-    objective: Objective,
     run_dir: Path,
     report: Report,
     stop: StopSignal,
@@ -151,7 +55,8 @@ def make_trainer(
         report.warn(sentence)
     held_out_sets = sets_of(data.held_out, data.held_out_files) if data.held_out else None
     held_out: Any = TokenDataset(data.held_out, held_out_sets) if data.held_out and held_out_sets else None
-    plan, collator = _plan(model, data, precision), objective.collator(tokenizer.pad_token_id)
+    of_task = objective_of(config)
+    plan, collator = _plan(model, data, precision), of_task.collator(config, tokenizer.pad_token_id)
     if config.task.traits.is_language_modeling and config.sequence_parallel_size == 1:  # ranks share only padded rows
         layout = choose_layout(config, model, tokenizer.pad_token_id)
         plan |= {"packing": layout.packing.value, "attention": layout.attention}
@@ -166,8 +71,9 @@ def make_trainer(
     tracker = StepTracker(config, (data.train, data.files), held_out_rows, getattr(rows, "order", None), held_out_sets)
     trackers = ExperimentTrackers(config, run_dir, report)
     answers = SampleAnswers(config, data.held_out_examples(), tokenizer)
-    return objective.trainer(
-        **_beside_the_model(config, data, tokenizer, precision, arguments.device, run_dir, report),
+    beside = _beside_the_model(config, data, tokenizer, precision, arguments.device, run_dir, report)
+    return ReportingTrainer(
+        objective=of_task(config, model, tokenizer=tokenizer, report=report, **beside),
         context=TrainerContext(run_dir, report, stop, config, plan, tracker, trackers, answers),
         model=model,
         args=arguments,
@@ -187,7 +93,7 @@ def _beside_the_model(
     run_dir: Path,
     report: Report,
 ) -> dict[str, Any]:
-    """What the trainer of the task takes besides the model: a reference, the scorer of samples and its models, or a teacher."""
+    """What the objective takes besides the model: a reference, the scorer of samples and its models, or a teacher."""
     beside: dict[str, Any] = {}
     if config.loads_reference:
         # With an adapter, the reference is the model with the adapter disabled. Autocast would keep 16-bit copies of weights
@@ -195,7 +101,7 @@ def _beside_the_model(
         loaded = load_model(config, weights_dtype(config, precision), len(tokenizer))
         if not has_flash_kernels(precision):
             attend_without_groups(loaded, config)
-        beside["ref_model"] = loaded.requires_grad_(False)
+        beside["reference"] = loaded.requires_grad_(False)
     if not config.task.traits.samples:
         return beside
     from training.trainer.questions import Questions

@@ -24,7 +24,6 @@ from training.run_folder.events import Metrics
 from training.tokens.order import worst_batches
 
 _ENGINE_COUNTERS = ("micro_steps", "global_steps", "global_samples", "skipped_steps")  # of DeepSpeed
-_TRL_METRICS = ("_metrics", "_stored_metrics", "_total_train_tokens")
 _GIB = 2**30
 
 
@@ -130,7 +129,6 @@ def _state_restored(trainer: Any) -> Iterator[None]:
     counters = {name: getattr(engine, name) for name in _ENGINE_COUNTERS} if engine else {}
     loss_scaler = getattr(getattr(engine, "optimizer", None), "loss_scaler", None)
     loss_scale = dict(vars(loss_scaler)) if loss_scaler else {}
-    metrics = {name: copy.deepcopy(vars(trainer)[name]) for name in _TRL_METRICS if name in vars(trainer)}
     with _random_states_restored():
         yield
     trainer.optimizer.state.clear()
@@ -145,7 +143,7 @@ def _state_restored(trainer: Any) -> Iterator[None]:
         setattr(engine, name, value)
     if loss_scaler:
         vars(loss_scaler).update(loss_scale)
-    vars(trainer).update(metrics)
+    trainer.objective.forget()
 
 
 def _unlink_state(trainer: Any) -> None:

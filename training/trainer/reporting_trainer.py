@@ -49,13 +49,10 @@ from training.trainer.optimizers import StepInBackward, loraplus, optimizer_fact
 
 
 class ReportingTrainer(CheckpointingTrainer):
-    """A Trainer that writes its metrics to the run's report. In a subclass it precedes trl's trainer among the bases."""
+    """The trainer of every run: it writes its metrics to the run's report. What a task minimizes is its objective."""
 
     optimizer: torch.optim.Optimizer | None
     state: TrainerState
-    set_losses: SetLosses | None = None
-    item_sets: torch.Tensor | None = None
-    """The data set of each item of the current micro batch; None with one data set, and in an evaluation."""
     step_in_backward: StepInBackward | None = None
     _offloading: AbstractContextManager[Any] = nullcontext()
     _told_without_loss = False
@@ -63,10 +60,10 @@ class ReportingTrainer(CheckpointingTrainer):
     def __init__(self, *, context: TrainerContext, train_dataset: Any, eval_dataset: Any, **arguments: Any) -> None:
         context.report.tracker = context.tracker
         self.sequence_shares = context.config.sequence_parallel_size
-        super().__init__(**arguments, **self.placeholder_rows(train_dataset, eval_dataset))
+        super().__init__(**arguments, train_dataset=train_dataset, eval_dataset=eval_dataset)
         self.context = context
         self.beside = ExitStack()
-        self.place_data(train_dataset, eval_dataset)
+        self._place_data(train_dataset, eval_dataset)
         self.checkpointer = Checkpointer(context.run_dir, context.config, context.report)
         self.throughput = Throughput(self.args.device)
         self.pace = Pace(self.args.device)
@@ -81,30 +78,28 @@ class ReportingTrainer(CheckpointingTrainer):
         self.add_callback(context.trackers)
         if context.config.method is Method.ADALORA:
             self.add_callback(AdaLoraCallback())
+        self.objective.begin(self)
 
-    def placeholder_rows(self, train: Any, held_out: Any) -> dict[str, Any]:
-        """Returns placeholder rows for `Trainer.__init__`; `place_data` sets the real ones."""
-        return {"train_dataset": train, "eval_dataset": held_out}
-
-    def place_data(self, train: Any, held_out: Any) -> None:
-        """Sets the prepared rows, in Lathe's order."""
-        self.train_dataset, self.eval_dataset = train, held_out
+    def _place_data(self, train: Any, held_out: Any) -> None:
+        """Sets the order of the prepared rows, and their data sets."""
         self.held_out_sets = getattr(held_out, "sets", None)
         sets: Sets | None = getattr(train, "sets", None)
         self.set_losses = SetLosses(sets, self.args.device) if sets and sets.several else None
         self._stream = train if isinstance(train, Stream) else None
-        self._batches = None
+        self.rank_batches = None
         if self._stream is None:
             order = train.order or Shuffled(len(train), self.args.seed)
             group = self.args.process_index // self.sequence_shares  # of processes that share sequences
-            self._batches = RankBatches(
+            self.rank_batches = RankBatches(
                 order, self._train_batch_size, group, self._groups,
                 accumulation=self.args.gradient_accumulation_steps, iterations=self.context.config.iterations,
             )  # fmt: skip
 
     def on_model_placed(self, placement: dict[str, Any], state: TrainerState) -> None:
         """Called when the model is wrapped and placed; reports the plan of the run."""
-        self.strategy = placement | {"precision": self.context.plan["precision"]}
+        self.share_gradients()
+        of_objective = self.objective.placed()
+        self.strategy = placement | {"precision": self.context.plan["precision"]} | of_objective
         if self.context.config.gradient_checkpointing is Checkpointing.SELECTIVE:
             checkpoint_every_second_layer(self.model)
         if self.context.config.offload_activations:
@@ -125,15 +120,12 @@ class ReportingTrainer(CheckpointingTrainer):
             )
         )
 
-    def before_first_step(self) -> None:
-        """Called once per attempt that trains from the first step, after the probe. A collective."""
-
     def _run_epoch(self, *arguments: Any, **named: Any) -> None:
         """Trainer's epoch loop, corrected after a resume.
 
         Trainer takes a step before it checks if any is left, and skips the evaluation of an epoch that ended with the checkpoint.
         """
-        if self._resumed_from:
+        if self.resumed_from:
             if self._evaluation_is_missing():
                 self._evaluate(None, None)
             self.control.should_training_stop |= self._is_done() or self.paused
@@ -152,7 +144,7 @@ class ReportingTrainer(CheckpointingTrainer):
     def _evaluation_is_missing(self) -> bool:
         """True if the epoch ended with the checkpoint, which is older than the epoch's evaluation."""
         per_epoch = self.eval_dataset is not None and self.context.config.eval_strategy is Interval.EPOCH
-        at_end = self._batches is not None and self.state.global_step % self._steps_per_epoch == 0
+        at_end = self.rank_batches is not None and self.state.global_step % self._steps_per_epoch == 0
         return per_epoch and at_end and all(e.step != self.state.global_step for e in evaluations(self.state))
 
     @property
@@ -161,17 +153,17 @@ class ReportingTrainer(CheckpointingTrainer):
 
     @property
     def _steps_per_epoch(self) -> int:
-        assert self._batches
+        assert self.rank_batches
         accumulation = self.args.gradient_accumulation_steps
-        units, iterations = self._batches.units, self._batches.iterations
+        units, iterations = self.rank_batches.units, self.rank_batches.iterations
         return steps_per_epoch(units, self._train_batch_size, accumulation, self._groups, iterations)
 
     def on_epoch_begin(self) -> None:
         """Sets the sampler's epoch; after a resume with several ranks neither transformers nor accelerate does."""
         if self._stream:
             self._stream.share = replace(self._stream.share, start_step=self.state.global_step)
-        elif self._batches:
-            self._batches.epoch = self.state.global_step // self._steps_per_epoch
+        elif self.rank_batches:
+            self.rank_batches.epoch = self.state.global_step // self._steps_per_epoch
 
     def on_step_begin(self) -> None:
         """Called before the first micro step of each step; restores the random state of a resumed stream.
@@ -181,9 +173,9 @@ class ReportingTrainer(CheckpointingTrainer):
         self.checkpointer.check()
         self.prepare_checkpoints()
         self.context.tracker.begin()
-        if self._stream and self._resumed_from:
-            self._load_rng_state(self._resumed_from)
-        self._resumed_from = None
+        if self._stream and self.resumed_from:
+            self._load_rng_state(self.resumed_from)
+        self.resumed_from = None
 
     def get_batch_samples(self, batches: Iterator[Any], *arguments: Any) -> tuple[list[Any], None]:
         """Trainer's next micro batches; their loading is timed."""
@@ -216,8 +208,8 @@ class ReportingTrainer(CheckpointingTrainer):
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *arguments: Any) -> torch.Tensor:
         """Trainer's forward and backward pass; also counts tokens, without synchronizing with the device."""
         # A micro batch of weight 0 stands for rows that there are not, or that carry no loss.
-        trains = self.step_weights.peek() > 0 if self.step_weights else 1
-        tokens, rows = self.count(inputs)
+        trains = self.step_weights.counts if self.step_weights else 1
+        tokens, rows = self.objective.size(inputs)
         self.throughput.add(tokens * trains, rows * trains / self.sequence_shares)
         self.item_sets = inputs.pop(SETS, None)
         self.context.tracker.train(self.state.global_step + 1, inputs)
@@ -256,18 +248,11 @@ class ReportingTrainer(CheckpointingTrainer):
             stack.enter_context(saved_activations(self.context.config.gradient_checkpointing, self.args.device))
         return stack
 
-    def count(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, int | torch.Tensor]:
-        """Returns the numbers of tokens (without padding) and rows of a batch."""
-        return inputs["attention_mask"].sum(), len(inputs["attention_mask"])
-
-    def items(self, inputs: dict[str, Any]) -> torch.Tensor:
-        """Returns the number of rows, over which the loss is a mean; RunTrainer counts tokens instead."""
-        return torch.as_tensor(self.count(inputs)[1])
-
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Reports losses and rates; called on every rank at the same step."""
         self.state.epoch = self._epochs()
-        super().log(logs, start_time)  # trl's trainers add their own metrics to `logs`
+        logs |= self.objective.measured(logs)
+        super().log(logs, start_time)
         values, extra = recorded(logs), dict[str, float | None]()
         if "loss" in values:
             self.last_loss = final_loss(values)
@@ -289,9 +274,9 @@ class ReportingTrainer(CheckpointingTrainer):
         step, batch = self.state.global_step, self.context.config.global_batch_size
         if self._stream:
             return float(step * batch / self._stream.num_rows)
-        assert self._batches
+        assert self.rank_batches
         epochs, further = divmod(step, self._steps_per_epoch)
-        return float(epochs + further / self._batches.iterations * batch / self._batches.units)
+        return float(epochs + further / self.rank_batches.iterations * batch / self.rank_batches.units)
 
     def _rows_without_loss(self) -> int:
         """The places of the stream without loss tokens in this attempt, on all ranks; warns of the first ones. A collective."""
@@ -315,7 +300,7 @@ class ReportingTrainer(CheckpointingTrainer):
         self.throughput.pause()
         self.context.tracker.begin()
         try:
-            with self.context.report.during("evaluating"), as_before(self.model):
+            with self.objective.evaluating(), self.context.report.during("evaluating"), as_before(self.model):
                 metrics: dict[str, float] = super().evaluate(*arguments, **named)
             self.context.answers.at_evaluation(len(evaluations(self.state)), self)
         except StopRequested:
@@ -326,10 +311,6 @@ class ReportingTrainer(CheckpointingTrainer):
             self.throughput.resume()
         self.last_evaluation = Evaluation.of({"step": self.state.global_step, **metrics})
         return metrics
-
-    def marks(self) -> dict[str, Any]:
-        """What the run's summary says besides its numbers, because they may not be what they seem."""
-        return {}
 
     def has_diverged(self) -> bool:
         """True if training stopped since it diverged, or if weights or optimizer state are no longer finite. A collective."""

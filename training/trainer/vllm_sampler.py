@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,13 +29,11 @@ from training.ranks.distributed import barrier, reduce_over_ranks
 from training.run_folder.paths import sampler_dir
 from training.trainer.evaluation import Means
 from training.trainer.prompts import SAMPLER_LOGPS, Batch, prompts
+from training.trainer.sample_passes import SamplePasses
 from training.vllm.client import Client, Sample, VllmError, over_network
 from training.vllm.limits import NotLoaded, check, refusal
 from training.vllm.models import base_config, models_of
 from training.vllm.server import Beside, serving
-
-if TYPE_CHECKING:
-    from training.trainer.sampling_trainer import SamplingTrainer
 
 _AT_ONCE = 128
 """Requests of a rank at a time; vLLM computes them together."""
@@ -65,8 +63,8 @@ class VllmSampler:
     difference = 0.0
     """Mean difference of the log-probabilities of the samples that were compared last."""
 
-    def __init__(self, trainer: "SamplingTrainer") -> None:
-        self._trainer, self._config = trainer, trainer.context.config
+    def __init__(self, passes: SamplePasses) -> None:
+        self._passes, self._trainer, self._config = passes, (trainer := passes.trainer), passes.config
         self._folder = sampler_dir(trainer.context.run_dir)
         self._loaded, self._adapter, self._room, self._depth = -1, "", 0, 0
         self._sleeps = self._config.vllm_sleep and self._config.has_vllm_beside and can_sleep(trainer.args.device)
@@ -177,7 +175,7 @@ class VllmSampler:
         """
         with self.awake():
             asked = [list(prompts(batch)) for batch in batches]
-            seeds = [self._trainer.seeds(batch, purpose) for batch in batches]
+            seeds = [self._passes.seeds(batch, purpose) for batch in batches]
             flat = [one for part in asked for one in part]
             found = iter(self._answers(flat, [_seed(one) for part in seeds for one in part]))
             answers = [[next(found) for _ in part] for part in asked]
@@ -194,16 +192,16 @@ class VllmSampler:
         values = torch.tensor([self.difference, 1.0], device=self._trainer.args.device)
         return {"sampler_difference": (values[0], values[1])}
 
-    def greedy(self, tokens: Sequence[list[int]]) -> list[list[int]]:
-        """The most probable answer to each prompt. A collective; raises as `drawn`."""
+    def greedy(self, batch: Batch) -> list[list[int]]:
+        """The most probable answer to each prompt of a micro batch. A collective; raises as `drawn`."""
         with self.awake():
-            return [answer.tokens for answer in self._answers(tokens, None)]
+            return [answer.tokens for answer in self._answers(list(prompts(batch)), None)]
 
     def _answers(self, tokens: Sequence[list[int]], seeds: Sequence[int] | None) -> list[Sample]:
         config, longest = self._config, self._config.max_completion_length
         # The defaults of a server's generation_config.json must not apply.
         body = {
-            "model": self._adapter, "ignore_eos": True, "stop_token_ids": list(self._trainer.ends),
+            "model": self._adapter, "ignore_eos": True, "stop_token_ids": list(self._passes.ends),
             "temperature": 0 if seeds is None else config.temperature,
             "top_p": 1, "top_k": 0, "min_p": 0, "repetition_penalty": 1,
         }  # fmt: skip
@@ -230,10 +228,10 @@ class VllmSampler:
 
     def _checked(self, sample: Sample, prompt: list[int]) -> Sample:
         """The sample, whose tokens are those of the trainer's vocabulary, and which answers the prompt."""
-        unknown = next((token for token in sample.tokens if not 0 <= token < self._trainer.vocabulary), None)
+        unknown = next((token for token in sample.tokens if not 0 <= token < self._passes.vocabulary), None)
         if unknown is not None:
             raise self._other(
-                f"drew the token {unknown:,}, which is not among the {self._trainer.vocabulary:,} of the model."
+                f"drew the token {unknown:,}, which is not among the {self._passes.vocabulary:,} of the model."
             )
         if sample.prompt != prompt or not sample.tokens or len(sample.logps) != len(sample.tokens):
             raise self._other(
@@ -244,7 +242,7 @@ class VllmSampler:
 
     def _prove(self, tokens: Sequence[list[int]], answers: Sequence[Sample]) -> None:
         """Compares the log-probabilities of samples with the trainer's own. A collective."""
-        own = self._trainer.logps(tokens, [answer.tokens for answer in answers])
+        own = self._passes.logps(tokens, [answer.tokens for answer in answers])
         pairs = zip(own, answers, strict=True)
         gaps = torch.cat([(row[: len(one.logps)].cpu() - torch.tensor(one.logps)).abs() for row, one in pairs])
         gap = gaps[gaps.isfinite()].mean().nan_to_num(math.inf).to(self._trainer.args.device)

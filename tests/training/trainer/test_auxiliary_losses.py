@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from trainer_process import train_here
 
 from benchmarks.matrix.inputs import byte_tokenizer
 from training.batches.layout import evaluating
-from training.trainer.global_batch import StepWeights, weighted_router_loss
+from training.trainer.answering import greedy
 
 ANSWERS = ["abcdefg", "bcdefghijklmnop", "ijklmno", "lmnopqrstuvwxyz"]  # not padded with their end token
 WEIGHTS = [0.25, 3.0, 1.0, 0.5]
@@ -118,14 +117,15 @@ def test_a_forward_pass_in_an_evaluation_leaves_the_capacity_of_routers(tmp_path
     assert capacities and all(module.expert_capacity == capacity for module, capacity in capacities.items())
 
 
-@pytest.mark.parametrize("name", ["router_aux_loss_coef", "aux_loss_coef"])
-def test_trl_s_router_loss_is_a_mean_over_micro_batches(name: str) -> None:
-    pairs, routed = torch.tensor([2.0, 1.0, 0.0]), [5.0, 8.0, 99.0]
-    weights = StepWeights(pairs, torch.tensor([3.0, 2.0]), micro_batches=3, divides=False)
-    trainer: Any = SimpleNamespace(step_weights=weights, model=SimpleNamespace(training=True), **{name: 0.5})
-    total = 0.0
-    for loss in routed:
-        with weighted_router_loss(trainer):
-            total += float(getattr(trainer, name) * loss * weights.next())
-        assert getattr(trainer, name) == 0.5
-    assert total / 3 == pytest.approx(0.5 * (5 + 8) / 2)
+def test_a_model_whose_config_asks_for_router_logits_answers_as_without_them(tmp_path: Path) -> None:
+    model, _ = make(tmp_path / "model", "mixtral")
+    assert model.config.output_router_logits
+    prompts, expected = [[5, 6, 7], [8, 9]], []
+    for prompt in prompts:
+        tokens = list(prompt)
+        with evaluating(model):
+            for _ in range(4):
+                tokens.append(int(model(input_ids=torch.tensor([tokens])).logits[0, -1].argmax()))
+        expected.append(tokens[len(prompt) :])
+    with evaluating(model):
+        assert greedy(model, prompts, 4, [], 0, torch.device("cpu")) == expected

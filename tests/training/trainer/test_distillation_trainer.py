@@ -53,16 +53,16 @@ def _sharpen(folder: Path) -> None:
 @pytest.fixture
 def batches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The micro batches that a run in this process trains on, as they are."""
-    from training.trainer.distillation_trainer import DistillationRun
+    from training.trainer.distillation_objective import DistillationObjective
 
     taken: list[dict[str, Any]] = []
-    made = DistillationRun.sampled
+    made = DistillationObjective.sampled
 
     def sampled(self: Any, *arguments: Any) -> list[dict[str, Any]]:
         taken.extend(made(self, *arguments))
         return taken[-len(arguments[0]) :]
 
-    monkeypatch.setattr(DistillationRun, "sampled", sampled)
+    monkeypatch.setattr(DistillationObjective, "sampled", sampled)
     return taken
 
 

@@ -27,15 +27,12 @@ SETTINGS: dict[str, Any] = {
 
 def nan_from(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes each loss NaN from a step on, and with it the gradient."""
-    loss_of = GlobalBatchTrainer.model_loss
+    loss_of = GlobalBatchTrainer.compute_loss
 
-    def broken(self: Any, model: Any, inputs: Any) -> Any:
-        loss = loss_of(self, model, inputs)
-        return loss._replace(
-            items=loss.items * (math.nan if model.training and self.state.global_step + 1 >= step else 1)
-        )
+    def broken(self: Any, *arguments: Any, **named: Any) -> Any:
+        return loss_of(self, *arguments, **named) * (math.nan if self.state.global_step + 1 >= step else 1)
 
-    monkeypatch.setattr(GlobalBatchTrainer, "model_loss", broken)
+    monkeypatch.setattr(GlobalBatchTrainer, "compute_loss", broken)
 
 
 def ended(run: Trained) -> Finished:

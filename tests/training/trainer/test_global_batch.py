@@ -10,7 +10,7 @@ from tiny import make_model
 from trainer_process import Trained, start, train_here
 
 from benchmarks.matrix.inputs import byte_tokenizer
-from training.trainer.global_batch import StepWeights
+from training.trainer.loss_terms import BATCHES, TOKENS, LossTerm, LossTerms, StepWeights
 
 SPLITS = [(8, 1), (2, 4), (1, 8)]
 # Answers of different lengths, so that a mean of means is not the mean; 11 rows, so that the last step has 3.
@@ -138,16 +138,36 @@ def test_adalora_s_regularization_counts_once_and_not_in_the_evaluation(tmp_path
     assert evaluated == [pytest.approx(5.6, abs=0.5)] * 2  # near log(261): the tokens' loss alone
 
 
-def test_weights_of_models_that_return_a_mean_add_up_to_the_global_mean() -> None:
+def step_weights() -> StepWeights:
     counts = torch.tensor([3.0, 1.0, 0.0, 4.0])
-    weights = StepWeights(counts, torch.stack([counts.sum(), (counts > 0).sum()]), 4, divides=False)
+    return StepWeights({TOKENS: counts}, {TOKENS: counts.sum(), BATCHES: (counts > 0).sum()}, 4)
+
+
+def loss_of_step(weights: StepWeights, micro_batches: list[tuple[LossTerm, ...]]) -> float:
+    """The sum of the micro batches' losses, divided by their number as the Trainer does."""
+    total = 0.0
+    for terms in micro_batches:
+        total += float(LossTerms(terms).total(weights.next))
+        weights.advance()
+    return total / len(micro_batches)
+
+
+def test_the_means_of_micro_batches_add_up_to_the_global_mean() -> None:
     means = [2.0, 10.0, 99.0, 1.0]
-    assert sum(mean * float(weights.next()) for mean in means) / 4 == pytest.approx((3 * 2 + 10 + 4) / 8)
+    terms = [(LossTerm(torch.tensor(mean), TOKENS),) for mean in means]
+    assert loss_of_step(step_weights(), terms) == pytest.approx((3 * 2 + 10 + 4) / 8)
 
 
-def test_weights_of_models_that_divide_ignore_an_empty_micro_batch() -> None:
-    counts = torch.tensor([3.0, 1.0, 0.0, 4.0])
-    weights = StepWeights(counts, torch.stack([counts.sum(), (counts > 0).sum()]), 4, divides=True)
-    sums, added = [6.0, 10.0, 99.0, 4.0], 0.5
-    losses = [total / float(weights.num_items) + added for total in sums]
-    assert sum(loss * float(weights.next()) for loss in losses) / 4 == pytest.approx((6 + 10 + 4) / 8 + added)
+def test_each_term_has_a_mean_of_its_own_and_an_empty_micro_batch_none() -> None:
+    means, routed = [2.0, 10.0, 99.0, 1.0], [5.0, 8.0, 99.0, 2.0]
+    terms = [
+        (LossTerm(torch.tensor(mean), TOKENS), LossTerm(torch.tensor(added), BATCHES, 0.5))
+        for mean, added in zip(means, routed, strict=True)
+    ]
+    assert loss_of_step(step_weights(), terms) == pytest.approx((3 * 2 + 10 + 4) / 8 + 0.5 * (5 + 8 + 2) / 3)
+
+
+def test_a_model_that_divides_by_the_items_of_a_mean_micro_batch_returns_a_term_over_micro_batches() -> None:
+    sums, added, weights = [6.0, 10.0, 99.0, 4.0], 0.5, step_weights()
+    terms = [(LossTerm(total / weights.items_per_batch + added, BATCHES),) for total in sums]
+    assert loss_of_step(weights, terms) == pytest.approx((6 + 10 + 4) / 8 + added)

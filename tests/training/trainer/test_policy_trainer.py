@@ -120,15 +120,15 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def batches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The micro batches that a run in this process trains on, as they are."""
-    from training.trainer.policy_trainer import GRPORun
+    from training.trainer.policy_objective import PolicyObjective
 
-    taken, made = [], GRPORun._batch
+    taken, made = [], PolicyObjective._batch
 
     def batch(self: Any, *arguments: Any) -> dict[str, Any]:
         taken.append(made(self, *arguments))
         return taken[-1]
 
-    monkeypatch.setattr(GRPORun, "_batch", batch)
+    monkeypatch.setattr(PolicyObjective, "_batch", batch)
     return taken
 
 

@@ -48,9 +48,9 @@ def test_noise_of_neftune_does_not_reach_the_reference(
 def test_a_run_whose_reference_differs_from_its_new_adapter_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from training.trainer import preference_trainers
+    from training.trainer import trl_loss
 
-    monkeypatch.setattr(preference_trainers, "add_noise_with_gradient_only", lambda _: None)
+    monkeypatch.setattr(trl_loss, "add_noise_with_gradient_only", lambda _: None)
     settings = SETTINGS | {"task": "dpo", "neftune_noise_alpha": 10}
     with pytest.raises(UserError, match=r"task .given: 'dpo'.: compares with another reference"):
         train_here(tmp_path / "run", model("plain_llama"), data("dpo"), **settings)

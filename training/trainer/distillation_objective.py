@@ -6,7 +6,7 @@ their heads as trl's trainer does, so that adapters of heads and all that a mode
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,18 +14,20 @@ from peft import PeftModel
 from transformers import PreTrainedModel
 
 from training.batches.layout import evaluating
+from training.config.run_config import RunConfig
 from training.ranks.distributed import gathered
 from training.run_folder.events import Metrics
 from training.trainer import overlap
 from training.trainer.evaluation import Means
-from training.trainer.generation import Choose
-from training.trainer.global_batch import ModelLoss
 from training.trainer.jensen_shannon import token_measures
+from training.trainer.loss_terms import TOKENS, LossTerm, LossTerms
 from training.trainer.prompts import Batch, prompts
 from training.trainer.questions import Questions
+from training.trainer.reporting_trainer import ReportingTrainer
 from training.trainer.sample_means import SampleMeans, of_samples
+from training.trainer.sample_passes import HELD_OUT, vocabulary_of
 from training.trainer.sample_records import Scored
-from training.trainer.sampling_trainer import HELD_OUT, HeldOutSamples, SamplingTrainer, vocabulary_of
+from training.trainer.sampling_objective import SamplingObjective
 
 _SCORE = "teacher_logprob"
 _OF_TOKENS = ("entropy", _SCORE)
@@ -46,27 +48,33 @@ class Drawn(NamedTuple):
     repeats: int
 
 
-class DistillationRun(SamplingTrainer, HeldOutSamples):
-    """A trainer whose teacher is a whole, frozen model on the rank's device."""
+class DistillationObjective(SamplingObjective):
+    """Compares the model with a teacher, a whole, frozen model on the rank's device."""
 
-    _of_held_out: Means
     _teacher_seconds = 0.0
 
-    def __init__(self, *, teacher: PreTrainedModel | PeftModel, questions: Questions, **arguments: Any) -> None:
-        super().__init__(**arguments)
+    def __init__(
+        self, config: RunConfig, model: Any, *, teacher: PreTrainedModel | PeftModel, questions: Questions, **named: Any
+    ) -> None:
+        super().__init__(config, model, **named)
         self.teacher, self._questions = teacher, questions
         self._drawn, self._scores = list[Drawn](), list[torch.Tensor]()  # of the last step
-        self.vocabulary = min(sizes := [self.vocabulary, vocabulary_of(teacher)])
         self._means = SampleMeans()
-        if max(sizes) > self.vocabulary:
+
+    def begin(self, trainer: ReportingTrainer) -> None:
+        """Also lets the tokens be drawn that both models have."""
+        super().begin(trainer)
+        sizes = [self.passes.vocabulary, vocabulary_of(self.teacher)]
+        self.passes.vocabulary = min(sizes)
+        if max(sizes) > min(sizes):
             message = (
                 "The vocabularies are padded to {:,} tokens (model) and {:,} (teacher): the first {:,} are compared."
             )
-            self.context.report.note(message.format(*sizes, self.vocabulary))
+            trainer.context.report.note(message.format(*sizes, min(sizes)))
 
     def baseline(self) -> dict[str, float]:
         """Also measures how probable the teacher finds them."""
-        means, drawn, scores, report = SampleMeans(), list[Drawn](), list[torch.Tensor](), self.context.report
+        means, drawn, scores, report = SampleMeans(), list[Drawn](), list[torch.Tensor](), self.trainer.context.report
         with report.during("sampling"):
             for part in map(Drawn._make, self.first_drawn()):
                 compared = self._of_samples(*part)
@@ -78,17 +86,17 @@ class DistillationRun(SamplingTrainer, HeldOutSamples):
         del values["loss"]  # which is that of steps
         report.for_run(Metrics(step=0, values=dict(values)))
         report.note(overlap.note(values, len(self.first_samples())))
-        for sentence in overlap.warnings(values, self.context.config):
+        for sentence in overlap.warnings(values, self.config):
             report.warn(sentence)
         return values
 
     def sampled(self, batches: list[Batch], answers: list[list[list[int]]], seconds: float) -> list[Batch]:
         """The samples of a step's micro batches."""
-        counted = len(answers) - self.empty_in_step(len(batches))
+        counted = len(answers) - self.trainer.empty_in_step(len(batches))
         repeats = [0 if index < counted else len(part) for index, part in enumerate(answers)]
         self._drawn, self._scores = list(map(Drawn, batches, answers, repeats)), []
         flat = [answer for part in answers[:counted] for answer in part]
-        own = of_samples(flat, self.ends, self.args.device)
+        own = of_samples(flat, self.passes.ends, self.trainer.args.device)
         self._means.add(own)
         self._means.add_seconds("generate_seconds", seconds, steps=1)
         if self.vllm:
@@ -96,35 +104,27 @@ class DistillationRun(SamplingTrainer, HeldOutSamples):
         of_step = SampleMeans()
         of_step.add(own)
         self.tell(self.alarms.after_step(of_step.take()))
-        return [self.padded(list(prompts(batch)), part) for batch, part in zip(batches, answers, strict=True)]
+        return [self.passes.padded(list(prompts(batch)), part) for batch, part in zip(batches, answers, strict=True)]
 
-    def continued(self, tokens: Sequence[list[int]], choose: Choose) -> list[list[int]]:
-        """As in any `SamplingTrainer`, of the tokens that both models have."""
-        return super().continued(tokens, lambda logits, length: choose(logits[:, : self.vocabulary], length))
-
-    def model_loss(self, model: torch.nn.Module, inputs: Batch) -> ModelLoss:
-        """Returns the mean divergence over the tokens of the samples of a micro batch, and no outputs."""
-        if "completion_ids" not in inputs:  # the probe's prompts
-            tokens = list(prompts(inputs))
-            inputs = self._prepare_inputs(self.padded(tokens, self.longest(len(tokens))))
-        means, scores = self._compared(model, inputs)
-        if self.step_weights is not None:
+    def loss(self, model: torch.nn.Module, batch: Batch) -> LossTerms:
+        """Returns the mean divergence over the tokens of the samples of a micro batch."""
+        (means, scores), step = self._compared(model, batch), self.trainer.step_weights
+        if step:
             self._scores.append(scores)
-            counts = self.step_weights.peek() != 0
-            self._means.add({name: (means[name][0], means[name][1] * counts) for name in _OF_TOKENS})
+            self._means.add({name: (means[name][0], means[name][1] * step.counts) for name in _OF_TOKENS})
             self._means.add_seconds("teacher_seconds", self._teacher_seconds)
-        return ModelLoss(means["loss"][0], {})
+        return LossTerms((LossTerm(means["loss"][0], TOKENS),))
 
     def _compared(self, model: torch.nn.Module, inputs: Batch) -> Compared:
         """The loss and what else is measured on samples."""
         began = self._clock()
         with torch.no_grad():
-            others = self.sample_logits(self.teacher, inputs)
+            others = self.passes.logits(self.teacher, inputs)
         self._teacher_seconds = self._clock() - began
-        own = self.sample_logits(model, inputs)
+        own = self.passes.logits(model, inputs)
         # The logits after the last token predict nothing; without them the rest would be copied.
         drawn, mask = (torch.nn.functional.pad(inputs[name], (0, 1)) for name in ("completion_ids", "completion_mask"))
-        config, flat = self.context.config, mask.flatten().bool()
+        config, flat = self.config, mask.flatten().bool()
         measures = token_measures(
             own.flatten(0, 1), others.flatten(0, 1), drawn.flatten(), config.jsd_coefficient, config.temperature
         )
@@ -134,29 +134,29 @@ class DistillationRun(SamplingTrainer, HeldOutSamples):
 
     def _clock(self) -> float:
         """The time in seconds when the device has done its work."""
-        if self.args.device.type == "cuda":
-            torch.cuda.synchronize(self.args.device)
+        if self.trainer.args.device.type == "cuda":
+            torch.cuda.synchronize(self.trainer.args.device)
         return time.perf_counter()
 
-    def items(self, inputs: Batch) -> torch.Tensor:
+    def items(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Returns the number of the samples' tokens."""
-        tokens: torch.Tensor = inputs["completion_mask"].sum()
-        return tokens
+        return {TOKENS: batch["completion_mask"].sum()}
 
-    def held_out_loss(self, inputs: Batch) -> torch.Tensor:
-        """Returns the mean divergence on one sample of each prompt, drawn with the same random numbers at each evaluation."""
-        self._of_held_out = self._of_samples(inputs, self.drawn(inputs, HELD_OUT)).means
-        return self._of_held_out["loss"][0]
+    def held_out(self, model: torch.nn.Module, batch: Batch) -> Means:  # noqa: ARG002 it draws samples, wrapped or not
+        """Returns the mean divergence on one sample of each prompt, drawn with the same random numbers at each evaluation, and what
+        else is measured on it."""
+        return self._of_samples(batch, self.drawn(batch, HELD_OUT)).means
 
     def _of_samples(self, batch: Batch, answers: list[list[int]], repeats: int = 0) -> Compared:
         """What is measured on samples outside of training, of which the last `repeats` do not count. A collective."""
         counted = len(answers) - repeats
-        inputs = self._prepare_inputs(self.padded(list(prompts(batch)), answers))
+        trainer = self.trainer
+        inputs = trainer._prepare_inputs(self.passes.padded(list(prompts(batch)), answers))
         inputs["completion_mask"][counted:] = 0
-        with evaluating(self.model), self.compute_loss_context_manager():
-            means, scores = self._compared(self.model, inputs)
-        self.forget_order()
-        return Compared(means | of_samples(answers[:counted], self.ends, self.args.device), scores)
+        with evaluating(trainer.model), trainer.compute_loss_context_manager():
+            means, scores = self._compared(trainer.model, inputs)
+        self.passes.forget_order()
+        return Compared(means | of_samples(answers[:counted], self.passes.ends, self.trainer.args.device), scores)
 
     def _write(self, step: int, drawn: Sequence[Drawn], scores: Sequence[torch.Tensor]) -> None:
         """Writes the samples of all ranks as records, each with its score. A collective."""
@@ -172,19 +172,15 @@ class DistillationRun(SamplingTrainer, HeldOutSamples):
         texts, counted = self._questions.texts(part.answers), len(part.answers) - part.repeats
         return [
             Scored(
-                numbers[index], len(answer), answer[-1] in self.ends, {_SCORE: scores[index]}, scores[index],
+                numbers[index], len(answer), answer[-1] in self.passes.ends, {_SCORE: scores[index]}, scores[index],
                 question=self._questions.train[rows[index]].alone, text=texts[index],
             )
             for index, answer in enumerate(part.answers[:counted])
         ]  # fmt: skip
 
-    def measures(self, loss: torch.Tensor, inputs: Batch) -> Means:  # noqa: ARG002 it was measured on the samples
-        """Returns the loss and what else was measured on the samples of a batch."""
-        return self._of_held_out
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Also reports the means over the samples since the last report, and the samples of the last step. A collective."""
-        if "loss" in logs:
-            logs |= self._means.take()
-            self._write(self.state.global_step, self._drawn, self._scores)
-        super().log(logs, start_time)
+    def measured(self, logs: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the means over the samples since the last report, and writes the samples of the last step. A collective."""
+        if "loss" not in logs:
+            return {}
+        self._write(self.trainer.state.global_step, self._drawn, self._scores)
+        return self._means.take()
