@@ -66,6 +66,19 @@ def _with_dropout(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config | {"attention_dropout": 0.1}))
 
 
+def _of_other_weights(folder: Path, name: str) -> None:
+    """A model with the tokens of another one, and random weights of its own."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    shutil.copytree(model(name), folder)
+    changed = AutoModelForCausalLM.from_pretrained(folder)
+    generator = torch.Generator().manual_seed(1)
+    for weight in changed.parameters():
+        weight.data += 0.3 * torch.randn(weight.shape, generator=generator)
+    changed.save_pretrained(folder)
+
+
 def _tied(folder: Path) -> None:
     make_model(folder, tied=True)
 
@@ -122,6 +135,7 @@ MODELS: dict[str, Callable[[Path], object]] = {
     "qwen3": _qwen3,
     "plain_llama": lambda folder: make_models(folder.parent / "both")[0].rename(folder),
     "t5": lambda folder: make_models(folder.parent / "both")[1].rename(folder),
+    "teacher": lambda folder: _of_other_weights(folder, "plain_llama"),
 }
 DATA: dict[str, Callable[[Path], object]] = {
     "counting": make_data,

@@ -143,7 +143,10 @@ def scheduler_arguments(config: RunConfig, total_steps: int | None = None) -> di
             return {"num_cycles": config.lr_cycles}
         case Scheduler.REDUCE_ON_PLATEAU:
             smallest = config.learning_rate * config.min_lr_ratio
-            return {"factor": config.plateau_factor, "patience": config.plateau_patience, "min_lr": smallest}
+            # Below 0, as a negated reward is, any loss is lower than torch's default: a share of the lowest one.
+            signed = config.task.traits.rewards_samples or config.task.traits.is_preference
+            mode = {"threshold_mode": "abs"} if signed else {}
+            return {"factor": config.plateau_factor, "patience": config.plateau_patience, "min_lr": smallest} | mode
         case Scheduler.WSD if total_steps:
             decay = max(1, round(total_steps * config.decay_share))
             return {"num_decay_steps": decay, "min_lr_ratio": config.min_lr_ratio}

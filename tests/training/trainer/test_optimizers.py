@@ -132,6 +132,17 @@ def test_a_scheduler_s_arguments_are_applied(
     assert {step: seen[step] / PEAK for step in rates} == pytest.approx(rates, rel=0.01)
 
 
+@pytest.mark.parametrize("task", ["sft", "grpo", "dpo"])
+def test_a_loss_that_stands_still_reduces_the_rate_also_if_it_is_negative(task: str) -> None:
+    settings = {"lr_scheduler": "reduce_on_plateau", "plateau_patience": 0, "plateau_factor": 0.5, "min_lr_ratio": 0}
+    config = RunConfig.model_validate({"model": "m", "data": "d", "task": task} | settings)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, **scheduler_arguments(config))
+    for _ in range(3):
+        scheduler.step(2.0 if task == "sft" else -2.0)
+    assert optimizer.param_groups[0]["lr"] == 0.25
+
+
 def test_neftune_adds_noise_only_in_training(tmp_path: Path, inputs: tuple[Path, Path]) -> None:
     settings = {"max_steps": 1, "eval_steps": 0, "learning_rate": 1e-9, "warmup": 0}
     plain = train_here(tmp_path / "plain", *inputs, **settings)

@@ -117,6 +117,20 @@ def traceback(function, code, error):
             "RuntimeError: Multiple errors: [Exception('Server 0 failed: 500, Internal Server Error')]",
             "generation_server_lost", "answered 500", "vllm_server_port",
         ),
+        (
+            traceback("__init__", "if not 0.0 <= lr:", "TypeError: '<=' not supported between instances of 'float' and 'str'")
+            .replace("transformers/trainer.py", "torch/optim/adamw.py"),
+            "settings_invalid", "2.0e-5", "lines below",
+        ),
+        (
+            'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].',
+            "gpu_not_found", "nvidia-container-toolkit", "--gpus all",
+        ),
+        ("The node was low on resource: ephemeral-storage.", "disk_full", "Mount a volume", "df -h"),
+        (
+            "OSError: [Errno 107] Transport endpoint is not connected: '/content/drive/MyDrive/out'",
+            "storage_failed", "drive.mount", "dmesg",
+        ),
     ],
 )  # fmt: skip
 def test_advice_agrees_with_the_log(log, cause, advice, not_advised):
