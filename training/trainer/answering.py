@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,16 +15,11 @@ from training.config.name_values import as_names
 from training.config.run_config import RunConfig
 from training.config.task import StoredText
 from training.data.example import Example, prompt_text
-from training.errors import StopRequested
-from training.run_folder.events import Metrics
 from training.scoring.text_scores import score
 from training.tokens.encoding import Encoder
 from training.tokens.parts import PartRenderer
 from training.tokens.rendering import Renderer
 from training.trainer.generation import continued
-
-if TYPE_CHECKING:
-    from training.trainer.reporting_trainer import ReportingTrainer
 
 
 @dataclass(frozen=True)
@@ -90,24 +85,9 @@ class SampleAnswers:
         self._config, self._tokenizer = config, tokenizer
         self._asked = questions(held_out, config, tokenizer, config.eval_answers) if config.eval_answers else []
 
-    def at_evaluation(self, number: int, trainer: "ReportingTrainer") -> None:
-        """Answers the rows and reports the scores, at every `eval_answers_every`-th evaluation; the first is number 1.
-
-        Raises:
-            StopRequested: a stop is requested meanwhile.
-        """
-        if not self._asked or number % self._config.eval_answers_every:
-            return
-        context, state = trainer.context, trainer.state
-
-        def check() -> None:
-            if context.stop.agreed():
-                raise StopRequested
-
-        with context.report.during("answering"), trainer.compute_loss_context_manager():
-            values = self.scores(trainer.model, trainer.args.device, check)
-        context.report.for_run(Metrics(step=state.global_step, values=dict(values)))
-        context.trackers.log(state, values)
+    def due(self, number: int) -> bool:
+        """True if the rows are answered at this evaluation: every `eval_answers_every`-th; the first is number 1."""
+        return bool(self._asked) and number % self._config.eval_answers_every == 0
 
     def scores(self, model: Any, device: torch.device, check: Callable[[], None]) -> dict[str, float]:
         """Returns the means of the scores by name, as eval_exact_match. A collective; the ranks share the rows.

@@ -29,6 +29,7 @@ from training.trainer.checkpointing_trainer import TrainerContext
 from training.trainer.objectives import objective_of
 from training.trainer.prepare import Data
 from training.trainer.reporting_trainer import ReportingTrainer
+from training.trainer.step_callback import add_callbacks
 
 
 def make_trainer(
@@ -72,7 +73,7 @@ def make_trainer(
     trackers = ExperimentTrackers(config, run_dir, report)
     answers = SampleAnswers(config, data.held_out_examples(), tokenizer)
     beside = _beside_the_model(config, data, tokenizer, precision, arguments.device, run_dir, report)
-    return ReportingTrainer(
+    trainer = ReportingTrainer(
         objective=of_task(config, model, tokenizer=tokenizer, report=report, **beside),
         context=TrainerContext(run_dir, report, stop, config, plan, tracker, trackers, answers),
         model=model,
@@ -82,6 +83,8 @@ def make_trainer(
         train_dataset=rows,
         eval_dataset=held_out,
     )
+    add_callbacks(trainer)
+    return trainer
 
 
 def _beside_the_model(

@@ -16,7 +16,7 @@ from training.batches.layout import as_before
 from training.batches.sets import SETS, RankBatches, Sets
 from training.batches.streaming import Stream, with_loss
 from training.checkpointing.checkpointer import Checkpointer
-from training.config.choices import Checkpointing, Interval, Method, Precision
+from training.config.choices import Checkpointing, Interval, Precision
 from training.errors import StopRequested
 from training.models.activation_checkpointing import (
     checkpoint_every_second_layer,
@@ -32,15 +32,7 @@ from training.run_folder.evaluated import final_loss
 from training.run_folder.events import LOSS_OF, Metrics, Planned
 from training.run_folder.paths import checkpoint_dir
 from training.tokens.order import Shuffled, steps_per_epoch
-from training.trainer.callbacks import (
-    AdaLoraCallback,
-    BestCheckpointCallback,
-    Evaluation,
-    StepCallback,
-    best_to_load,
-    evaluations,
-    stops_early,
-)
+from training.trainer.callbacks import Evaluation, best_to_load, evaluations, stops_early
 from training.trainer.checkpointing_trainer import CheckpointingTrainer, TrainerContext
 from training.trainer.divergence import Divergence, best_first
 from training.trainer.evaluation import SetLosses
@@ -73,11 +65,6 @@ class ReportingTrainer(CheckpointingTrainer):
         self.memory_before = 0
         self.last_loss: float | None = None
         self.last_evaluation = Evaluation(step=-1)
-        self.add_callback(StepCallback(self))
-        self.add_callback(BestCheckpointCallback(context.config, context.report))
-        self.add_callback(context.trackers)
-        if context.config.method is Method.ADALORA:
-            self.add_callback(AdaLoraCallback())
         self.objective.begin(self)
 
     def _place_data(self, train: Any, held_out: Any) -> None:
@@ -302,7 +289,7 @@ class ReportingTrainer(CheckpointingTrainer):
         try:
             with self.objective.evaluating(), self.context.report.during("evaluating"), as_before(self.model):
                 metrics: dict[str, float] = super().evaluate(*arguments, **named)
-            self.context.answers.at_evaluation(len(evaluations(self.state)), self)
+            self._answer()
         except StopRequested:
             self.context.report.enter("training")
             self.control.should_save = self.control.should_training_stop = True
@@ -311,6 +298,25 @@ class ReportingTrainer(CheckpointingTrainer):
             self.throughput.resume()
         self.last_evaluation = Evaluation.of({"step": self.state.global_step, **metrics})
         return metrics
+
+    def _answer(self) -> None:
+        """Answers held-out rows after an evaluation and reports the scores, if it is the turn of this evaluation.
+
+        Raises:
+            StopRequested: a stop is requested meanwhile.
+        """
+        context = self.context
+        if not context.answers.due(len(evaluations(self.state))):
+            return
+
+        def check() -> None:
+            if context.stop.agreed():
+                raise StopRequested
+
+        with context.report.during("answering"), self.compute_loss_context_manager():
+            values = context.answers.scores(self.model, self.args.device, check)
+        context.report.for_run(Metrics(step=self.state.global_step, values=dict(values)))
+        context.trackers.log(self.state, values)
 
     def has_diverged(self) -> bool:
         """True if training stopped since it diverged, or if weights or optimizer state are no longer finite. A collective."""

@@ -22,7 +22,7 @@ from training.tokens.parts import misfit, tasks_of
 pytestmark = [pytest.mark.train, pytest.mark.filterwarnings("default::FutureWarning")]
 ALL = [
     task.value for task in Task if not task.traits.samples
-]  # those that sample: tests/training/trainer/test_policy_trainer.py
+]  # those that sample: tests/training/trainer/test_policy_objective.py
 HELD = ["dpo", "kto"]  # to the model they start from
 
 
