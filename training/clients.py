@@ -10,6 +10,9 @@ CLIENT_HEADER, QUEUE_HEADER, MOVED_HEADER = "X-Lathe-Client", "X-Lathe-Queue-Sec
 """Of a request to a serving process, who its client is; of an answer, how long it waited, and that it was refused because the
 models are about to be replaced."""
 
+ACCOUNT_ENDS = "/"
+"""In a client's name, between its account, which takes turns with others, and what takes turns within those of the account."""
+
 T = TypeVar("T")
 
 

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import torch
 
+from training.clients import ACCOUNT_ENDS
 from training.errors import is_out_of_memory
 from training.serving.forms import Request, RequestError
 from training.serving.loaded import Served
@@ -56,7 +57,7 @@ class Job:
     index: int = 0
     """The place of its prompt among those of the request."""
     client: str = ""
-    """Who sent the request: clients take turns."""
+    """Who sent the request, for turns: an account, ACCOUNT_ENDS, and a client of the account."""
     added: float = field(default_factory=time.monotonic)
     waited: float = 0.0
     """Seconds until it began."""
@@ -76,7 +77,8 @@ class Moved(RequestError):  # noqa: N818
 
 
 class Generator:
-    """The threads that generate, each one answer at a time by `answer`: of each client in turn the job that has waited longest.
+    """The threads that generate, each one answer at a time by `answer`: of each account in turn, and of its clients in turn, the
+    job that has waited longest.
 
     `pending` counts the jobs that have not ended, `answered` those that have.
     """
@@ -84,7 +86,8 @@ class Generator:
     def __init__(self, answer: Callable[[Job], None], threads: int = 1) -> None:
         self._answer = answer
         self._calls: deque[Callable[[], object]] = deque()
-        self._waiting: dict[str, deque[Job]] = {}  # by client, whose turn is next first
+        # By account and then by its client, whose turn is next first.
+        self._waiting: dict[str, dict[str, deque[Job]]] = {}
         self._changed = threading.Condition()
         self._drains = False
         self.pending = self.answered = 0
@@ -97,7 +100,8 @@ class Generator:
             if self._drains:
                 raise Moved(job.served.name)
             self.pending += 1
-            self._waiting.setdefault(job.client, deque()).append(job)
+            account = job.client.partition(ACCOUNT_ENDS)[0]
+            self._waiting.setdefault(account, {}).setdefault(job.client, deque()).append(job)
             self._changed.notify()
 
     def call(self, work: Callable[[], T]) -> "Future[T]":
@@ -116,14 +120,15 @@ class Generator:
         return future
 
     def drain(self) -> None:
-        """Takes no more jobs. Of those that wait, the next request of each client is still answered: it has waited for its turn;
+        """Takes no more jobs. Of those that wait, the next request of each account is still answered: it has waited for its turn;
         the others fail with Moved."""
         with self._changed:
             self._drains = True
-            for client, jobs in self._waiting.items():
-                kept = deque(job for job in jobs if job.request is jobs[0].request)
-                moved = [job for job in jobs if job.request is not jobs[0].request]
-                self._waiting[client] = kept
+            for account, clients in self._waiting.items():
+                waiting = [job for jobs in clients.values() for job in jobs]
+                kept = deque(job for job in waiting if job.request is waiting[0].request)
+                moved = [job for job in waiting if job.request is not waiting[0].request]
+                self._waiting[account] = {waiting[0].client: kept}
                 self.pending -= len(moved)
                 for job in moved:
                     job.emit(Moved(job.served.name))
@@ -152,12 +157,16 @@ class Generator:
                     self.answered += 1
 
     def _next(self) -> Job:
-        """The next job. Its client's others wait until every other client had a turn."""
-        client, jobs = next(iter(self._waiting.items()))
-        del self._waiting[client]
+        """The next job. The account's others wait until every other account had a turn, and its client's until every other client
+        of the account had one."""
+        account, clients = next(iter(self._waiting.items()))
+        client, jobs = next(iter(clients.items()))
         job = jobs.popleft()
+        del self._waiting[account], clients[client]
         if jobs:
-            self._waiting[client] = jobs
+            clients[client] = jobs
+        if clients:
+            self._waiting[account] = clients
         return job
 
 

@@ -18,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 from app.access import callers
 from app.web.security import ErrorResponse, error
 from training.addresses import is_loopback
-from training.clients import CLIENT_HEADER, MOVED_HEADER, QUEUE_HEADER, ClientLeft, unless_gone
+from training.clients import ACCOUNT_ENDS, CLIENT_HEADER, MOVED_HEADER, QUEUE_HEADER, ClientLeft, unless_gone
 from training.config import json_text
 from training.errors import Problem, UserError, openai_form
 from worker.machine.process_identity import hostname
@@ -103,10 +103,14 @@ async def _pass_on(request: Request, path: str) -> Response:
 
 
 def _client(request: Request, values: dict[str, Any]) -> str:
-    """Who takes turns with others: an account at an address, and of a program that asks for several users, each of them."""
+    """Who takes turns with others: an account, and within its turns each address, and each user for whom a program asks there."""
     user = values.get("safety_identifier") or values.get("user") or ""
-    parts = callers.current().name, request.client.host if request.client else "", user
-    return sha256(json.dumps(parts, default=str).encode()).hexdigest()
+    asker = request.client.host if request.client else "", user
+    return f"{_hashed(callers.current().name)}{ACCOUNT_ENDS}{_hashed(asker)}"
+
+
+def _hashed(value: Any) -> str:
+    return sha256(json.dumps(value, default=str).encode()).hexdigest()
 
 
 async def _answered(name: str, path: str, body: bytes, client: str) -> Response:

@@ -1,12 +1,16 @@
 """OpenAI's API under /v1 and the REST routes of the playground, without a process that answers."""
 
+import contextvars
 import json
+from types import SimpleNamespace
 
 import pytest
 from played_run import PlayedRun
 from run_files import checkpoint, result
 from web import account, client
 
+from app.access import callers
+from app.access.callers import Caller
 from app.web.rest import openai
 from training.run_folder.paths import PARITY_FOLDER
 from worker.store import accounts, database, prompt_sets, served_models
@@ -163,7 +167,7 @@ HOSTILE_BODIES = {
 HOSTILE_NAMES = (
     "../../../etc/passwd", "/etc/passwd", "RUN:../../x", "RUN:checkpoint-../7", "RUN:checkpoint-7/..", "RUN:base/..",
     "RUN:checkpoint-\u0667", "RUN:checkpoint-" + "9" * 5000, "RUN:checkpoint--7", "RUN\0:base", "%", "_" * 32, "--host",
-    "RUN:" + "x" * 10**6, "\x1b[2J", " ", "", None, 5, ["RUN"], {"RUN": 1}, True,
+    "RUN:" + "x" * 10**6, "a" * 10**6, "\x1b[2J", " ", "", None, 5, ["RUN"], {"RUN": 1}, True,
 )  # fmt: skip
 
 
@@ -190,6 +194,16 @@ def test_a_model_s_name_reaches_no_file(api, subtests):
                 assert len(served.content) < 5000
     with database.read() as session:
         assert served_models.live(session=session) == []
+
+
+def test_the_user_in_a_body_gives_an_account_no_turns_of_others():
+    def account_of(name, **body):
+        callers.begin(Caller(name))
+        return openai._client(SimpleNamespace(client=None), body).partition("/")[0]
+
+    bodies = ({}, {"user": "a"}, {"user": "b/c"}, {"safety_identifier": ["x"]})
+    assert len({contextvars.copy_context().run(account_of, "eve", **body) for body in bodies}) == 1
+    assert len({contextvars.copy_context().run(account_of, name, user="a") for name in ("eve", "bob")}) == 2
 
 
 @pytest.mark.parametrize(
