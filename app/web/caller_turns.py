@@ -3,13 +3,14 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access import callers
 from app.web.authentication import OPEN_PATHS
 from app.web.middleware import is_endless, is_followed
+from app.web.security import UPLOAD_PATHS
 
 THREADS = 64
 """Threads for the requests of all callers together; without one, a request waits."""
@@ -48,7 +49,8 @@ turns = Turns()
 class CallerTurns:
     """Lets requests of a caller beyond AT_ONCE wait until others of theirs are answered.
 
-    A request has its turn until its answer begins: what follows, such as a file, takes threads for moments. Endless responses take
+    An upload takes its turn when it has arrived: a slow one needs no thread, and eight would keep their user from all pages. A
+    request has its turn until its answer begins: what follows, such as a file, takes threads for moments. Endless responses take
     a turn for each part of them (app/pages/common/view.py), and those of models none, since they wait without a thread.
     """
 
@@ -59,13 +61,25 @@ class CallerTurns:
         if scope["type"] != "http" or _waits_without_a_thread(scope):
             await self.app(scope, receive, send)
             return
-        async with turns.taken() as end:
+        async with AsyncExitStack() as turn:
+            if not _is_upload(scope):
+                await turn.enter_async_context(turns.taken())
+
+            async def receiving() -> Message:
+                message = await receive()
+                if _is_upload(scope) and message["type"] == "http.request" and not message.get("more_body"):
+                    await turn.enter_async_context(turns.taken())
+                return message
 
             async def ending(message: Message) -> None:
-                end()
+                await turn.aclose()
                 await send(message)
 
-            await self.app(scope, receive, ending)
+            await self.app(scope, receiving, ending)
+
+
+def _is_upload(scope: Scope) -> bool:
+    return scope["method"] == "POST" and scope["path"].rstrip("/") in UPLOAD_PATHS
 
 
 def _waits_without_a_thread(scope: Scope) -> bool:

@@ -52,6 +52,52 @@ def test_requests_of_a_caller_beyond_the_limit_wait_and_those_of_others_do_not()
     assert not turns._free and not turns._wanted
 
 
+def test_uploads_that_arrive_slowly_take_no_turns_and_have_one_once_they_are_there():
+    async def scenario():
+        arrived, release, working = asyncio.Event(), asyncio.Event(), []
+
+        async def app(_scope, receive, send):
+            while (await receive()).get("more_body"):
+                pass
+            working.append("upload")
+            await release.wait()
+            await send({"type": "http.response.start"})
+            assert (await receive())["type"] == "http.disconnect"
+
+        async def upload():
+            messages = iter([{"type": "http.request", "more_body": True}, {"type": "http.request"}])
+
+            async def receive():
+                if (message := next(messages, {"type": "http.disconnect"})).get("more_body") is None:
+                    await arrived.wait()
+                return message
+
+            async def send(_message):
+                pass
+
+            callers.begin(Caller("eve"))
+            await served({"type": "http", "path": "/gradio_api/upload", "method": "POST"}, receive, send)
+
+        async def page(_scope, _receive, send):
+            await send({"type": "http.response.start"})
+
+        served = CallerTurns(app)
+        uploads = [asyncio.create_task(upload()) for _ in range(AT_ONCE + 5)]
+        shown = asyncio.create_task(ask(CallerTurns(page), "eve"))
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        assert shown.done() and working == []  # it does not wait for them
+        arrived.set()
+        while len(working) < AT_ONCE:
+            await asyncio.sleep(0)
+        assert len(working) == AT_ONCE
+        release.set()
+        await asyncio.gather(*uploads)
+
+    asyncio.run(scenario())
+    assert not turns._free and not turns._wanted
+
+
 def test_a_turn_ends_when_the_answer_begins_and_when_it_fails():
     async def scenario():
         release, sent = asyncio.Event(), []
