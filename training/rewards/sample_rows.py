@@ -14,6 +14,9 @@ from training.data.example import Example, Row, answer_text, asked, prompt_text
 from training.data.rows import read_numbered
 from training.errors import DataError, UserError, answer_json
 
+MOST_CHARACTERS = 8 * 2**20
+"""Of all samples together, as JSON: who asked for them keeps them in its memory."""
+
 
 def samples(text: str) -> dict[str, Any]:
     """The rows that a request names.
@@ -24,10 +27,16 @@ def samples(text: str) -> dict[str, Any]:
     asked = json.loads(text)
     wanted = None if asked["rows"] is None else set(asked["rows"])
     found: list[dict[str, Any]] = []
+    left = MOST_CHARACTERS
     for number, row, example in islice(wanted_rows(asked, wanted), asked["first"] if wanted is None else None):
         prompt, expected = texts(example)
-        found.append({"number": number, "prompt": prompt, "expected": expected, "row": row})
-    return {"samples": json.loads(json.dumps(found, default=str))}
+        sample = json.dumps({"number": number, "prompt": prompt, "expected": expected, "row": row}, default=str)
+        left -= len(sample)
+        if left < 0:
+            message = f"has more than {MOST_CHARACTERS:,} characters in its first {len(found) + 1:,} of these rows."
+            raise UserError("data", asked["name"], message, "Score fewer rows, or evaluate a run on the data set.")
+        found.append(json.loads(sample))
+    return {"samples": found}
 
 
 def wanted_rows(asked: dict[str, Any], wanted: Collection[int] | None) -> Iterator[tuple[int, Row, Example]]:

@@ -23,6 +23,7 @@ from worker.allowed_paths import AllowedPaths
 from worker.datasets import checking, datasets
 from worker.machine import model_files, programs
 from worker.machine.programs import ProgramError
+from worker.machine.turns import turns
 from worker.runs import reward_models
 from worker.runs.settle import find_data, settle
 from worker.sent_code import OWN, refuse_code
@@ -85,7 +86,18 @@ def try_rewards(
     problems += reward_models.problems(map(reward_models.of, models), allowed, "rewards") if not problems else []
     if problems:
         raise ConfigError(problems)
-    source = _source(data, columns, allowed)
+    with turns.taken():
+        return _tried(parsed, models, own, _source(data, columns, allowed), rows, answers)
+
+
+def _tried(
+    parsed: tuple[Reward, ...],
+    models: Sequence[Reward],
+    own: Mapping[str, str],
+    source: dict[str, Any],
+    rows: int,
+    answers: Mapping[int, str] | None,
+) -> Trial:
     samples = _samples(source, rows, answers)
     values: Values = {reward.name: [] for reward in parsed if reward.kind != MODEL}
     troubles: Troubles = {}
