@@ -1,5 +1,6 @@
 """Diagnoses of failed runs and of shared logs, for REST and the page Diagnose."""
 
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
@@ -98,7 +99,7 @@ def recent() -> list[Recent]:
         diagnosed = [recent for run in failed if (recent := _of_run(run)) is not None]
     listed = (one for one in shared_diagnoses.listing() if sight.user() in (None, one.owner))
     shared = [
-        _recent(address(one.id), _("Log of {name}").format(name=one.owner), one.diagnosis, one.created_at)
+        _recent(address(one.id), _("Log of {name}").format(name=one.owner), vars(one), one.created_at)
         for one in islice(listed, MOST)
     ]
     return sorted([*diagnosed, *shared], key=lambda one: one.when, reverse=True)[:MOST]
@@ -118,7 +119,7 @@ def _of_run(run: Run) -> Recent | None:
     return _recent(f"/run?id={run.id}", run.name, {**diagnosis, "title": title}, run.finished_at)
 
 
-def _recent(address: str, name: str, diagnosis: dict[str, Any], when: float) -> Recent:
+def _recent(address: str, name: str, diagnosis: Mapping[str, Any], when: float) -> Recent:
     return Recent(
         address=address, name=name, title=diagnosis["title"].removesuffix("."), cause=diagnosis["cause"], when=when
     )

@@ -9,11 +9,12 @@ import re
 import secrets
 import time
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from training.errors import Conflict, NotFound
-from training.files import write_whole
+from training.files import locked, write_whole
 from training.redaction import clean, redact_all
 from worker.settings import get_settings
 
@@ -24,6 +25,7 @@ MOST = 50
 """Shared diagnoses of one owner."""
 
 _HEAD_BYTES = LOG_BYTES // 4
+_LOCK = ".lock"
 _ID = re.compile(r"[0-9a-f]{16}")
 
 
@@ -52,14 +54,14 @@ def share(*, diagnosis: dict[str, Any], log: str, owner: str) -> SharedDiagnosis
     Raises:
         TooManyShared: the owner has to delete one first.
     """
-    mine = sum(known.owner == owner for known in listing())
-    if mine >= MOST:
-        message = f"cannot be shared: {mine} logs of yours are shared already, and {MOST} may be."
-        raise TooManyShared("log", None, message, "Delete one of them: open its page, then press Delete.")
     shared = SharedDiagnosis(secrets.token_hex(8), owner, time.time(), redact_all(diagnosis), shortened(log))
-    folder = _folder()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_whole(_file(shared.id), json.dumps(asdict(shared)))
+    text = json.dumps(asdict(shared))
+    with locked(_folder() / _LOCK):
+        mine = sum(known.owner == owner for known in listing())
+        if mine >= MOST:
+            message = f"cannot be shared: {mine} logs of yours are shared already, and {MOST} may be."
+            raise TooManyShared("log", None, message, "Delete one of them: open its page, then press Delete.")
+        write_whole(_file(shared.id), text)
     return shared
 
 
@@ -77,16 +79,39 @@ def delete(diagnosis_id: str) -> None:
     _file(get(diagnosis_id).id).unlink(missing_ok=True)
 
 
-def listing(limit: int | None = None) -> list[SharedDiagnosis]:
+@dataclass(frozen=True)
+class Listed:
+    """What lists show of a shared diagnosis."""
+
+    id: str
+    owner: str
+    created_at: float
+    title: str
+    cause: str
+
+
+def listing() -> list[Listed]:
     """The shared diagnoses, newest first."""
     times = {}
     for path in _folder().glob("*.json"):
         try:
-            times[path] = path.stat().st_mtime
+            times[path] = path.stat().st_mtime_ns
         except FileNotFoundError:  # deleted meanwhile
             continue
-    newest = sorted(times, key=lambda path: times[path], reverse=True)[:limit]
-    return [shared for path in newest if (shared := _read(path)) is not None]
+    newest = sorted(times, key=lambda path: times[path], reverse=True)
+    return [listed for path in newest if (listed := _listed(path, times[path])) is not None]
+
+
+@lru_cache(maxsize=10_000)
+def _listed(path: Path, _modified: int) -> Listed | None:
+    """Kept, since a file has the whole log, and each view of the page Diagnose needs one line of each file."""
+    if (shared := _read(path)) is None:
+        return None
+    try:
+        title, cause = (str(shared.diagnosis[name]) for name in ("title", "cause"))
+    except (KeyError, TypeError):  # a damaged file
+        return None
+    return Listed(shared.id, shared.owner, shared.created_at, title, cause)
 
 
 def shortened(log: str) -> str:

@@ -1,6 +1,9 @@
 """Shared diagnoses: files with a redacted log, limited in size and number."""
 
+import json
 import os
+import threading
+from contextlib import suppress
 
 import pytest
 
@@ -26,7 +29,7 @@ def test_a_shared_diagnosis_is_found_by_its_id_with_its_log_without_secrets(home
     again = shared_diagnoses.get(one.id)
     assert again == one and again.diagnosis["cause"] == "cuda_out_of_memory"
     assert again.log == f"token is hf_[redacted]\n{ERROR}"
-    [file] = (get_settings().data_dir / "diagnoses").iterdir()
+    [file] = (get_settings().data_dir / "diagnoses").glob("*.json")
     assert SECRET not in file.read_text() and file.stat().st_mode & 0o777 == 0o600
 
 
@@ -46,11 +49,37 @@ def test_an_owner_may_share_a_limited_number_of_logs(home, monkeypatch):
     shared()
 
 
+def test_many_at_once_share_no_more_than_one_may(home, monkeypatch):
+    monkeypatch.setattr(shared_diagnoses, "MOST", 3)
+    ready = threading.Barrier(8)
+
+    def share():
+        ready.wait()
+        with suppress(TooManyShared):
+            shared()
+
+    threads = [threading.Thread(target=share) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(shared_diagnoses.listing()) == 3
+
+
+def test_a_list_reads_each_log_once(home, monkeypatch):
+    ids = {shared().id for _ in range(3)}
+    assert {one.id for one in shared_diagnoses.listing()} == ids
+    monkeypatch.setattr(shared_diagnoses, "_read", None)
+    assert {one.id for one in shared_diagnoses.listing()} == ids
+
+
 def test_shared_diagnoses_are_listed_newest_first_and_a_damaged_file_is_left_out(home):
     ids = [shared().id for _ in range(3)]
     for place, diagnosis_id in enumerate(ids):
         os.utime(get_settings().data_dir / "diagnoses" / f"{diagnosis_id}.json", (place, place))
     (get_settings().data_dir / "diagnoses" / "0.json").write_text("{")
+    damaged = {"id": "1", "owner": "a", "created_at": 0, "diagnosis": {}, "log": ""}
+    (get_settings().data_dir / "diagnoses" / "1.json").write_text(json.dumps(damaged))
     assert [one.id for one in shared_diagnoses.listing()] == ids[::-1]
 
 
