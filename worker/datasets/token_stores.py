@@ -14,6 +14,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +27,7 @@ from training.units import byte_size, signal_name
 from worker.datasets.checking import length_of
 from worker.machine import programs
 from worker.machine.sizes import size_of
+from worker.machine.turns import Turns
 from worker.settings import get_settings
 
 log = logging.getLogger(__name__)
@@ -34,6 +36,8 @@ TOKENIZER_VARIABLES = {"TOKENIZERS_PARALLELISM": "true", "TRANSFORMERS_VERBOSITY
 STORE_FACTOR = 8  # a store rarely exceeds 8 times its file: four bytes per token, and facts about the rows
 SPARE_BYTES = 64 * 2**20
 _LOOK_SECONDS = 0.2
+_turns = Turns(max(4, (os.cpu_count() or 1) // 2))
+"""Data sets that this process has tokenized at a time."""
 
 
 @dataclass(frozen=True)
@@ -86,12 +90,17 @@ def measure(
     count = _state(folder)
     if count.status in ("done", "running") or (count.status == "failed" and not retry):
         return count
-    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        started = program(path, folder, model, columns, rows=rows, name=name or path.name)
-    except DataError as error:
-        return TokenCount("failed", problem=_problem(error.message, error.fix))
-    return _start(path, folder, *started)
+    end = _turns.begun()
+    if end is None:
+        return TokenCount("running")  # it waits for others: who asks again starts it
+    with ExitStack() as turn:
+        turn.callback(end)
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            started = program(path, folder, model, columns, rows=rows, name=name or path.name)
+        except DataError as error:
+            return TokenCount("failed", problem=_problem(error.message, error.fix))
+        return _start(path, folder, *started, turn)
 
 
 def program(
@@ -146,8 +155,8 @@ def _problem(message: str, fix: str) -> dict[str, Any]:
     return {"file": "", "line": None, "field": "", "message": message, "fix": fix}
 
 
-def _start(path: Path, folder: Path, arguments: list[str], limits: Limits) -> TokenCount:
-    """Starts the process, which inherits the lock, so that the store is never unlocked in between."""
+def _start(path: Path, folder: Path, arguments: list[str], limits: Limits, turn: ExitStack) -> TokenCount:
+    """Starts the process, which inherits the lock, so that the store is never unlocked in between. It has the turn to its end."""
     lock = os.open(token_store.lock_file(folder), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:
@@ -178,13 +187,15 @@ def _start(path: Path, folder: Path, arguments: list[str], limits: Limits) -> To
             )
     finally:
         os.close(lock)
-    threading.Thread(target=_collect, args=(child, folder), name=f"tokenizing {folder.name}", daemon=True).start()
+    work = child, folder, turn.pop_all()
+    threading.Thread(target=_collect, args=work, name=f"tokenizing {folder.name}", daemon=True).start()
     return TokenCount("running")
 
 
-def _collect(child: "subprocess.Popen[bytes]", folder: Path) -> None:
-    """Waits for the process, and records the failure if it was killed."""
-    code = child.wait()
+def _collect(child: "subprocess.Popen[bytes]", folder: Path, turn: ExitStack) -> None:
+    """Waits for the process, whose turn ends with it, and records the failure if it was killed."""
+    with turn:
+        code = child.wait()
     make_room(keep=folder)
     if code in (0, -signal.SIGTERM) or failure_file(folder).exists():
         return

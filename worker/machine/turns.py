@@ -6,9 +6,10 @@ Each may take a processor and gigabytes of memory, so that the programs of fifty
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 
 AT_ONCE = max(8, os.cpu_count() or 1)
 """Programs that one process runs at a time for requests."""
@@ -38,17 +39,33 @@ class Turns:
             return
         user = _user.get()
         with self._changed:
-            self._changed.wait_for(lambda: self._taken.total() < self._most and self._taken[user] < self._of_one)
+            self._changed.wait_for(lambda: self._is_free(user))
             self._taken[user] += 1
         self._own.has = True
         try:
             yield
         finally:
             self._own.has = False
-            with self._changed:
-                self._taken[user] -= 1
-                self._taken += Counter()  # drops counts of 0
-                self._changed.notify_all()
+            self._end(user)
+
+    def begun(self) -> Callable[[], None] | None:
+        """A turn of the context's user for work that goes on in another thread, which calls the function when it has ended; None if
+        none is free."""
+        user = _user.get()
+        with self._changed:
+            if not self._is_free(user):
+                return None
+            self._taken[user] += 1
+        return partial(self._end, user)
+
+    def _is_free(self, user: str) -> bool:
+        return self._taken.total() < self._most and self._taken[user] < self._of_one
+
+    def _end(self, user: str) -> None:
+        with self._changed:
+            self._taken[user] -= 1
+            self._taken += Counter()  # drops counts of 0
+            self._changed.notify_all()
 
 
 turns = Turns(AT_ONCE)

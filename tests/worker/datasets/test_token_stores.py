@@ -1,5 +1,6 @@
 """Tokenizing in the background: once per data set, complete or absent, and safe for any chat template."""
 
+import contextvars
 import json
 import os
 import shutil
@@ -25,6 +26,7 @@ from training.tokens.make_store import failure_file, find_or_make, make_store
 from worker.datasets import datasets, token_report, token_stores
 from worker.datasets.token_stores import TokenCount
 from worker.machine import programs
+from worker.machine.turns import Turns, act_for
 from worker.settings import get_settings
 from worker.store import database
 
@@ -114,6 +116,34 @@ def test_template_data_and_mapping_each_determine_the_store(
         token_stores.folder_of("a" * 64, str(model), "text=question"),
     }
     assert len(folders) == 4
+
+
+def test_a_user_has_only_so_many_data_sets_tokenized_at_a_time(
+    home: Path, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_stores, "_turns", Turns(2))
+    first, second = (write(tmp_path / f"{rows}.jsonl", rows) for rows in (20, 30))
+
+    def asked(path: Path, user: str) -> None:
+        context = contextvars.copy_context()
+        context.run(act_for, user)
+        assert context.run(token_stores.measure, path, sha256(path), str(model)).status == "running"
+
+    def status(path: Path) -> str:
+        return token_stores.state(sha256(path), str(model)).status
+
+    asked(first, "eve")
+    asked(second, "eve")
+    assert (status(first), status(second)) == ("running", "absent")
+    third = write(tmp_path / "third.jsonl", 40)
+    asked(third, "bob")
+    assert status(third) != "absent"
+    token_stores.wait(lambda: token_stores.state(sha256(first), str(model)))
+    for thread in threading.enumerate():
+        if thread.name.startswith("tokenizing"):
+            thread.join()
+    asked(second, "eve")
+    token_stores.wait(lambda: token_stores.state(sha256(second), str(model)))
 
 
 @pytest.mark.parametrize(
