@@ -6,6 +6,7 @@ import os
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -172,14 +173,18 @@ class ImportNotFound(NotFound):
     """No import has this id."""
 
 
+Work = tuple[Intake, Callable[[], Sequence[Dataset]]]
+
+
 class Intakes:
-    """The imports of this server. Thread-safe."""
+    """The imports of this server, of each user in turn. Thread-safe."""
 
     def __init__(self) -> None:
         self._intakes: dict[int, Intake] = {}
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="intake")
+        self._waiting: dict[str, deque[Work]] = {}  # by user, whose turn is next first
 
     def begin(
         self,
@@ -193,8 +198,20 @@ class Intakes:
         """Runs `add`, which stores the data, in a thread; returns the import's id."""
         intake = Intake(next(self._numbers), name, size, time.time(), paired=paired, owner=owner)
         self._store(intake)
-        self._pool.submit(self._run, intake, add)
+        with self._lock:
+            self._waiting.setdefault(owner, deque()).append((intake, add))
+        self._pool.submit(lambda: self._run(*self._next()))
         return intake.id
+
+    def _next(self) -> Work:
+        """The next import, so that the files of a user wait for one of each other user at most."""
+        with self._lock:
+            owner = next(iter(self._waiting))
+            works = self._waiting.pop(owner)
+            work = works.popleft()
+            if works:
+                self._waiting[owner] = works
+            return work
 
     def all(self) -> list[Intake]:
         """The imports that the user sees, oldest first, without those that ended long ago."""
