@@ -237,9 +237,11 @@ class Ranks:
             if process.stdin:
                 process.stdin.write(f"{port} {folder}\n".encode())
                 process.stdin.flush()
-        deadline = time.monotonic() + SECONDS
         files = [folder / f"outcome-{rank}" for rank in range(cell.ranks)]
+        events, reported, deadline = folder / "events.jsonl", 0, time.monotonic() + SECONDS
         while time.monotonic() < deadline:
+            if (size := events.stat().st_size if events.exists() else 0) != reported:
+                reported, deadline = size, time.monotonic() + SECONDS  # on a busy machine a run is slow, and not hung
             outcomes = [path.read_text() for path in files if path.exists()]
             failed = next((outcome for outcome in outcomes if outcome and outcome != "worked"), None)
             if failed:
@@ -249,7 +251,7 @@ class Ranks:
             if any(process.poll() is not None for process in self._processes):
                 return "crashed", "a rank ended"
             time.sleep(0.02)
-        return "crashed", f"hung for {SECONDS} s"
+        return "crashed", f"hung: nothing new for {SECONDS} s"
 
     def end(self) -> None:
         for process in self._processes:

@@ -68,7 +68,7 @@ TRIES: dict[str, Try] = {
     "adam_beta2": to(0.5), "adam_epsilon": to(0.1), "momentum": to(0.5, optimizer="sgd"), "neftune_noise_alpha": to(10),
     "max_grad_norm": to(0.001, optimizer="sgd"), "seed": to(7), "beta": to(0.5), "dpo_loss": to("ipo"),
     "desirable_weight": to(2), "undesirable_weight": to(2), "num_iterations": to(3, **CLIPPED | {"num_iterations": 1}),
-    "policy_loss": to("dr_grpo", **CLIPPED), "importance_sampling_level": to("sequence", **CLIPPED),
+    "policy_loss": to("cispo", **CLIPPED), "importance_sampling_level": to("sequence", **CLIPPED),
     "scale_rewards": to("none", **CLIPPED), "clip_low": to(0.0, **CLIPPED), "clip_high": to(0.0, **CLIPPED),
     "kl_coefficient": to(0.5, **CLIPPED), "logging_steps": to(3), "eval_steps": to(1),
     "eval_strategy": to("epoch", max_steps=None, epochs=2, micro_batch_size=32), "eval_answers": to(2, eval_steps=1),
