@@ -96,9 +96,22 @@ def aliases(length):
 BUILT = (wide_list, wide_object, wide_object_of_python, long_key, long_option, placeholders, aliases)
 
 
+NAMES = (*PATTERNS, *(build.__name__ for build in BUILT))
+
+
+def hard(name, length):
+    """One of the hardest inputs, by its name."""
+    return written(name, length) if name in PATTERNS else globals()[name](length)
+
+
 def hardest(length):
-    yield from ((pattern, written(pattern, length)) for pattern in PATTERNS)
-    yield from ((build.__name__, build(length)) for build in BUILT)
+    yield from ((name, hard(name, length)) for name in NAMES)
+
+
+def one_of_hardest(number, length):
+    """One of them for each number: the others are not made, which takes longer than a request."""
+    name = NAMES[number % len(NAMES)]
+    return [(name, hard(name, length))]
 
 
 def status(name):
