@@ -29,7 +29,7 @@ from worker.settings import get_settings
 from worker.store import builds, database, runs
 from worker.store.tables import LOCAL, Build, Run
 from worker.store.work import BUILD
-from worker.supervision.queued_work import Queue, State, Supervisor
+from worker.supervision.queued_work import WorkQueue, WorkState, WorkSupervisor
 
 NEWEST = "checkpoint"
 """In place of checkpoint-N: the newest one."""
@@ -123,7 +123,7 @@ def _folder(item: Build) -> Path:
     return get_settings().runs_dir / item.run_id / "builds" / item.form
 
 
-def _build(item: Build, run: Run, state: State, mark: str) -> dict[str, Any]:
+def _build(item: Build, run: Run, state: WorkState, mark: str) -> dict[str, Any]:
     """Makes the form, and keeps it where other machines find it."""
     fetching.fetch_checkpoint(run, item.form)
     notes: list[str] = []
@@ -139,14 +139,14 @@ def _build(item: Build, run: Run, state: State, mark: str) -> dict[str, Any]:
     return {"notes": "\n".join(notes)}
 
 
-_queue = Queue(BUILD, "worker.builds", _folder)
+_queue = WorkQueue(BUILD, "worker.builds", _folder)
 recover = _queue.recover
 
 
 def main() -> int:
     """Supervises the build in the arguments."""
     redaction.start_logging()
-    return Supervisor(BUILD, (sys.argv[1], int(sys.argv[2])), _build).run()
+    return WorkSupervisor(BUILD, (sys.argv[1], int(sys.argv[2])), _build).run()
 
 
 if __name__ == "__main__":

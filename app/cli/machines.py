@@ -12,7 +12,7 @@ from app.format import numbers
 from app.format import system_text as words
 from training.units import NONE, byte_size
 from worker.choices import Freeable
-from worker.disk.usage import Kind
+from worker.disk.usage import FileKind
 
 _PATH = "/api/system"
 _SECONDS = 600.0  # disks can be large
@@ -125,7 +125,7 @@ def _disk(disk: dict[str, Any]) -> str:
         return f"  {disk['problem']}"
     rows = [["  KIND", "SIZE", "FILES"]]
     for kind, size in disk["kinds"].items():
-        rows.append([f"  {words.KINDS[Kind(kind)][0]}", byte_size(size["bytes"]), numbers.count(size["files"])])
+        rows.append([f"  {words.KINDS[FileKind(kind)][0]}", byte_size(size["bytes"]), numbers.count(size["files"])])
     return numbers.table(rows, right=frozenset({1, 2}))
 
 

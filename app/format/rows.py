@@ -7,7 +7,7 @@ from typing import Any
 from app.format import numbers
 from app.texts import _
 from training.redaction import printable
-from training.template_check.findings import Finding, Report, ShownRow, ShownToken
+from training.template_check.findings import Finding, ShownRow, ShownToken, TemplateReport
 from worker.runs.rows_check import CheckedSet
 
 CELL_CHARACTERS, TURN_CHARACTERS, TURNS = 400, 200, 4
@@ -102,7 +102,7 @@ def heading(data_set: CheckedSet) -> str:
     return f"{data_set.name}: {summary(data_set.report)}"
 
 
-def summary(report: Report) -> str:
+def summary(report: TemplateReport) -> str:
     """What the check found, in a sentence."""
     warnings = len(report.findings) - len(report.errors)
     found = [numbers.plural(len(report.errors), "error", "errors")] if report.errors else []

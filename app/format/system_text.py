@@ -8,23 +8,23 @@ from app.format import numbers
 from app.texts import _, gettext_noop, ngettext
 from training.units import NONE, byte_size
 from worker.choices import Freeable
-from worker.disk.usage import Kind
+from worker.disk.usage import FileKind
 
 KINDS = {
-    Kind.CHECKPOINTS: (gettext_noop("Checkpoints"), ""),
-    Kind.RESULTS: (
+    FileKind.CHECKPOINTS: (gettext_noop("Checkpoints"), ""),
+    FileKind.RESULTS: (
         gettext_noop("Results"),
         gettext_noop("Adapters, models, GGUF files and their archives. Deleting a run frees them."),
     ),
-    Kind.RUN_FILES: (gettext_noop("Logs and other files of runs"), ""),
-    Kind.TOKENS: (
+    FileKind.RUN_FILES: (gettext_noop("Logs and other files of runs"), ""),
+    FileKind.TOKENS: (
         gettext_noop("Token cache"),
         gettext_noop("At most LATHE_TOKEN_CACHE_BYTES; the least recently used are deleted first."),
     ),
-    Kind.DATASETS: (gettext_noop("Data sets"), gettext_noop("Remove data sets on the page Data sets.")),
-    Kind.UPLOADS: (gettext_noop("Uploads"), ""),
-    Kind.LOGS: (gettext_noop("Database, logs and caches"), ""),
-    Kind.MODELS: (
+    FileKind.DATASETS: (gettext_noop("Data sets"), gettext_noop("Remove data sets on the page Data sets.")),
+    FileKind.UPLOADS: (gettext_noop("Uploads"), ""),
+    FileKind.LOGS: (gettext_noop("Database, logs and caches"), ""),
+    FileKind.MODELS: (
         gettext_noop("Model cache"),
         gettext_noop("Hub models and compiled operators on the web server's machine. Other programs use it too."),
     ),

@@ -116,14 +116,14 @@ def compare(case: Case, truth: int) -> Row:
 
 
 def simulation(case: Case) -> int:
-    from training.simulation.batches import Request
+    from training.simulation.batches import SimulationRequest
     from training.simulation.simulate import simulate
 
     config = RunConfig.model_validate(case.config)
     batch: dict[str, Any] = {"lengths": [case.source] * case.rows, "targets": [case.length] * case.rows}
     labeled = [case.length // 2] * case.rows
     precision = Precision(case.precision)
-    return simulate(Request(config, **batch, labeled=labeled, device="cpu", precision=precision)).peak_bytes
+    return simulate(SimulationRequest(config, **batch, labeled=labeled, device="cpu", precision=precision)).peak_bytes
 
 
 def formula(case: Case) -> int:

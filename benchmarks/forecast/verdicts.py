@@ -18,7 +18,7 @@ from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.forecast.forecast import DOUBT
 from training.forecast.formula.sizes import resolved
-from training.simulation.batches import Request
+from training.simulation.batches import SimulationRequest
 from training.simulation.simulate import simulate
 from training.tokens.run_rows import RowLengths, halved
 from training.tokens.store import open_store
@@ -126,7 +126,7 @@ def lengths(case: RandomCase, home: Path) -> RowLengths | None:
 def _simulated(config: RunConfig, estimate: Estimate) -> tuple[int | None, str]:
     """The simulated peak, None where there is none; and the error, if the simulation should have succeeded."""
     values = simulating.simulated_batch(estimate) | {"config": config, "device": "cpu"}
-    request = TypeAdapter(Request).validate_python(values | {"precision": resolved(config.precision, None)})
+    request = TypeAdapter(SimulationRequest).validate_python(values | {"precision": resolved(config.precision, None)})
     try:
         return estimate.forecast.with_steps(simulate(request).peak_bytes), ""
     except UserError as error:

@@ -88,13 +88,13 @@ def without_gpu() -> None:
 
 def simulation(case: Case, home: Path, device: Any, workspace_bytes: int = 0) -> Sizes:
     """Returns the simulated bytes that are live and reserved at their peaks (training/simulation/simulate.py)."""
-    from training.simulation.batches import Request
+    from training.simulation.batches import SimulationRequest
     from training.simulation.simulate import simulate
 
     config = RunConfig.model_validate(case.config(home))
     lengths = [case.length] * case.rows
     labeled = [case.length // 2] * case.rows
-    request = Request(
+    request = SimulationRequest(
         config, lengths, labeled=labeled, device=device, precision=config.precision, workspace_bytes=workspace_bytes
     )
     done = simulate(request)

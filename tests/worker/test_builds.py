@@ -40,7 +40,7 @@ from worker.store import accounts, database, runs
 from worker.store import builds as store
 from worker.store.tables import Build, Run, Status
 from worker.store.work import BUILD
-from worker.supervision.queued_work import State, Supervisor
+from worker.supervision.queued_work import WorkState, WorkSupervisor
 
 
 @pytest.fixture(autouse=True)
@@ -233,10 +233,10 @@ def test_a_build_whose_program_is_killed_is_queued_again_unless_memory_was_full(
         holder = str(process_identity.me())
         assert BUILD.take(session, Build.id == item.id, holder=holder, lease_seconds=60)  # type: ignore[arg-type]
 
-    def work(_item: Build, run: Run, _state: State, _mark: str) -> dict[str, Any]:
+    def work(_item: Build, run: Run, _state: WorkState, _mark: str) -> dict[str, Any]:
         return {"notes": str(results.Builder(run)._run(A_PROGRAM))}
 
-    assert Supervisor(BUILD, (item.id, 1), work).run() == 0
+    assert WorkSupervisor(BUILD, (item.id, 1), work).run() == 0
     ended = get(item)
     assert ended.status.value == status
     told = ended.reason if ended.error is None else ended.error["message"]
@@ -259,14 +259,14 @@ def test_a_build_that_finds_the_database_locked_is_queued_again(
         assert BUILD.take(session, Build.id == item.id, holder=holder, lease_seconds=60)  # type: ignore[arg-type]
     file = database.engine().url.database
 
-    def work(_item: Build, _run: Run, _state: State, _mark: str) -> dict[str, Any]:
+    def work(_item: Build, _run: Run, _state: WorkState, _mark: str) -> dict[str, Any]:
         with contextlib.closing(sqlite3.connect(str(file), isolation_level=None)) as other:
             other.execute("BEGIN EXCLUSIVE")
             with database.write() as session:
                 session.connection()
         return {}
 
-    assert Supervisor(BUILD, (item.id, 1), work).run() == 0
+    assert WorkSupervisor(BUILD, (item.id, 1), work).run() == 0
     ended = get(item)
     assert ended.status.value == status
     assert (ended.reason == "The database was unreachable.") == (status == "queued")
@@ -324,7 +324,7 @@ def test_a_build_that_is_cancelled_while_it_packs_leaves_nothing() -> None:
     (run_dir / "merged").mkdir()
     for name in ("config.json", "model.safetensors"):
         (run_dir / "merged" / name).write_bytes(b"whole")
-    state = State()
+    state = WorkState()
 
     def stop(phase: str, *_: int) -> None:
         state.stopping.set()

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from training.data.forms import FORMS, Form
+from training.data.forms import FORMS, RowForm
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "data.md"
 _ROWS = re.compile(r"(?<=\| rows of \| recognized by \| read as \|\n\| --- \| --- \| --- \|\n)(?:\|.*\n)*")
@@ -17,7 +17,7 @@ def render() -> str:
     return page
 
 
-def _row(form: Form) -> str:
+def _row(form: RowForm) -> str:
     columns = ", ".join(f"`{name}`" for name in form.columns)
     return f"| {form.name} | {columns} | {form.meaning} |\n"
 

@@ -11,12 +11,12 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from training.config.choices import Strategy
 from training.errors import UserError
-from training.run_folder.checkpoint_layout import Layout
+from training.run_folder.checkpoint_layout import CheckpointLayout
 
 Shapes = dict[str, list[int]]
 
 
-def check_contents(checkpoint: Path, layout: Layout, trained: Shapes) -> None:
+def check_contents(checkpoint: Path, layout: CheckpointLayout, trained: Shapes) -> None:
     """Checks that a checkpoint's files have the `trained` parameters with their shapes. Raises UserError if a parameter is
     missing or has another shape."""
     names, saved = layout.names_in_files, shapes_in(checkpoint, layout)
@@ -42,7 +42,7 @@ def refuse(name: str, message: str) -> None:
     raise UserError("checkpoint", name, message, fix)
 
 
-def shapes_in(checkpoint: Path, layout: Layout) -> Shapes:
+def shapes_in(checkpoint: Path, layout: CheckpointLayout) -> Shapes:
     """The names and shapes of the weights in a checkpoint's files."""
     if layout.strategy.zero_stage is not None:
         return dict(_of_zero(checkpoint, layout))
@@ -61,7 +61,7 @@ def shapes_of_files(folder: Path) -> Shapes:
     return shapes
 
 
-def _of_zero(checkpoint: Path, layout: Layout) -> Iterator[tuple[str, list[int]]]:
+def _of_zero(checkpoint: Path, layout: CheckpointLayout) -> Iterator[tuple[str, list[int]]]:
     """DeepSpeed's files name the parameters, in the order of the flat partitions; those must hold all their elements."""
     (folder,) = checkpoint.glob("global_step*")
     (model, *_) = sorted(folder.glob("*mp_rank_00_model_states.pt"))
@@ -83,7 +83,7 @@ def _of_zero(checkpoint: Path, layout: Layout) -> Iterator[tuple[str, list[int]]
         yield from ((name, list(shape)) for group in groups for name, shape in group.items())
 
 
-def optimizer_files(folder: Path, layout: Layout) -> list[Path]:
+def optimizer_files(folder: Path, layout: CheckpointLayout) -> list[Path]:
     """The ranks' files of weights and optimizer state in a folder of DeepSpeed."""
     names = [f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in range(layout.world_size)]
     # In bf16 the names begin with bf16_.

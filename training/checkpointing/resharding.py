@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from training.checkpointing.contents import optimizer_files
 from training.checkpointing.digest import FlatPart, flat_parts_of, full_shape, names_of
 from training.config.choices import Strategy
-from training.run_folder.checkpoint_layout import Layout
+from training.run_folder.checkpoint_layout import CheckpointLayout
 
 Tensors = dict[str, torch.Tensor]
 
@@ -29,7 +29,7 @@ class FullState:
     optimizer: dict[str, Tensors]
 
 
-def read_full_state(checkpoint: Path, layout: Layout) -> FullState:
+def read_full_state(checkpoint: Path, layout: CheckpointLayout) -> FullState:
     """Reads a checkpoint of any layout into host memory (files of torch.save are mapped, not loaded). Raises KeyError if a
     parameter is missing in the files."""
     if layout.strategy.zero_stage:
@@ -43,7 +43,7 @@ def read_full_state(checkpoint: Path, layout: Layout) -> FullState:
     return FullState(read_weights(checkpoint, layout), by_name)
 
 
-def read_weights(checkpoint: Path, layout: Layout) -> Tensors:
+def read_weights(checkpoint: Path, layout: CheckpointLayout) -> Tensors:
     """Reads the trained weights of a checkpoint of one device or DDP by parameter. Raises KeyError if a parameter is missing in
     the files."""
     saved: Tensors = {}
@@ -60,7 +60,7 @@ def read_shards(folder: Path) -> dict[str, Any]:
     return state
 
 
-def _of_zero(checkpoint: Path, layout: Layout) -> FullState:
+def _of_zero(checkpoint: Path, layout: CheckpointLayout) -> FullState:
     """Joins the ranks' flat partitions, as DeepSpeed's zero_to_fp32.py does for the weights.
 
     ZeRO 1 and 2 divide a group of parameters as a whole; ZeRO-3 divides each parameter by itself, the last parts padded.
@@ -109,7 +109,7 @@ def _parameter(parts: list[torch.Tensor], cut: slice, shape: list[int]) -> torch
     return _whole([part[cut] for part in parts])[: math.prod(shape)].view(shape)
 
 
-def _named(saved: dict[str, Any], layout: Layout) -> dict[str, Any]:
+def _named(saved: dict[str, Any], layout: CheckpointLayout) -> dict[str, Any]:
     return {name: saved[name] if name in saved else saved[other] for name, other in layout.names_in_files.items()}
 
 
@@ -129,7 +129,7 @@ def _groups(optimizer: Any) -> list[list[torch.nn.Parameter]]:
     return [group["params"] for group in optimizer.param_groups]
 
 
-def restore(checkpoint: Path, layout: Layout, model: torch.nn.Module, optimizer: Any) -> None:
+def restore(checkpoint: Path, layout: CheckpointLayout, model: torch.nn.Module, optimizer: Any) -> None:
     """Sets weights and optimizer state from a checkpoint of any layout. `model` is unwrapped. Every rank calls it."""
     state, names = read_full_state(checkpoint, layout), names_of(model)
     zero = getattr(optimizer, "optimizer", optimizer)

@@ -8,7 +8,7 @@ from training.data.example import Row, kind_of
 from training.errors import DataError
 
 
-class Form(NamedTuple):
+class RowForm(NamedTuple):
     """The columns by which rows are recognized, all of their columns that are read, the row of a known format, and in words what
     becomes of them."""
 
@@ -39,7 +39,7 @@ def read_columns(names: Collection[str]) -> frozenset[str]:
     return form.read if form else more
 
 
-def _form(row: Row) -> Form | None:
+def _form(row: Row) -> RowForm | None:
     if _MARKS.isdisjoint(row):
         return None
     return next((form for form in FORMS if {*form.columns} <= row.keys()), None)
@@ -133,12 +133,12 @@ def _schema(tool: Row) -> Row:
     return tool | {"parameters": {"type": "object", "properties": given, "required": required}}
 
 
-def _of(name: str, columns: str, row: Callable[[Row], Row], meaning: str, more: Collection[str] = ()) -> Form:
+def _of(name: str, columns: str, row: Callable[[Row], Row], meaning: str, more: Collection[str] = ()) -> RowForm:
     names = tuple(columns.split())
-    return Form(name, names, frozenset([*names, *more]), row, meaning)
+    return RowForm(name, names, frozenset([*names, *more]), row, meaning)
 
 
-def _refused(name: str, columns: str, message: str, fix: str, field: str) -> Form:
+def _refused(name: str, columns: str, message: str, fix: str, field: str) -> RowForm:
     def refuse(_: Row) -> Row:
         raise DataError(message, fix, field=field)
 

@@ -3,7 +3,7 @@
 import re
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ class Program:
     name: str
     recognizes: Recognizer
     table: Table
+    _: KW_ONLY
     prefixes: Table = field(default_factory=dict)
     defaults: Callable[[Values], Values] = lambda _: {}
     data: frozenset[str] = frozenset()
@@ -68,11 +69,14 @@ class Program:
 
 
 DEEPSPEED = Program(
-    "DeepSpeed", sharding.looks_like_deepspeed, sharding.DEEPSPEED, sharding.DEEPSPEED_OTHERS,
-    lambda _: {"zero_optimization": {"stage": 0}},
+    "DeepSpeed", sharding.looks_like_deepspeed, sharding.DEEPSPEED,
+    prefixes=sharding.DEEPSPEED_OTHERS, defaults=lambda _: {"zero_optimization": {"stage": 0}},
 )  # fmt: skip
 ACCELERATE = Program(
-    "accelerate", has("distributed_type|compute_environment"), launch_keys.ACCELERATE, launch_keys.ACCELERATE_PREFIXES
+    "accelerate",
+    has("distributed_type|compute_environment"),
+    launch_keys.ACCELERATE,
+    prefixes=launch_keys.ACCELERATE_PREFIXES,
 )
 ADAPTER = Program(
     "PEFT",
@@ -84,12 +88,12 @@ AXOLOTL = Program(
     "axolotl",
     has("base_model|base_model_config"),
     axolotl.TABLE,
-    axolotl.PREFIXES,
-    axolotl.defaults,
-    frozenset(("datasets",)),
-    frozenset(("test_datasets",)),
-    axolotl.datasets,
-    r"^axolotl train|axolotl[/.]cli[/.]train|axolotl/scripts/finetune",
+    prefixes=axolotl.PREFIXES,
+    defaults=axolotl.defaults,
+    data=frozenset(("datasets",)),
+    held_out=frozenset(("test_datasets",)),
+    datasets=axolotl.datasets,
+    commands=r"^axolotl train|axolotl[/.]cli[/.]train|axolotl/scripts/finetune",
 )
 
 
@@ -105,21 +109,21 @@ LLAMAFACTORY = Program(
     "LLaMA-Factory",
     _llamafactory,
     llamafactory.TABLE,
-    llamafactory.PREFIXES,
-    llamafactory.defaults,
-    frozenset(("dataset", "train_dataset")),
-    frozenset(("eval_dataset",)),
-    llamafactory.datasets,
-    r"^(llamafactory-cli|lmf) train|llamafactory[/.](train|launcher|cli)|(^|/)train_bash\.py",
+    prefixes=llamafactory.PREFIXES,
+    defaults=llamafactory.defaults,
+    data=frozenset(("dataset", "train_dataset")),
+    held_out=frozenset(("eval_dataset",)),
+    datasets=llamafactory.datasets,
+    commands=r"^(llamafactory-cli|lmf) train|llamafactory[/.](train|launcher|cli)|(^|/)train_bash\.py",
 )
 SWIFT = Program(
     "ms-swift",
     has("|".join(swift.OWN_KEYS)),
     swift.TABLE,
-    swift.PREFIXES,
-    swift.defaults,
-    frozenset(("dataset",)),
-    frozenset(("val_dataset",)),
+    prefixes=swift.PREFIXES,
+    defaults=swift.defaults,
+    data=frozenset(("dataset",)),
+    held_out=frozenset(("val_dataset",)),
     commands=r"^swift (sft|pt|rlhf)|swift[/.]cli[/.](sft|rlhf|pt)|(^|/)llm_(sft|dpo|pt)\.py",
     divides=True,
 )
@@ -127,8 +131,8 @@ TORCHTUNE = Program(
     "torchtune",
     torchtune.recognizes,
     torchtune.TABLE,
-    torchtune.PREFIXES,
-    torchtune.defaults,
+    prefixes=torchtune.PREFIXES,
+    defaults=torchtune.defaults,
     nested=True,
     commands=r"^tune run|(full|lora|qat|knowledge_distillation|ppo)_\w*(distributed|single_device)(\.py)?$",
 )
@@ -136,8 +140,8 @@ OUMI = Program(
     "Oumi",
     oumi.recognizes,
     oumi.TABLE,
-    oumi.PREFIXES,
-    oumi.defaults,
+    prefixes=oumi.PREFIXES,
+    defaults=oumi.defaults,
     nested=True,
     commands=r"^oumi (train|distributed)",
     divides=True,
@@ -187,7 +191,7 @@ PROGRAMS = (
 BY_FLAGS = (LLAMAFACTORY, SWIFT, FIREFLY, MEDICALGPT, TRL)
 """Programs of which a script's flags alone are recognized."""
 LAUNCHERS = {
-    name: Program(name, _nothing, table, launch_keys.OTHERS, defaults)
+    name: Program(name, _nothing, table, prefixes=launch_keys.OTHERS, defaults=defaults)
     for name, table, defaults in (
         (ACCELERATE_LAUNCH, launch_keys.ACCELERATE, lambda _: {"num_processes": None}),
         (TORCHRUN, launch_keys.TORCHRUN, lambda _: {"nproc_per_node": 1}),
@@ -195,8 +199,8 @@ LAUNCHERS = {
     )
 }
 """Launchers by name; other programs start their processes by themselves."""
-BY_ITSELF = Program("", _nothing, launch_keys.BY_ITSELF, launch_keys.OTHERS)
-ONE_PROCESS = Program("", _nothing, launch_keys.ONE_PROCESS, launch_keys.OTHERS)
+BY_ITSELF = Program("", _nothing, launch_keys.BY_ITSELF, prefixes=launch_keys.OTHERS)
+ONE_PROCESS = Program("", _nothing, launch_keys.ONE_PROCESS, prefixes=launch_keys.OTHERS)
 COMMANDS = frozenset(
     ("trl", "swift", "llamafactory-cli", "lmf", "axolotl", "tune", "oumi", "litgpt", "xtuner", "autotrain", "megatron")
 )

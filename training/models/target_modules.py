@@ -20,7 +20,7 @@ _NOT_WITHOUT_WEIGHTS = (Method.FROD, Method.SHIRA)
 
 
 @dataclass(frozen=True)
-class Group:
+class ModuleGroup:
     """Equal modules: their name with * for the layer number, their count, and the shape of each as "in -> out"."""
 
     pattern: str
@@ -34,9 +34,9 @@ class Targets:
 
     trainable: int
     total: int
-    matched: list[Group] = field(default_factory=list)
-    whole: list[Group] = field(default_factory=list)
-    others: list[Group] = field(default_factory=list)
+    matched: list[ModuleGroup] = field(default_factory=list)
+    whole: list[ModuleGroup] = field(default_factory=list)
+    others: list[ModuleGroup] = field(default_factory=list)
 
 
 def targets(config: RunConfig) -> Targets:
@@ -85,14 +85,14 @@ def empty_model(config: RunConfig, dtype: torch.dtype | None = None, classes: Se
     return model
 
 
-def _grouped(names: Iterable[str], shapes: dict[str, str]) -> list[Group]:
+def _grouped(names: Iterable[str], shapes: dict[str, str]) -> list[ModuleGroup]:
     """Groups names that differ only in their numbers, in the model's order."""
     order = {name: index for index, name in enumerate(shapes)}
     counts: dict[tuple[str, str], int] = {}
     for name in sorted(names, key=lambda name: order.get(name, len(order))):
         key = re.sub(r"\.\d+(?=\.|$)", ".*", name), shapes.get(name, "")
         counts[key] = counts.get(key, 0) + 1
-    return [Group(pattern, count, shape) for (pattern, shape), count in counts.items()]
+    return [ModuleGroup(pattern, count, shape) for (pattern, shape), count in counts.items()]
 
 
 def _shape(module: torch.nn.Module) -> str:

@@ -23,7 +23,7 @@ from training.models.lora_init import export_plain_lora, initial_dir
 from training.ranks.stopping import die_with_parent
 from training.results.progress import Tell, exit_status, growing, printed, silent
 from training.run_folder import checkpoints
-from training.run_folder.checkpoint_layout import Layout, plain_adapter_name
+from training.run_folder.checkpoint_layout import CheckpointLayout, plain_adapter_name
 from training.run_folder.paths import CONFIG_FILE, checkpoint_dir
 
 _FSDP_FOLDER = "pytorch_model_fsdp_0"
@@ -89,7 +89,7 @@ def _weights(checkpoint: Path) -> dict[str, torch.Tensor]:
 def _load(model: Any, weights: dict[str, torch.Tensor], checkpoint: Path) -> None:
     """Puts the weights into the model. Raises UserError if a trained parameter is missing."""
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    layout = Layout.read(checkpoint)
+    layout = CheckpointLayout.read(checkpoint)
     names = {name: plain_adapter_name(name) for name in trained} | (layout.names_in_files if layout else {})
     found = {name: key for name in trained for key in (name, names[name]) if key in weights}
     check_missing(checkpoint.name, [name for name in trained if name not in found], len(trained))

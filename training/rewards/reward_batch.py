@@ -36,7 +36,7 @@ class Scores:
 
 
 @dataclass
-class Batch:
+class RewardBatch:
     """A batch and the request that computes a part of it: `asked` are its samples, by their place in the batch."""
 
     samples: Sequence[Sample]

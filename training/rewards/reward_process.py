@@ -11,7 +11,7 @@ from typing import Self
 
 from training.rewards.built_in import JUDGE, MODEL
 from training.rewards.judge import Judge, JudgeError, judged
-from training.rewards.reward_batch import Batch, Scores
+from training.rewards.reward_batch import RewardBatch, Scores
 from training.rewards.reward_child import Died, RewardChild
 from training.rewards.reward_options import judge_of
 from training.rewards.rewards import Reward
@@ -82,7 +82,7 @@ class RewardProcess:
         """
         began = time.monotonic()
         batch, every = (
-            Batch(samples, {reward.name: [None] * len(samples) for reward in self._rewards}),
+            RewardBatch(samples, {reward.name: [None] * len(samples) for reward in self._rewards}),
             range(len(samples)),
         )
         waiting = [reward.name for reward in self._rewards if reward.name not in self._judges] if samples else []
@@ -102,7 +102,7 @@ class RewardProcess:
         self._note_none(batch)
         return batch.scores(time.monotonic() - began)
 
-    def _ask(self, batch: Batch, names: Sequence[str], asked: Sequence[int]) -> None:
+    def _ask(self, batch: RewardBatch, names: Sequence[str], asked: Sequence[int]) -> None:
         """Has the process score samples of the batch by these rewards, and starts it if it is not there.
 
         Raises:
@@ -120,7 +120,7 @@ class RewardProcess:
             raise
         self._deaths |= dict.fromkeys(names, 0)
 
-    def _started(self, batch: Batch, names: Sequence[str]) -> RewardChild:
+    def _started(self, batch: RewardBatch, names: Sequence[str]) -> RewardChild:
         self._end()
         kept = [asdict(reward) for reward in self._rewards if reward.name in names]
         self._child = child = RewardChild(self._memory)
@@ -129,7 +129,7 @@ class RewardProcess:
         child.exchange(start, batch.take, max(self._seconds, _LOADING_SECONDS))
         return child
 
-    def _again(self, name: str, death: Died, batch: Batch) -> None:
+    def _again(self, name: str, death: Died, batch: RewardBatch) -> None:
         """Scores the rest of a batch by a reward whose process ended, until each sample has a score or has ended it twice."""
         before, lost = self._deaths[name], False
         deadline, deaths = time.monotonic() + _AGAIN * self._seconds, Counter[int | None]()
@@ -153,7 +153,7 @@ class RewardProcess:
                 death = error
         self._deaths[name] = before + 1 if lost else 0
 
-    def _lose(self, name: str, failed: Sequence[int], death: Died, batch: Batch, *, together: bool) -> None:
+    def _lose(self, name: str, failed: Sequence[int], death: Died, batch: RewardBatch, *, together: bool) -> None:
         """Notes that the process ended once more, so that these samples have no score."""
         self._last_deaths[name] = str(death)
         if batch.loading:
@@ -164,7 +164,7 @@ class RewardProcess:
             where = f"{batch.samples[failed[0]].place(failed[0])}, {name}"
         batch.fail(name, failed, death.kind, f"{where}: {death}, also in a new process")
 
-    def _ask_judge(self, name: str, judge: Judge, batch: Batch) -> None:
+    def _ask_judge(self, name: str, judge: Judge, batch: RewardBatch) -> None:
         """Scores the batch by a judge, within a limit of time. After two errors in a row it is not asked for the rest."""
         records = [
             vars(sample) | {"row": index if sample.number is None else sample.number}
@@ -190,14 +190,14 @@ class RewardProcess:
         self._last_deaths[name] = reason
         batch.fail(name, range(at, len(records)), "judge", f"{name}: {reason}")
 
-    def _is_given_up(self, name: str, batch: Batch) -> bool:
+    def _is_given_up(self, name: str, batch: RewardBatch) -> bool:
         given_up = self._deaths[name] >= DEATHS
         if given_up and name not in batch.failed:
             message = f"{name} is not computed any more: in {DEATHS} batches in a row it {self._last_deaths[name]}"
             batch.fail(name, range(len(batch.samples)), GIVEN_UP, message)
         return given_up
 
-    def _note_none(self, batch: Batch) -> None:
+    def _note_none(self, batch: RewardBatch) -> None:
         for reward in self._rewards:
             if reward.name not in batch.failed and batch.samples and not _any(batch.values[reward.name]):
                 message = f"{reward.name} gave None for all {len(batch.samples)} samples: it applies to none of them"

@@ -14,7 +14,7 @@ _COPIES = {Strategy.SINGLE, Strategy.DDP}
 
 
 @dataclass(frozen=True)
-class Layout:
+class CheckpointLayout:
     """The strategy of the ranks that wrote a checkpoint.
 
     `parameters` are the names of the trained parameters, in the order of the optimizer's state, `shapes` theirs, and `saved_names`
@@ -60,7 +60,7 @@ def plain_adapter_name(name: str) -> str:
     return name.replace(".modules_to_save.default.", ".").replace(".default", "")
 
 
-def check_resume(layout: Layout, config: RunConfig) -> None:
+def check_resume(layout: CheckpointLayout, config: RunConfig) -> None:
     """Checks that a run with these settings can continue from a checkpoint with this layout. Raises UserError if it cannot; with
     the reason and the fix."""
     if layout.global_batch_size != config.global_batch_size:
@@ -77,7 +77,7 @@ def check_resume(layout: Layout, config: RunConfig) -> None:
         raise UserError(field_name, getattr(config, field_name).value, reason, back)
 
 
-def _not_converted(layout: Layout, config: RunConfig) -> tuple[str, str] | None:
+def _not_converted(layout: CheckpointLayout, config: RunConfig) -> tuple[str, str] | None:
     """The setting and the reason for which a run cannot convert a checkpoint with this layout; None if it can."""
     before = f"{layout.strategy.value} on {layout.world_size} processes"
     if Strategy.ZERO0 in (layout.strategy, config.strategy):
@@ -97,7 +97,7 @@ def _kind(strategy: Strategy) -> str:
     return "copies" if strategy in _COPIES else strategy.value
 
 
-def _batch_fix(layout: Layout, config: RunConfig) -> str:
+def _batch_fix(layout: CheckpointLayout, config: RunConfig) -> str:
     rows = config.micro_batch_size * config.num_processes // config.sequence_parallel_size
     if layout.global_batch_size % rows == 0:
         return f"Set it to {layout.global_batch_size // rows}."

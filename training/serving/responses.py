@@ -11,7 +11,7 @@ from training.serving.jobs import End, Job, Token
 
 
 @dataclass
-class Answer:
+class ServedAnswer:
     """The answer to a request while its tokens arrive: a choice for each of its jobs, which have one model and one request."""
 
     jobs: Sequence[Job]

@@ -22,7 +22,7 @@ from training.serving import loaded, prompts
 from training.serving.forms import ChatRequest, CompletionRequest, LoadRequest, RequestError, TokenizeRequest
 from training.serving.jobs import Emitted, Generator, Job, Moved, Token
 from training.serving.loaded import Served
-from training.serving.responses import Answer
+from training.serving.responses import ServedAnswer
 from training.serving.templates import TemplateProcess
 
 LoadAdapter = Callable[[Served, str, Path, Mapping[str, Any]], Served]
@@ -163,7 +163,7 @@ class Api:
             loop.call_soon_threadsafe(emitted.put_nowait, (index, item))
 
         pairs, client = enumerate(zip(found, longest, strict=True)), request.headers.get(CLIENT_HEADER, "")
-        answer = Answer(
+        answer = ServedAnswer(
             [Job(served, prompt, form, most, partial(emit, index), index, client) for index, (prompt, most) in pairs]
         )
         self._used = time.monotonic()
@@ -172,7 +172,7 @@ class Api:
         return await _answered(emitted, answer, request)
 
 
-async def _answered(emitted: "asyncio.Queue[Arrived]", answer: Answer, request: Request) -> Response:
+async def _answered(emitted: "asyncio.Queue[Arrived]", answer: ServedAnswer, request: Request) -> Response:
     """The answer, of a stream once it has begun: until then, it can be refused and its wait be told."""
     done = False
     try:
@@ -193,7 +193,7 @@ async def _answered(emitted: "asyncio.Queue[Arrived]", answer: Answer, request: 
     return JSONResponse(answer.whole(), headers={QUEUE_HEADER: f"{answer.waited:.2f}"})
 
 
-async def _stream(first: Arrived, emitted: "asyncio.Queue[Arrived]", answer: Answer) -> AsyncIterator[str]:
+async def _stream(first: Arrived, emitted: "asyncio.Queue[Arrived]", answer: ServedAnswer) -> AsyncIterator[str]:
     """Server-sent events. The jobs are cancelled when the client has gone, which closes the generator."""
     try:
         yield _event(answer.first())
@@ -213,7 +213,7 @@ async def _stream(first: Arrived, emitted: "asyncio.Queue[Arrived]", answer: Ans
         answer.cancel()
 
 
-async def _gathered(emitted: "asyncio.Queue[Arrived]", answer: Answer) -> None:
+async def _gathered(emitted: "asyncio.Queue[Arrived]", answer: ServedAnswer) -> None:
     while not answer.is_whole:
         index, item = await emitted.get()
         if isinstance(item, RequestError):

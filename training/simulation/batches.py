@@ -26,7 +26,7 @@ class PlacedBatch:
 
 
 @dataclass(frozen=True)
-class Request:
+class SimulationRequest:
     """A run, and the batch of one device: per row its tokens, its target's tokens (seq2seq) and its tokens with loss.
 
     `places`, if there are any, are the batches of all micro steps; without one for later steps there is only one.
@@ -48,7 +48,7 @@ class Request:
     """Whether the card has FlashAttention kernels, for 16 bits: from Ampere on."""
 
 
-def collator(model: torch.nn.Module, request: Request) -> Any:
+def collator(model: torch.nn.Module, request: SimulationRequest) -> Any:
     """Returns the collator of the run."""
     config, pad = request.config, 0
     if config.task.traits.samples:
@@ -61,7 +61,7 @@ def collator(model: torch.nn.Module, request: Request) -> Any:
     return chosen
 
 
-def rows_of(config: RunConfig, batch: Request | PlacedBatch) -> list[Any]:
+def rows_of(config: RunConfig, batch: SimulationRequest | PlacedBatch) -> list[Any]:
     """Returns the rows of a batch; of prompts with samples of the greatest length the lengths of the prompts."""
     if config.task.traits.samples:
         return [max(length - config.max_completion_length, 1) for length in batch.lengths]

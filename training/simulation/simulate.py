@@ -20,7 +20,7 @@ from training.config.run_config import RunConfig
 from training.errors import UserError, answer_json
 from training.forecast.solve import border, changes_for
 from training.models.attention import attend_without_groups
-from training.simulation.batches import Request, collator, rows_of
+from training.simulation.batches import SimulationRequest, collator, rows_of
 from training.simulation.caching_allocator import least_limit, replay
 from training.simulation.fake_model import (
     RealIntegers,
@@ -57,7 +57,7 @@ class Simulation:
     timeline: list[dict[str, Any]]
 
 
-def simulate(request: Request) -> Simulation:
+def simulate(request: SimulationRequest) -> Simulation:
     """Runs two training steps on fake tensors. Raises UserError as `meta_trainable`, and if the task's reference
     model is sharded."""
     with warnings.catch_warnings():
@@ -67,7 +67,7 @@ def simulate(request: Request) -> Simulation:
         return max(simulations, key=lambda simulation: simulation.needed_bytes)
 
 
-def recorded_steps(request: Request, *, last: bool = False) -> Timeline:
+def recorded_steps(request: SimulationRequest, *, last: bool = False) -> Timeline:
     """Returns the live memory of one device, of the `last` rank or of the fullest, after each operation of the steps."""
     config = request.config
     if config.loads_reference and shards(config):
@@ -100,7 +100,7 @@ def recorded_steps(request: Request, *, last: bool = False) -> Timeline:
     return live
 
 
-def summary(live: Timeline, request: Request) -> Simulation:
+def summary(live: Timeline, request: SimulationRequest) -> Simulation:
     """Returns the peak, the memory that the allocator reserves for it, and the timeline of its step."""
     points = live.points
     highest = max(points, key=lambda point: point.total)
@@ -131,7 +131,7 @@ class Search:
     """Where to look for the largest value of a setting with which a step fits: the setting `wanted`, a first `guess`, the `step`
     between two values, the most that makes sense, and the bytes that a step may take."""
 
-    request: Request
+    request: SimulationRequest
     wanted: Wanted
     guess: int
     step: int
@@ -157,7 +157,7 @@ def largest(search: Search) -> tuple[int, dict[int, int]]:
     return border(peak, search.guess, search.step, search.most, search.limit_bytes), peaks
 
 
-def _with(search: Search, value: int) -> Request:
+def _with(search: Search, value: int) -> SimulationRequest:
     """Returns the request with another value of the setting, and the rows that it then has."""
     request, config = search.request, search.request.config
     changed = RunConfig.model_validate(config.model_dump(mode="json") | changes_for(search.wanted, config, value))
@@ -179,7 +179,7 @@ def _with(search: Search, value: int) -> Request:
 def main() -> None:
     def answer(text: str) -> dict[str, Any]:
         if "--largest" not in sys.argv:
-            return asdict(simulate(TypeAdapter(Request).validate_json(text)))
+            return asdict(simulate(TypeAdapter(SimulationRequest).validate_json(text)))
         value, peaks = largest(TypeAdapter(Search).validate_json(text))
         return {"value": value, "peaks": peaks}
 

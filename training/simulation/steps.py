@@ -15,7 +15,7 @@ from training.config.sharding import deepspeed_config
 from training.models.activation_checkpointing import checkpoint_every_second_layer, saved_activations
 from training.models.loading import DTYPES
 from training.rules.memory import wants_chunks
-from training.simulation.batches import PlacedBatch, Request
+from training.simulation.batches import PlacedBatch, SimulationRequest
 from training.simulation.cuda_kernels import cuda_kernels, saved_on_host
 from training.simulation.fake_optimizer import fake_optimizer
 from training.simulation.preference import head_on_cuda, trl_loss
@@ -39,7 +39,7 @@ def recompute(model: Any, config: RunConfig) -> None:
 
 
 @contextmanager
-def kernels(request: Request) -> Iterator[None]:
+def kernels(request: SimulationRequest) -> Iterator[None]:
     """Applies the kernels of the request's device and strategy."""
     with ExitStack() as stack:
         if request.config.strategy is Strategy.ZERO3:
@@ -51,7 +51,9 @@ def kernels(request: Request) -> Iterator[None]:
         yield
 
 
-def run_steps(model: Any, reference: Any, batch: Any, request: Request, live: Timeline, *, last: bool = False) -> None:
+def run_steps(
+    model: Any, reference: Any, batch: Any, request: SimulationRequest, live: Timeline, *, last: bool = False
+) -> None:
     """Runs the first steps of a run on the `last` rank or the fullest; `batch` makes the inputs of a micro step."""
     config = request.config
     both = [one for one in (model, reference) if one is not None]
@@ -117,7 +119,7 @@ def _test(model: Any, batch: Any, live: Timeline) -> None:
             model(**batch(PlacedBatch(True, True, [_TEST_TOKENS, _TEST_TOKENS])))
 
 
-def _placed(request: Request, *, first_step: bool) -> list[Request | PlacedBatch]:
+def _placed(request: SimulationRequest, *, first_step: bool) -> list[SimulationRequest | PlacedBatch]:
     """Returns the batches of a step's micro steps: the first and, if gradients accumulate, a later one."""
     number = micro_steps(request.config)
     if not request.places:
@@ -126,7 +128,7 @@ def _placed(request: Request, *, first_step: bool) -> list[Request | PlacedBatch
     return [*sorted(batches, key=lambda batch: not batch.first_micro)[:number]]
 
 
-def _loss(model: Any, request: Request) -> Callable[[dict[str, Any]], torch.Tensor]:
+def _loss(model: Any, request: SimulationRequest) -> Callable[[dict[str, Any]], torch.Tensor]:
     """Returns the function that computes the model's own loss of a batch: in chunks where the run does."""
     forward = model.__call__
     head = linear_head(model) if request.config.task.traits.chunks_loss else None
@@ -149,7 +151,9 @@ def _free_gradients(optimizer: Any, weights: Weights, live: Timeline) -> None:
         weight.register_post_accumulate_grad_hook(step)  # type: ignore[no-untyped-call]
 
 
-def one_step(compute_loss: Any, batches: Any, strategy: Any, optimizer: Any, request: Request, live: Timeline) -> None:
+def one_step(
+    compute_loss: Any, batches: Any, strategy: Any, optimizer: Any, request: SimulationRequest, live: Timeline
+) -> None:
     """Runs forward and backward passes, gradient clipping and the optimizer's step, as the Trainer does."""
     config = request.config
     live.phase, live.kind = "load", "other"
@@ -171,7 +175,7 @@ def one_step(compute_loss: Any, batches: Any, strategy: Any, optimizer: Any, req
     strategy.on_step_end()
 
 
-def _saved_activations(request: Request, weights: Iterable[torch.Tensor]) -> AbstractContextManager[object]:
+def _saved_activations(request: SimulationRequest, weights: Iterable[torch.Tensor]) -> AbstractContextManager[object]:
     kind = request.config.gradient_checkpointing
     if request.config.offload_activations and request.device == "cuda":
         return saved_on_host(weights)

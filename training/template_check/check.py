@@ -20,7 +20,16 @@ from training.chat.template import TemplateLimit
 from training.config.choices import LossOn
 from training.config.run_config import RunConfig
 from training.errors import DataError, UserError
-from training.template_check.findings import ERROR, WARNING, Fault, Finding, Report, ShownRow, ShownToken, grouped
+from training.template_check.findings import (
+    ERROR,
+    WARNING,
+    Fault,
+    Finding,
+    ShownRow,
+    ShownToken,
+    TemplateReport,
+    grouped,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -40,14 +49,14 @@ class Asked:
     columns: str | None = None
 
 
-def check(config: RunConfig, file: Path, columns: str | None, tokenizer: "PreTrainedTokenizerBase") -> Report:
+def check(config: RunConfig, file: Path, columns: str | None, tokenizer: "PreTrainedTokenizerBase") -> TemplateReport:
     """The faults in the rows of `file`, as the run would train on them, and the first rows as tokens.
 
     Some of the first rows are checked token by token; in the rendering of every row its texts are looked for.
     """
     from training.template_check.gap_findings import gap_findings
     from training.template_check.model_faults import model_findings, model_side
-    from training.template_check.rendered_rows import Sampler, render_every_row, sample
+    from training.template_check.rendered_rows import RowSampler, render_every_row, sample
     from training.template_check.row_faults import ROW_CHECKS, Subject
 
     settings = ChatSettings.of(config)
@@ -56,7 +65,7 @@ def check(config: RunConfig, file: Path, columns: str | None, tokenizer: "PreTra
     added = {token for token, entry in tokenizer.added_tokens_decoder.items() if entry.special}
     special = frozenset({*stops, *added, *tokenizer.all_special_ids})
     subject = Subject(tokenizer, settings, frozenset(stops), special, config.max_length)
-    sampler, rows, findings = Sampler(tokenizer, settings), list["SampleRow"](), list[Finding]()
+    sampler, rows, findings = RowSampler(tokenizer, settings), list["SampleRow"](), list[Finding]()
     for number, example in sample(file, columns, settings):
         try:
             if isinstance(example, DataError):
@@ -64,7 +73,7 @@ def check(config: RunConfig, file: Path, columns: str | None, tokenizer: "PreTra
             row = sampler.row(number, example)
         except DataError as error:
             if isinstance(error, TemplateLimit):
-                return Report((_unreadable(number, error),), len(rows))
+                return TemplateReport((_unreadable(number, error),), len(rows))
             continue
         rows.append(row)
         findings += [finding for one in ROW_CHECKS for finding in one(row, subject)]
@@ -79,7 +88,7 @@ def check(config: RunConfig, file: Path, columns: str | None, tokenizer: "PreTra
     if rows and not config.task.traits.samples and not any(any(row.weights[: config.max_length]) for row in rows):
         findings.append(_no_loss(rows, config))
     shown = tuple(_shown(row, subject, config.max_length) for row in rows[:SHOWN_ROWS])
-    return Report(grouped(findings), len(rows), shown, every.rendered, every.complete)
+    return TemplateReport(grouped(findings), len(rows), shown, every.rendered, every.complete)
 
 
 def _unreadable(number: int, error: DataError) -> Finding:
@@ -162,14 +171,14 @@ def main() -> None:
     try:
         report = _report(asked)
     except UserError as error:
-        report = Report((Finding(Fault.NOT_CHECKED, ERROR, error.problem.sentence, error.fix, setting="data"),))
+        report = TemplateReport((Finding(Fault.NOT_CHECKED, ERROR, error.problem.sentence, error.fix, setting="data"),))
     except TimeoutError as error:
         fix = "Check the chat template for an endless loop."
-        report = Report((Finding(Fault.CANNOT_RENDER, ERROR, f"The rows cannot be rendered: {error}.", fix),))
+        report = TemplateReport((Finding(Fault.CANNOT_RENDER, ERROR, f"The rows cannot be rendered: {error}.", fix),))
     sys.stdout.write(json.dumps(report.as_json()) + "\n")
 
 
-def _report(asked: Asked) -> Report:
+def _report(asked: Asked) -> TemplateReport:
     from training.chat.tokenizer import load
 
     config = RunConfig.model_validate(asked.config)

@@ -86,7 +86,7 @@ class ShownRow:
 
 
 @dataclass(frozen=True)
-class Report:
+class TemplateReport:
     """The faults, errors first, the number of rows checked token by token, and the first of them as tokens.
 
     `rendered` is the number of rows whose texts were looked for in their rendering; `complete` is False if time was too short for
@@ -107,7 +107,7 @@ class Report:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> "Report":
+    def from_json(cls, values: dict[str, Any]) -> "TemplateReport":
         return TypeAdapter(cls).validate_python(values)
 
 

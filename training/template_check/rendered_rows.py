@@ -33,7 +33,7 @@ CHECKED_ROWS = 64
 
 
 @dataclass(frozen=True)
-class Answer:
+class RenderedAnswer:
     """An assistant message, its loss weight, and its pieces with loss in characters and in tokens; empty if the template omits or
     rewrites it. `tokens` is from the first token of its pieces to the last; None without any."""
 
@@ -65,7 +65,7 @@ class SampleRow:
     encoding: Encoding
     ids: list[int]
     weights: list[float]
-    answers: list[Answer]
+    answers: list[RenderedAnswer]
     templated: bool
     prompt: str | None = None
     generation: str | None = None
@@ -75,17 +75,17 @@ class SampleRow:
         return self.example.messages or []
 
     @cached_property
-    def trained(self) -> list[Answer]:
+    def trained(self) -> list[RenderedAnswer]:
         """The answers that carry loss."""
         return [answer for answer in self.answers if answer.weight and answer.tokens]
 
 
-def _answer(message: Message, weight: float, pieces: Pieces, encoding: Encoding, text: str) -> Answer:
+def _answer(message: Message, weight: float, pieces: Pieces, encoding: Encoding, text: str) -> RenderedAnswer:
     spans = [token_span(encoding, piece, text) for piece in pieces]
-    return Answer(message, weight, pieces, tuple(span for span in spans if span))
+    return RenderedAnswer(message, weight, pieces, tuple(span for span in spans if span))
 
 
-class Sampler:
+class RowSampler:
     """Renders rows with a tokenizer and the settings of a run."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, settings: ChatSettings) -> None:
@@ -108,7 +108,7 @@ class Sampler:
             number, example, rendered.text, encoding, ids, weights, answers, rendered.templated, prompt, generation
         )
 
-    def _answers(self, example: Example, encoding: Encoding, rendered: Rendered) -> list[Answer]:
+    def _answers(self, example: Example, encoding: Encoding, rendered: Rendered) -> list[RenderedAnswer]:
         if example.messages is None or not example.answered:
             return []
         messages = [message for message in example.messages if message["role"] == "assistant"]

@@ -32,7 +32,7 @@ _PACKS = 4  # differs from the other seeds (order.py, selection.py, training/bat
 
 
 @dataclass(frozen=True)
-class Part:
+class PackedPart:
     """One set of a mixture: `order` yields its rows, or packs of them, as indexes that begin at `first`."""
 
     order: Order
@@ -56,7 +56,7 @@ class Mixed:
         DataError: an epoch has too many rows, because a set has a very small weight.
     """
 
-    def __init__(self, parts: Sequence[Part], sizes: Integers, seed: int, together: int, until: MixUntil) -> None:
+    def __init__(self, parts: Sequence[PackedPart], sizes: Integers, seed: int, together: int, until: MixUntil) -> None:
         self._parts, self._sizes, self._seed, self._together = parts, sizes.astype(np.float64), seed, together
         self._passes: dict[tuple[int, int], _Pass] = {}
         ends = [part.first for part in parts[1:]] + [len(sizes)]
@@ -170,7 +170,7 @@ def mixture(
     total = sum(weights)
     starts = [0, *ends[:-1]]
     parts = [
-        Part(order_of_set(lengths[start:end], (seed + number * _NEXT_SEED) % _SEEDS), start, weight / total)
+        PackedPart(order_of_set(lengths[start:end], (seed + number * _NEXT_SEED) % _SEEDS), start, weight / total)
         for number, (start, end, weight) in enumerate(zip(starts, ends, weights, strict=True))
     ]
     return Mixed(parts, lengths if by_tokens else np.ones(len(lengths)), seed, together, until)

@@ -20,7 +20,7 @@ from training.ranks.stopping import StopSignal
 from training.reports.experiment_trackers import ExperimentTrackers
 from training.reports.report import Report
 from training.reports.step_position import StepTracker
-from training.run_folder.checkpoint_layout import Layout
+from training.run_folder.checkpoint_layout import CheckpointLayout
 from training.run_folder.paths import checkpoint_dir
 from training.trainer.answering import SampleAnswers
 from training.trainer.callbacks import best_to_load
@@ -183,7 +183,7 @@ class CheckpointingTrainer(GlobalBatchTrainer):
                 f"parameters, such as {different[0]}.",
             )
 
-    def _layout(self) -> Layout:
+    def _layout(self) -> CheckpointLayout:
         config = self.context.config
         try:
             parameters, shapes = trained_parameters(self.unwrapped, self.optimizer)
@@ -192,7 +192,9 @@ class CheckpointingTrainer(GlobalBatchTrainer):
         names = {} if config.strategy.zero_stage is not None else weights.saved_names(self.unwrapped)
         saved = [names.get(name, name) for name in parameters]
         size = config.global_batch_size
-        return Layout(config.strategy, self.args.world_size, size, parameters, shapes, saved, config.learning_rate)
+        return CheckpointLayout(
+            config.strategy, self.args.world_size, size, parameters, shapes, saved, config.learning_rate
+        )
 
     def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: str | None) -> Any:
         # A loader has its process's part of each sequence already, which DeepSpeed's adapter would divide again.
@@ -208,11 +210,11 @@ class CheckpointingTrainer(GlobalBatchTrainer):
         if resume_from_checkpoint:
             weights.restore_rank_allocation(self.unwrapped, Path(resume_from_checkpoint))
             self._check_loaded(resume_from_checkpoint)
-            self._set_learning_rate(Layout.read(Path(resume_from_checkpoint)))
+            self._set_learning_rate(CheckpointLayout.read(Path(resume_from_checkpoint)))
         check_ties(shared, self.unwrapped, self.context.config.strategy)
         return prepared
 
-    def _set_learning_rate(self, layout: Layout | None) -> None:
+    def _set_learning_rate(self, layout: CheckpointLayout | None) -> None:
         """Replaces the rates of a checkpoint by those of the run's own learning rate, if that has changed."""
         before, now = layout and layout.learning_rate, self.context.config.learning_rate
         if not before or before == now:
@@ -243,7 +245,7 @@ class CheckpointingTrainer(GlobalBatchTrainer):
 
     def _load_copies(self, checkpoint: str | Path) -> bool:
         """Loads the trained weights by name. False if the ranks divide them, or if an earlier version wrote the checkpoint."""
-        layout = Layout.read(Path(checkpoint)) if self._has_copies else None
+        layout = CheckpointLayout.read(Path(checkpoint)) if self._has_copies else None
         if layout is None or not layout.saved_names:
             return False
         saved = read_weights(Path(checkpoint), layout)
@@ -253,9 +255,9 @@ class CheckpointingTrainer(GlobalBatchTrainer):
                     parameter.copy_(saved[plain_name(name)])
         return True
 
-    def _other_layout(self, checkpoint: str | Path | None) -> Layout | None:
+    def _other_layout(self, checkpoint: str | Path | None) -> CheckpointLayout | None:
         """The layout of a checkpoint that the libraries cannot load into this run; None if they can."""
-        layout = Layout.read(Path(checkpoint)) if checkpoint else None
+        layout = CheckpointLayout.read(Path(checkpoint)) if checkpoint else None
         return None if layout is None or layout.loads_as_it_is(self.context.config) else layout
 
     def _restore_scheduler(self, state: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ from training.errors import DataError
 from training.ranks.distributed import main_rank_works
 from training.reports.report import Report
 from training.run_folder import checkpoints
-from training.run_folder.checkpoint_layout import Layout, check_resume
+from training.run_folder.checkpoint_layout import CheckpointLayout, check_resume
 from training.run_folder.paths import tokens_dir
 from training.template_check.gap_findings import gap_findings
 from training.tokens.coverage import gap_counts
@@ -137,7 +137,7 @@ def prepare_resume(config: RunConfig, run_dir: Path, state: PartialState) -> tup
                 checkpoints.discard(leftover)
     if state.num_processes > 1:
         broadcast_object_list(choice)
-    if choice[0][0] and (layout := Layout.read(choice[0][0])):
+    if choice[0][0] and (layout := CheckpointLayout.read(choice[0][0])):
         check_resume(layout, config)
     return choice[0]
 

@@ -30,7 +30,7 @@ from training.run_folder.paths import sampler_dir
 from training.trainer.evaluation import Means
 from training.trainer.prompts import SAMPLER_LOGPS, Batch, prompts
 from training.trainer.sample_passes import SamplePasses
-from training.vllm.client import Client, Sample, VllmError, over_network
+from training.vllm.client import Client, DrawnSample, VllmError, over_network
 from training.vllm.limits import NotLoaded, check, refusal
 from training.vllm.models import base_config, models_of
 from training.vllm.server import Beside, serving
@@ -197,7 +197,7 @@ class VllmSampler:
         with self.awake():
             return [answer.tokens for answer in self._answers(list(prompts(batch)), None)]
 
-    def _answers(self, tokens: Sequence[list[int]], seeds: Sequence[int] | None) -> list[Sample]:
+    def _answers(self, tokens: Sequence[list[int]], seeds: Sequence[int] | None) -> list[DrawnSample]:
         config, longest = self._config, self._config.max_completion_length
         # The defaults of a server's generation_config.json must not apply.
         body = {
@@ -207,7 +207,7 @@ class VllmSampler:
         }  # fmt: skip
         seconds = _SECONDS + _SECONDS_PER_TOKEN * longest
 
-        def answer(index: int) -> Sample:
+        def answer(index: int) -> DrawnSample:
             most = min(longest, self._room - len(tokens[index]))
             own = {"prompt": tokens[index], "max_tokens": most} | ({} if seeds is None else {"seed": seeds[index]})
             return self._checked(self._sample(body | own, seconds), tokens[index])
@@ -215,7 +215,7 @@ class VllmSampler:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             return list(pool.map(answer, range(len(tokens))))
 
-    def _sample(self, body: dict[str, Any], seconds: float) -> Sample:
+    def _sample(self, body: dict[str, Any], seconds: float) -> DrawnSample:
         """The answer to a request, sent again if vLLM is busy or the connection is lost: its seed draws the same sample."""
         for wait in _WAITS:
             try:
@@ -226,7 +226,7 @@ class VllmSampler:
             time.sleep(wait)
         return self._client.sample(body, seconds)
 
-    def _checked(self, sample: Sample, prompt: list[int]) -> Sample:
+    def _checked(self, sample: DrawnSample, prompt: list[int]) -> DrawnSample:
         """The sample, whose tokens are those of the trainer's vocabulary, and which answers the prompt."""
         unknown = next((token for token in sample.tokens if not 0 <= token < self._passes.vocabulary), None)
         if unknown is not None:
@@ -240,7 +240,7 @@ class VllmSampler:
             )
         return sample
 
-    def _prove(self, tokens: Sequence[list[int]], answers: Sequence[Sample]) -> None:
+    def _prove(self, tokens: Sequence[list[int]], answers: Sequence[DrawnSample]) -> None:
         """Compares the log-probabilities of samples with the trainer's own. A collective."""
         own = self._passes.logps(tokens, [answer.tokens for answer in answers])
         pairs = zip(own, answers, strict=True)

@@ -30,7 +30,7 @@ class VllmError(UserError):
 
 
 @dataclass(frozen=True)
-class Sample:
+class DrawnSample:
     """The tokens of an answer, its end token included, the log-probability of each, and the prompt as vLLM took it."""
 
     tokens: list[int]
@@ -77,7 +77,7 @@ class Client:
             choices = self._post(_PATH, body)["choices"]
             return [_tokens(one["token_ids"]) for one in sorted(choices, key=lambda one: int(one["index"]))]
 
-    def sample(self, body: dict[str, Any], seconds: float) -> Sample:
+    def sample(self, body: dict[str, Any], seconds: float) -> DrawnSample:
         """The answer to the one prompt of a request.
 
         Raises:
@@ -88,7 +88,7 @@ class Client:
             (choice,) = self._post(_PATH, body | more, seconds)["choices"]
             values = (choice["logprobs"] or {}).get("token_logprobs", ())
             logps = [math.nan if value is None else float(value) for value in values]
-            return Sample(_tokens(choice["token_ids"]), logps, _tokens(choice.get("prompt_token_ids") or []))
+            return DrawnSample(_tokens(choice["token_ids"]), logps, _tokens(choice.get("prompt_token_ids") or []))
 
     def load_adapter(self, name: str, folder: Path) -> None:
         """Loads the adapter in a folder, which the server must see under the same path.

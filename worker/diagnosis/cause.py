@@ -11,7 +11,7 @@ from worker.diagnosis.parsing.lines import Line
 from worker.diagnosis.timeline import Log
 
 
-class Kind(IntEnum):
+class CauseKind(IntEnum):
     """What a sign proves, the strongest first."""
 
     ERROR = 0
@@ -36,7 +36,7 @@ class Sign:
 
     pattern: re.Pattern[str]
     confidence: float = 0.95
-    kind: Kind = Kind.ERROR
+    kind: CauseKind = CauseKind.ERROR
     inside: re.Pattern[str] | None = None
     when: tuple[When, ...] = ()
     notice: bool = False

@@ -14,7 +14,7 @@ from typing import Any
 
 from training.model_info.config_json import Dimensions
 from training.redaction import redact_all
-from worker.diagnosis.cause import Cause, Detail, Kind, Known
+from worker.diagnosis.cause import Cause, CauseKind, Detail, Known
 from worker.diagnosis.causes import CAUSES
 from worker.diagnosis.log_file import Excerpt
 from worker.diagnosis.matches import Match, ending, explaining_matches, is_of_root
@@ -97,7 +97,7 @@ def diagnose(
 
 def _is_unknown_of_root(log: Log, best: Match) -> bool:
     """True if the best match only shows that another rank ended, and that rank's own exception is in the log."""
-    return best.kind is Kind.CONSEQUENCE and best.elsewhere and is_of_root(log)
+    return best.kind is CauseKind.CONSEQUENCE and best.elsewhere and is_of_root(log)
 
 
 def _known(log: Log, matches: list[Match], known: Known) -> Diagnosis:
@@ -149,7 +149,7 @@ def _confidence(log: Log, best: Match, matches: list[Match]) -> float:
     alike = [match for match in matches if match.order[:2] == best.order[:2] and match.decides is best.decides]
     sure = max(match.sign.confidence for match in alike if match.cause is best.cause)
     others = [match for match in alike if match.cause is not best.cause and match.sign.confidence > sure - _MUCH]
-    rivals = bool(others) and best.kind is Kind.ERROR
+    rivals = bool(others) and best.kind is CauseKind.ERROR
     first = any(
         one.handled and one.contains(best.index) and best.index < one.links[-1].first for one in log.timeline.endings
     )
@@ -236,7 +236,7 @@ def _messages() -> tuple[tuple[Cause, frozenset[str], frozenset[str]], ...]:
     found = []
     for cause in CAUSES:
         for sign in cause.signs:
-            if sign.inside or sign.when or sign.kind is not Kind.ERROR:
+            if sign.inside or sign.when or sign.kind is not CauseKind.ERROR:
                 continue
             for part in sign.pattern.pattern.split("|"):
                 kinds = frozenset(_KIND.findall(part))

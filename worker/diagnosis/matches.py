@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from worker.diagnosis.cause import Cause, Kind, Sign
+from worker.diagnosis.cause import Cause, CauseKind, Sign
 from worker.diagnosis.parsing.lines import Role, is_conditional
 from worker.diagnosis.parsing.tracebacks import Chain, raised_by_package
 from worker.diagnosis.timeline import Log
@@ -30,7 +30,7 @@ class Match:
 
     cause: Cause
     sign: Sign
-    kind: Kind
+    kind: CauseKind
     index: int
     words: dict[str, str]
     role: Role
@@ -76,13 +76,13 @@ def _with_deciding(log: Log, matches: list[Match]) -> list[Match]:
             own = {
                 match.cause.name: match.index
                 for match in matches
-                if match.kind is Kind.ERROR and link.last <= match.index <= link.end
+                if match.kind is CauseKind.ERROR and link.last <= match.index <= link.end
             }
             if own:  # an earlier exception of the same cause in the chain is where it began
                 deciding |= {one.index for one in matches if one.cause.name in own and chain.raised_at(one.index)}
                 deciding |= set(own.values())
                 break
-    return [replace(match, decides=match.kind is Kind.ERROR and match.index in deciding) for match in matches]
+    return [replace(match, decides=match.kind is CauseKind.ERROR and match.index in deciding) for match in matches]
 
 
 def _explaining(log: Log, matches: list[Match]) -> list[Match]:
@@ -100,7 +100,7 @@ def _explaining(log: Log, matches: list[Match]) -> list[Match]:
         for match in matches
         if (
             ended.contains(match.index)
-            if match.kind is Kind.SYMPTOM
+            if match.kind is CauseKind.SYMPTOM
             else (reports and match.role is Role.ERROR) or _is_of_ending(match, log)
         )
     ]
@@ -110,7 +110,7 @@ def _ends_without_exception(match: Match, log: Log) -> bool:
     """True if the match may show how a run without an exception ended: by an error, or by one of its last lines."""
     if log.timeline.failed:
         return True
-    if match.kind is Kind.SYMPTOM:
+    if match.kind is CauseKind.SYMPTOM:
         return match.sign.lasting and log.ends_not_finite
     return log.timeline.is_last(match.index)
 
@@ -136,7 +136,7 @@ def _is_mistake(chain: Chain, log: Log) -> bool:
 
 def _is_consequence(matches: list[Match], log: Log) -> bool:
     """True if an exception that ended a rank is known as one that follows another rank's or device's failure."""
-    indices = [match.index for match in matches if match.kind is Kind.CONSEQUENCE]
+    indices = [match.index for match in matches if match.kind is CauseKind.CONSEQUENCE]
     return any(chain.contains(index) for chain in log.timeline.endings for index in indices)
 
 
@@ -178,8 +178,8 @@ def _occurrences(pattern: re.Pattern[str], log: Log) -> Iterator[tuple[int, re.M
 def _match(cause: Cause, sign: Sign, log: Log, index: int, match: re.Match[str]) -> Match:
     role = log.roles[index]
     words = {name: word for name, word in match.groupdict().items() if word}
-    kind = Kind.SYMPTOM if role is Role.NOTICE and not sign.notice else sign.kind
-    survived = kind is not Kind.SYMPTOM and (
+    kind = CauseKind.SYMPTOM if role is Role.NOTICE and not sign.notice else sign.kind
+    survived = kind is not CauseKind.SYMPTOM and (
         log.timeline.continued_after(index) or (role is Role.TEXT and log.timeline.trained_after(index))
     )
     return Match(cause, sign, kind, index, words, role, survived, log.timeline.is_elsewhere(index))

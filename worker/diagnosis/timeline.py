@@ -62,7 +62,7 @@ _ERRORS = (EventKind.EXCEPTION, EventKind.EXIT, EventKind.REPORT)
 
 
 @dataclass(frozen=True)
-class Event:
+class LogEvent:
     """An event at an `index` of a log's lines: for an exception, that of the last one's message.
 
     `chain` are the exceptions; `rank` is that of the process that exited, if the launcher names it.
@@ -174,13 +174,13 @@ class Timeline:
         )
 
 
-def _starts(log: LogText) -> Iterator[Event]:
+def _starts(log: LogText) -> Iterator[LogEvent]:
     for found in _STARTED.finditer(log.text):
-        yield Event(EventKind.START, log.index_of(found.end()))
+        yield LogEvent(EventKind.START, log.index_of(found.end()))
     yield from _restarts(log)
 
 
-def _restarts(log: LogText) -> Iterator[Event]:
+def _restarts(log: LogText) -> Iterator[LogEvent]:
     """Where the first line of the log returns right after an error: the program was started again."""
     first = next((index for index, line in enumerate(log.lines) if line.text.strip()), None)
     if first is None or log.roles[first] in (Role.ERROR, Role.CODE):
@@ -194,7 +194,7 @@ def _restarts(log: LogText) -> Iterator[Event]:
             and _words(log, index) == _words(log, first)
             and log.lines[index].source == log.lines[first].source
         ):
-            yield Event(EventKind.START, index)
+            yield LogEvent(EventKind.START, index)
         if log.lines[index].text.strip():
             after_error = log.roles[index] is Role.ERROR
 
@@ -203,32 +203,32 @@ def _words(log: LogText, index: int) -> str:
     return _DIGITS.sub("", log.lines[index].text)
 
 
-def _steps(log: LogText) -> Iterator[Event]:
+def _steps(log: LogText) -> Iterator[LogEvent]:
     for index, text in enumerate(log.searched):
         if "oss" in text and (_LOSS.search(text) or (_LOSS_OF_STEP.search(text) and _OF_STEP.search(text))):
-            yield Event(EventKind.STEP, index)
+            yield LogEvent(EventKind.STEP, index)
 
 
-def _exceptions(log: LogText) -> Iterator[Event]:
+def _exceptions(log: LogText) -> Iterator[LogEvent]:
     texts = [line.text for line in log.lines]
     for source, indices in log.indices_by_source.items():
         own = [one for one in log.tracebacks if log.lines[one.first].source == source]
         for chain in chains(texts, indices, own):
-            yield Event(EventKind.EXCEPTION, chain.links[-1].last, chain=chain)
+            yield LogEvent(EventKind.EXCEPTION, chain.links[-1].last, chain=chain)
 
 
-def _exits(log: LogText) -> Iterator[Event]:
+def _exits(log: LogText) -> Iterator[LogEvent]:
     for one in log.of_launcher:
-        yield Event(EventKind.EXIT, one.last)
+        yield LogEvent(EventKind.EXIT, one.last)
     for found in _EXIT.finditer(log.text):
-        yield Event(EventKind.EXIT, log.index_of(found.start()), rank=int(found[1]))
+        yield LogEvent(EventKind.EXIT, log.index_of(found.start()), rank=int(found[1]))
 
 
-def _reports(log: LogText) -> Iterator[Event]:
+def _reports(log: LogText) -> Iterator[LogEvent]:
     raised = {index for one in log.tracebacks for index in range(one.last, one.end + 1)}
     for index, role in enumerate(log.roles):
         if role is Role.ERROR and index not in raised and not _EXIT.search(log.lines[index].text):
-            yield Event(EventKind.REPORT, index)
+            yield LogEvent(EventKind.REPORT, index)
 
 
 class Log(LogText):

@@ -27,7 +27,7 @@ LARGEST_RUNS = 10
 _RESULTS = ("adapter", "model", ARCHIVE_FILE)
 
 
-class Kind(StrEnum):
+class FileKind(StrEnum):
     """A kind of files of an installation."""
 
     CHECKPOINTS = "checkpoints"
@@ -56,7 +56,7 @@ class RunUse:
 class Usage:
     """The disk use, `measured_at` seconds since the epoch, which took `seconds`."""
 
-    kinds: Mapping[Kind, Size]
+    kinds: Mapping[FileKind, Size]
     runs: tuple[RunUse, ...]
     """The largest runs, the largest first."""
     owners: Mapping[str, int]
@@ -77,7 +77,7 @@ def measure(progress: Callable[[int, int], None]) -> Usage:
         states, now = run_states(session=session), database.now(session=session)
         stored = select(Dataset.owner, func.sum(Dataset.bytes)).group_by(Dataset.owner)
         owners = Counter({owner: int(size) for owner, size in session.exec(stored)})
-    kinds: dict[Kind, Size] = dict.fromkeys(Kind, Size())
+    kinds: dict[FileKind, Size] = dict.fromkeys(FileKind, Size())
     largest: list[tuple[int, int, RunUse]] = []
     folders = entries(settings.runs_dir)
     for number, folder in enumerate(folders):
@@ -88,8 +88,13 @@ def measure(progress: Callable[[int, int], None]) -> Usage:
         heapq.heappush(largest, (use.size.bytes, number, use))
         if len(largest) > LARGEST_RUNS:
             heapq.heappop(largest)
-    _add(kinds, only({Kind.TOKENS: size_of(settings.tokens_dir), Kind.DATASETS: size_of(settings.datasets_dir)}))
-    _add(kinds, only({Kind.UPLOADS: size_of(settings.uploads_dir), Kind.LOGS: _logs(), Kind.MODELS: _models()}))
+    _add(
+        kinds, only({FileKind.TOKENS: size_of(settings.tokens_dir), FileKind.DATASETS: size_of(settings.datasets_dir)})
+    )
+    _add(
+        kinds,
+        only({FileKind.UPLOADS: size_of(settings.uploads_dir), FileKind.LOGS: _logs(), FileKind.MODELS: _models()}),
+    )
     freeable: dict[tuple[Freeable, str], Size] = {}
     for offer in freeing.offers(states):
         key = offer.kind, offer.owner
@@ -108,23 +113,23 @@ def model_caches() -> list[Path]:
     return [Path(HF_HUB_CACHE), cache_root / "lathe"]
 
 
-def _run(folder: Path, state: RunState | None) -> tuple[RunUse, dict[Kind, Size]]:
+def _run(folder: Path, state: RunState | None) -> tuple[RunUse, dict[FileKind, Size]]:
     """The use of a run's folder, as a whole and by kind."""
-    sizes = {kind: Size() for kind in (Kind.CHECKPOINTS, Kind.RESULTS, Kind.TOKENS, Kind.RUN_FILES)}
+    sizes = {kind: Size() for kind in (FileKind.CHECKPOINTS, FileKind.RESULTS, FileKind.TOKENS, FileKind.RUN_FILES)}
     for path in entries(folder):
         _add(sizes, {_kind(path): size_of(path)})
     name, owner, status = (state.name, state.owner, state.status.value) if state else (folder.name, "", "")
     whole = sum(sizes.values(), Size())
-    return RunUse(folder.name, name, owner, status, whole, sizes[Kind.CHECKPOINTS]), sizes
+    return RunUse(folder.name, name, owner, status, whole, sizes[FileKind.CHECKPOINTS]), sizes
 
 
-def _kind(path: Path) -> Kind:
+def _kind(path: Path) -> FileKind:
     """The kind of an entry of a run's folder."""
     if path == checkpoints_dir(path.parent) or is_aside(path):
-        return Kind.CHECKPOINTS
+        return FileKind.CHECKPOINTS
     if path == tokens_dir(path.parent):
-        return Kind.TOKENS
-    return Kind.RESULTS if path.name in _RESULTS or is_derived(path) else Kind.RUN_FILES
+        return FileKind.TOKENS
+    return FileKind.RESULTS if path.name in _RESULTS or is_derived(path) else FileKind.RUN_FILES
 
 
 def _logs() -> Size:
@@ -138,6 +143,6 @@ def _models() -> Size:
     return sum(map(size_of, model_caches()), Size())
 
 
-def _add(sizes: dict[Kind, Size], more: Mapping[Kind, Size]) -> None:
+def _add(sizes: dict[FileKind, Size], more: Mapping[FileKind, Size]) -> None:
     for kind, size in more.items():
         sizes[kind] = sizes.get(kind, Size()) + size

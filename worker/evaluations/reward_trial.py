@@ -36,7 +36,7 @@ Troubles = dict[str, Trouble]
 
 
 @dataclass(frozen=True)
-class Trial:
+class TriedRewards:
     """Rewards of samples: their values and totals by sample, and what went wrong with each."""
 
     rewards: tuple[Reward, ...]
@@ -47,7 +47,7 @@ class Trial:
     seconds: float
 
 
-def try_run(config: RunConfig, rows: int, allowed: AllowedPaths) -> Trial:
+def try_run(config: RunConfig, rows: int, allowed: AllowedPaths) -> TriedRewards:
     """Scores the first `rows` rows of a run's training data (of several data sets, of the first one) by their expected answers.
 
     Raises:
@@ -71,7 +71,7 @@ def try_rewards(
     rows: int,
     answers: Mapping[int, str] | None,
     allowed: AllowedPaths,
-) -> Trial:
+) -> TriedRewards:
     """Scores the first `rows` rows by their expected answers; or the rows for which `answers` (by number, from 0) has one.
 
     Raises:
@@ -113,7 +113,7 @@ def _tried(
         began = time.monotonic()
         by_models, failed = _by_models(models, source, samples)
         values, troubles, seconds = values | by_models, troubles | failed, seconds + time.monotonic() - began
-    return Trial(parsed, samples, values, total(parsed, values), troubles, seconds)
+    return TriedRewards(parsed, samples, values, total(parsed, values), troubles, seconds)
 
 
 def _by_models(

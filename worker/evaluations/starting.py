@@ -7,9 +7,9 @@ from worker.settings import get_settings
 from worker.store import database, evaluations, served_models
 from worker.store.tables import Evaluation
 from worker.store.work import EVALUATION
-from worker.supervision.queued_work import Queue
+from worker.supervision.queued_work import WorkQueue
 
-_queue = Queue(EVALUATION, "worker.evaluations.supervisor", folder_of)
+_queue = WorkQueue(EVALUATION, "worker.evaluations.supervisor", folder_of)
 recover, supervisors = _queue.recover, _queue.supervisors
 
 

@@ -30,7 +30,7 @@ from worker.store import database, prompt_sets
 from worker.store.tables import Evaluation, Run
 from worker.store.work import EVALUATION
 from worker.supervision.launcher import Launch
-from worker.supervision.queued_work import State, Supervisor
+from worker.supervision.queued_work import WorkState, WorkSupervisor
 from worker.supervision.training_process import environment
 
 _LOOK_SECONDS = 0.5
@@ -43,7 +43,7 @@ class EvaluationFailed(UserError):  # noqa: N818
     """The program that answers the rows failed."""
 
 
-def evaluate(item: Evaluation, run: Run, state: State, mark: str) -> dict[str, Any]:
+def evaluate(item: Evaluation, run: Run, state: WorkState, mark: str) -> dict[str, Any]:
     """Does the whole evaluation in its folder and returns its summary, as a column.
 
     Raises:
@@ -95,7 +95,7 @@ def _training(run: Run, request: requests.EvaluationRequest) -> tuple[tuple[str,
     return tuple((one.path, one.columns or config.columns, one.name) for one in sources(config.data))
 
 
-def _scored(run_id: str, folder: Path, request: requests.EvaluationRequest, state: State) -> dict[str, Any]:
+def _scored(run_id: str, folder: Path, request: requests.EvaluationRequest, state: WorkState) -> dict[str, Any]:
     """Scores the answers and returns the summary."""
     told = _summary(folder)
     if request.lm_eval:
@@ -162,7 +162,7 @@ def _keep_answers(run_id: str, folder: Path, request: requests.EvaluationRequest
             prompt_sets.keep_answers(session=session, set_id=kept.id, model=run_id, answers=answers)
 
 
-def _answer(folder: Path, launch: Launch, env: dict[str, str], state: State) -> None:
+def _answer(folder: Path, launch: Launch, env: dict[str, str], state: WorkState) -> None:
     child = processes.start_child(launch.argv, output=folder / requests.OUTPUT_FILE, cwd=ROOT, env=env)
     while child.poll() is None:
         processes.wait_for_end(child, _LOOK_SECONDS)
@@ -171,7 +171,7 @@ def _answer(folder: Path, launch: Launch, env: dict[str, str], state: State) -> 
         raise _failure(folder, child) from (ProgramKilled() if child.returncode == -signal.SIGKILL else None)
 
 
-def _read_progress(folder: Path, state: State) -> None:
+def _read_progress(folder: Path, state: WorkState) -> None:
     try:
         *_, last = (folder / requests.PROGRESS_FILE).read_text(encoding="utf-8").splitlines()
         state.progress(**json.loads(last))
@@ -193,7 +193,7 @@ def _failure(folder: Path, child: "subprocess.Popen[bytes]") -> UserError:
 def main() -> int:
     """Supervises the evaluation in the arguments."""
     redaction.start_logging()
-    return Supervisor(EVALUATION, (sys.argv[1], int(sys.argv[2])), evaluate).run()
+    return WorkSupervisor(EVALUATION, (sys.argv[1], int(sys.argv[2])), evaluate).run()
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ _SAME = ("task", "max_length", "strategy", "num_processes", "gradient_checkpoint
 _NEARLY = ()
 
 
-class Job(NamedTuple):
+class WaitingJob(NamedTuple):
     """A run as the queue sees it: its devices, and the seconds that it still takes (None if unknown)."""
 
     devices: int
@@ -44,14 +44,14 @@ def expected(*, session: Session, devices: int) -> dict[str, float | None]:
     queued = waiting.startable(session=session)
     took, now = _newest_durations(session), database.now(session=session)
 
-    def job(run: Run) -> Job:
+    def job(run: Run) -> WaitingJob:
         return _job(run, _seconds_left(run, took.get(run.same_work), run.worked(now) or 0.0))
 
     times = starts(map(job, running), list(map(job, queued)), devices)
     return dict(zip([run.id for run in queued], times, strict=True))
 
 
-def starts(running: Iterable[Job], queued: Sequence[Job], devices: int) -> list[float | None]:
+def starts(running: Iterable[WaitingJob], queued: Sequence[WaitingJob], devices: int) -> list[float | None]:
     """The seconds until each of the `queued` starts, in their order, none overtaking another.
 
     A run that needs more devices than there are never starts, and holds nobody up.
@@ -75,10 +75,10 @@ def starts(running: Iterable[Job], queued: Sequence[Job], devices: int) -> list[
     return times
 
 
-def _job(run: Run, seconds: float | None) -> Job:
+def _job(run: Run, seconds: float | None) -> WaitingJob:
     on_cpu = any(device.endswith("/cpu") for device in run.devices)
     needed = len(run.devices) or int(run.config.get("num_processes", 1))
-    return Job(1 if on_cpu else needed, seconds)
+    return WaitingJob(1 if on_cpu else needed, seconds)
 
 
 def _seconds_left(run: Run, took: float | None, begun: float) -> float | None:
@@ -138,7 +138,7 @@ def together(jobs: Sequence[tuple[int, float | None]], devices: int) -> float | 
     """The seconds until the last run ends on that many devices; a job is its processes and seconds. None if one is unknown."""
     if any(seconds is None for _, seconds in jobs):
         return None
-    queued = [Job(min(processes, devices), seconds) for processes, seconds in jobs]
+    queued = [WaitingJob(min(processes, devices), seconds) for processes, seconds in jobs]
     begins = starts([], queued, devices)
     ends = [begin + (job.seconds or 0.0) for begin, job in zip(begins, queued, strict=True) if begin is not None]
     return max(ends, default=0.0)

@@ -10,7 +10,7 @@ from training.config.fields import ConfigError
 from training.config.run_config import Changes, RunConfig, stepped_down
 from training.errors import Problem
 from training.run_folder import checkpoints
-from training.run_folder.checkpoint_layout import Layout, check_resume
+from training.run_folder.checkpoint_layout import CheckpointLayout, check_resume
 from worker import allowed_paths, celery_app, disk_quota
 from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.datasets import run_data
@@ -106,7 +106,7 @@ def _sharding_changes(session: Session, run_id: str, strategy: Strategy | None, 
     if conflicts := rules.problems(after, machine_of(after.engine)):
         raise ConfigError(conflicts[:1])
     checkpoint = next(iter(checkpoints.sealed(get_settings().runs_dir / run.id)), None)
-    if checkpoint and (layout := Layout.read(checkpoint)):
+    if checkpoint and (layout := CheckpointLayout.read(checkpoint)):
         check_resume(layout, after)
     return {name: value for name, value in changes.items() if getattr(before, name) != value}
 

@@ -16,7 +16,7 @@ from training.config.run_config import RunConfig
 from training.config.task import Task
 from training.errors import Problem
 from training.model_info.folder import has_tokenizer
-from training.template_check.findings import ERROR, Fault, Finding, Report
+from training.template_check.findings import ERROR, Fault, Finding, TemplateReport
 from training.tokens.store import tokenizer_fingerprint
 from worker.allowed_paths import AllowedPaths
 from worker.datasets import datasets
@@ -35,7 +35,7 @@ _SETTINGS = (
     "trainable_layers", "chat_template", "chat_template_kwargs", "reasoning_history", "loss_on", "loss_field", "weight_field",
 )  # fmt: skip
 _FIELDS = ("chat_template", "chat_template_kwargs", "loss_on", "weight_field")
-_reports: OrderedDict[str, Report] = OrderedDict()
+_reports: OrderedDict[str, TemplateReport] = OrderedDict()
 _lock = Lock()
 
 
@@ -44,7 +44,7 @@ class CheckedSet:
     """The name of a training data set, and the report on some of its rows."""
 
     name: str
-    report: Report
+    report: TemplateReport
 
 
 def check_rows(config: RunConfig, allowed: AllowedPaths) -> list[CheckedSet]:
@@ -80,7 +80,8 @@ def as_document(checked: list[CheckedSet]) -> dict[str, Any]:
 def of_document(document: dict[str, Any]) -> list[CheckedSet]:
     """The reports in such a dictionary."""
     return [
-        CheckedSet(data_set.pop("name"), Report.from_json(data_set)) for data_set in map(dict, document["data_sets"])
+        CheckedSet(data_set.pop("name"), TemplateReport.from_json(data_set))
+        for data_set in map(dict, document["data_sets"])
     ]
 
 
@@ -107,7 +108,7 @@ def _can_check(config: RunConfig) -> bool:
     return config.task.traits.renders_rows and has_tokenizer(Path(config.model).expanduser())
 
 
-def _report(config: RunConfig, data: Dataset | Path, columns: str | None = None) -> Report:
+def _report(config: RunConfig, data: Dataset | Path, columns: str | None = None) -> TemplateReport:
     """The report on some rows of a data set or file; `config.model` is a folder, and `chat_template` the text of a template.
 
     Takes about two seconds the first time. A template that exceeds a limit is reported as a fault.
@@ -168,7 +169,7 @@ def _changed(file: Path) -> int:
         return 0
 
 
-def _run(config: RunConfig, file: Path, columns: str | None) -> tuple[Report, bool]:
+def _run(config: RunConfig, file: Path, columns: str | None) -> tuple[TemplateReport, bool]:
     """The report, and whether it would be the same again: not if the program failed for a reason of its own."""
     settings = config.model_dump(mode="json", include=set(_SETTINGS))
     model = str(Path(config.model).expanduser().absolute())
@@ -180,12 +181,12 @@ def _run(config: RunConfig, file: Path, columns: str | None) -> tuple[Report, bo
     result = programs.run_limited(programs.TEMPLATE_CHECK, [], limits, text=json.dumps(asked))
     try:
         values: dict[str, Any] = json.loads(result.output.splitlines()[-1])
-        return Report.from_json(values), True
+        return TemplateReport.from_json(values), True
     except (ValueError, IndexError, KeyError, TypeError):
         return _crashed(result)
 
 
-def _crashed(result: Result) -> tuple[Report, bool]:
+def _crashed(result: Result) -> tuple[TemplateReport, bool]:
     if result.too_slow:
         message = f"Rendering the first rows takes more than {programs.TEMPLATE_CHECK.seconds} s of CPU time."
         return _failed(message, "Check the chat template for an endless loop.", Fault.CANNOT_RENDER), True
@@ -197,5 +198,5 @@ def _crashed(result: Result) -> tuple[Report, bool]:
     return _failed(f"The rows could not be checked ({result.last_line}).", "See docs/templates.md."), False
 
 
-def _failed(message: str, fix: str, fault: Fault = Fault.NOT_CHECKED) -> Report:
-    return Report((Finding(fault, ERROR, message, fix),))
+def _failed(message: str, fix: str, fault: Fault = Fault.NOT_CHECKED) -> TemplateReport:
+    return TemplateReport((Finding(fault, ERROR, message, fix),))

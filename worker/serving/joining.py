@@ -11,7 +11,7 @@ from worker.store.tables import ServedModel
 log = logging.getLogger(__name__)
 
 
-class Added:
+class JoinedModel:
     """What a process is asked to load, in a thread: loading waits for the answer in progress."""
 
     def __init__(self) -> None:

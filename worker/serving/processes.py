@@ -24,7 +24,7 @@ from worker.machine import devices, free_devices, processes, programs
 from worker.machine.process_identity import hostname, me
 from worker.results import results
 from worker.serving import memory, models, turns
-from worker.serving.joining import Added
+from worker.serving.joining import JoinedModel
 from worker.settings import ROOT, get_settings
 from worker.store import database, served_models
 from worker.store.database import UNREACHABLE
@@ -181,7 +181,7 @@ def _environment(served: ServedModel, device: str | None) -> dict[str, str]:
 
 def _watched(served: ServedModel, process: "subprocess.Popen[bytes]", output: Path, errors: Path) -> str:
     """Waits for the end of the process, and ends it on request. Returns why it ended."""
-    lease, values, added = Lease(SERVED, (served.id,)), dict[str, Any](pid=process.pid), Added()
+    lease, values, added = Lease(SERVED, (served.id,)), dict[str, Any](pid=process.pid), JoinedModel()
 
     def goes_on() -> bool:
         return process.poll() is None and not _kept(lease, values, ending=True)[1]

@@ -11,7 +11,7 @@ from sqlmodel import Session, col, select
 from sqlmodel.sql.expression import SelectOfScalar
 
 from training.redaction import clean, redact
-from training.run_folder import events as trainer
+from training.run_folder import events as records
 from training.run_folder.evaluated import final_loss
 from training.run_folder.memory_words import summary
 from training.units import byte_size
@@ -33,7 +33,7 @@ def apply(
     session: Session,
     run_id: str,
     attempt: int,
-    events: Sequence[trainer.Event],
+    events: Sequence[records.Event],
     new_offset: int,
     node_offsets: Sequence[int] = (),
 ) -> bool:
@@ -106,13 +106,13 @@ class PhaseBegan(NamedTuple):
 def phases(*, session: Session, run_id: str) -> list[PhaseBegan]:
     """All the phases of a run in order: a long one evaluates thousands of times."""
     began = select(RunEvent.attempt, RunEvent.time, RunEvent.message).where(RunEvent.run_id == run_id)
-    rows = session.exec(began.where(RunEvent.kind == trainer.PhaseStarted.kind).order_by(col(RunEvent.id)))
+    rows = session.exec(began.where(RunEvent.kind == records.PhaseStarted.kind).order_by(col(RunEvent.id)))
     return [PhaseBegan(*row) for row in rows]
 
 
 def has_checkpoint(*, session: Session, run_id: str) -> bool:
     """True if the run has ever saved a checkpoint."""
-    saved = select(RunEvent.id).where(RunEvent.run_id == run_id, RunEvent.kind == trainer.CheckpointSaved.kind)
+    saved = select(RunEvent.id).where(RunEvent.run_id == run_id, RunEvent.kind == records.CheckpointSaved.kind)
     return session.exec(saved.limit(1)).first() is not None
 
 
@@ -159,36 +159,36 @@ def _last(session: Session, chosen: SelectOfScalar[T], limit: int) -> list[T]:
     return list(session.exec(chosen.order_by(desc("id")).limit(limit)))[::-1]
 
 
-def _store(run: Run, event: trainer.Event) -> list[Point]:
+def _store(run: Run, event: records.Event) -> list[Point]:
     """Updates the run's columns and returns the metrics to store."""
     match event:
-        case trainer.PhaseStarted():
+        case records.PhaseStarted():
             run.phase, run.phase_done, run.phase_total = event.phase[:LONGEST_PHASE], None, None
-        case trainer.Progress():
+        case records.Progress():
             run.phase_done, run.phase_total = event.done, event.total
-        case trainer.Planned():
+        case records.Planned():
             run.plan = dataclasses.asdict(event)
             run.total_steps, run.step = event.total_steps, event.start_step
-        case trainer.Resumed():
+        case records.Resumed():
             run.step = event.step
-        case trainer.Finished():
+        case records.Finished():
             run.step = max(run.step, event.step)
             _store_peak(run, (event.summary.get("memory") or {}).get("peak_bytes") or [])
-        case trainer.OutOfMemory():
+        case records.OutOfMemory():
             _store_peak(run, [event.memory.get("peak"), event.memory.get("allocated")])
-        case trainer.Metrics():
+        case records.Metrics():
             return _store_metrics(run, event)
     return []
 
 
-def _store_report(session: Session, run: Run, event: trainer.Event) -> None:
+def _store_report(session: Session, run: Run, event: records.Event) -> None:
     """Stores the attempt's first out-of-memory report."""
-    if isinstance(event, trainer.OutOfMemory):
+    if isinstance(event, records.OutOfMemory):
         mine = col(Attempt.run_id) == run.id, col(Attempt.number) == run.attempt, col(Attempt.out_of_memory).is_(None)
         session.exec(update(Attempt).where(*mine).values(out_of_memory=dataclasses.asdict(event)))
 
 
-def _store_metrics(run: Run, event: trainer.Metrics) -> list[Point]:
+def _store_metrics(run: Run, event: records.Metrics) -> list[Point]:
     rank = WHOLE_RUN if event.rank is None else event.rank
     run.step = max(run.step, event.step)
     for name in LOSSES:
@@ -215,25 +215,25 @@ def _store_loss(run: Run, name: str, values: Mapping[str, float | None]) -> None
         run.best_loss = value if run.best_loss is None else min(run.best_loss, value)
 
 
-def _add_event(session: Session, run: Run, event: trainer.Event) -> None:
+def _add_event(session: Session, run: Run, event: records.Event) -> None:
     """Adds the record to the run's events if users should see it."""
     level, step = "info", None
     match event:
-        case trainer.PhaseStarted():
+        case records.PhaseStarted():
             message = event.phase
-        case trainer.CheckpointSaved():
+        case records.CheckpointSaved():
             step, message = event.step, f"Checkpoint at step {event.step} ({byte_size(event.bytes)}{_stall(event)})."
-        case trainer.Resumed():
+        case records.Resumed():
             step, message = event.step, f"Resumed from step {event.step}."
             if event.rejected:
                 level, message = "warning", f"{message} Newer checkpoints were incomplete: {'; '.join(event.rejected)}."
-        case trainer.ResultSaved():
+        case records.ResultSaved():
             step, message = event.step, f"Result saved at step {event.step:,}."
-        case trainer.Note():
+        case records.Note():
             level, message = event.level, event.message
-        case trainer.OutOfMemory():
+        case records.OutOfMemory():
             level, step, message = "error", event.step, summary(event)
-        case trainer.Failed():
+        case records.Failed():
             level, message = "error", f"Rank {event.rank}: {event.message or event.error} {event.fix}".strip()
         case _:
             return
@@ -242,7 +242,7 @@ def _add_event(session: Session, run: Run, event: trainer.Event) -> None:
     session.add(row)
 
 
-def _stall(saved: trainer.CheckpointSaved) -> str:
+def _stall(saved: records.CheckpointSaved) -> str:
     """How long a checkpoint stopped training; records of older versions do not have it."""
     return "" if saved.stall_seconds is None else f"; training waited {saved.stall_seconds:.1f} s"
 

@@ -49,7 +49,7 @@ class Extent(NamedTuple):
     last_step: int
 
 
-class Part(NamedTuple):
+class SeriesPart(NamedTuple):
     """Steps from `first` up to `end`, one point per `group` buckets of `level` (0: rows)."""
 
     level: int
@@ -104,7 +104,7 @@ def series(
 def latest(*, session: Session, run_id: str) -> dict[Key, tuple[int, float | None]]:
     """The last step of every series with its value, by name and rank."""
     last = {key: extent.last_step for key, extent in extents(session=session, run_id=run_id).items()}
-    plans = {key: Part(0, 1, step, step + 1) for key, step in last.items()}
+    plans = {key: SeriesPart(0, 1, step, step + 1) for key, step in last.items()}
     return {(name, rank): (step, value) for name, rank, step, _, _, value, _, _ in _read(session, run_id, plans)}
 
 
@@ -130,20 +130,20 @@ def rows_after(*, session: Session, run_id: str, after: dict[Key, int]) -> list[
     return [point for point in points if point.step > after.get((point.name, point.rank), point.step)]
 
 
-def _part(first: int, end: int, points: int, rows: int) -> Part:
+def _part(first: int, end: int, points: int, rows: int) -> SeriesPart:
     """The finest points that are few enough; single rows if the whole series has few."""
     return _part_of_width(first, end, 1 if rows <= points else math.ceil((end - first) / points))
 
 
-def _part_of_width(first: int, end: int, width: int) -> Part:
+def _part_of_width(first: int, end: int, width: int) -> SeriesPart:
     """Points of at least `width` steps."""
     level = max(level for level in range(LEVELS + 1) if bucket_steps(level) <= width)
-    return Part(level, math.ceil(width / bucket_steps(level)), first, end)
+    return SeriesPart(level, math.ceil(width / bucket_steps(level)), first, end)
 
 
-def _read(session: Session, run_id: str, plans: dict[Key, Part]) -> list[Any]:
+def _read(session: Session, run_id: str, plans: dict[Key, SeriesPart]) -> list[Any]:
     """Rows of (name, rank, step, time, count, value, low, high), unsorted. Series with the same part share a SELECT."""
-    alike: dict[Part, set[Key]] = {}
+    alike: dict[SeriesPart, set[Key]] = {}
     for key, part in plans.items():
         alike.setdefault(part, set()).add(key)
     selects = [
@@ -153,7 +153,7 @@ def _read(session: Session, run_id: str, plans: dict[Key, Part]) -> list[Any]:
     return [row for row in found if (row[0], row[1]) in plans]
 
 
-def _select(run_id: str, part: Part, names: Collection[str], ranks: Collection[int]) -> Select[Any]:
+def _select(run_id: str, part: SeriesPart, names: Collection[str], ranks: Collection[int]) -> Select[Any]:
     table, place = (_ROLLUPS, _ROLLUPS.bucket) if part.level else (_ROWS, _ROWS.step)
     size = bucket_steps(part.level)
     chosen = [table.run_id == run_id, table.name.in_(names), table.rank.in_(ranks)]

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class State:
+class WorkState:
     """The progress of the work, which its supervisor stores, with `more` columns; setting `stopping` ends the work."""
 
     phase: str = "starting"
@@ -58,7 +58,7 @@ class State:
         return {"phase": self.phase, "done": self.done, "total": self.total} | self.more
 
 
-class Queue(Generic[Row]):
+class WorkQueue(Generic[Row]):
     """One kind of such work on this worker. `module` is the program that supervises it, `folder` returns where its log goes."""
 
     def __init__(self, kind: QueuedKind[Row], module: str, folder: Callable[[Row], Path]) -> None:
@@ -95,15 +95,17 @@ class Queue(Generic[Row]):
         return close
 
 
-class Supervisor(Generic[Row]):
+class WorkSupervisor(Generic[Row]):
     """One attempt at some work. `work` takes the row, its run, the state to keep and what marks its processes, and returns further
     columns of the ended row; a UserError that it raises is stored as the row's error.
     """
 
-    def __init__(self, kind: QueuedKind[Row], key: Key, work: Callable[[Row, Run, State, str], dict[str, Any]]) -> None:
+    def __init__(
+        self, kind: QueuedKind[Row], key: Key, work: Callable[[Row, Run, WorkState, str], dict[str, Any]]
+    ) -> None:
         self._kind, self._key, self._do = kind, key, work
         self._lease = Lease(kind, key)
-        self._state = State()
+        self._state = WorkState()
         self._ended: dict[str, Any] = {}
 
     def run(self) -> int:

@@ -14,7 +14,7 @@ from worker.store import database, history, sweeps
 from worker.store.tables import Run, Status, Sweep
 from worker.store.tables.row import whole
 from worker.store.tables.sweep_values import SweepSpec
-from worker.sweeps.ranking import Contender, Decision, State, decide
+from worker.sweeps.ranking import Contender, Decision, RankState, decide
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def state_word(run: Run) -> str:
     """The status of a run of a sweep, with "paused" at a rung and "stopped early" by the sweep."""
     if stopped_early(run):
         return "stopped early"
-    return "paused" if _state(run) is State.PAUSED else run.status.value
+    return "paused" if _state(run) is RankState.PAUSED else run.status.value
 
 
 def _due(session: Session, sweep: Sweep, spec: SweepSpec) -> Decision | None:
@@ -90,7 +90,7 @@ def _apply(session: Session, sweep: Sweep, spec: SweepSpec, decision: Decision) 
     """Continues and stops the paused runs; returns the ids of those that continue."""
     continued = []
     for run in sweeps.runs_of(session=session, sweep_ids=[sweep.id]):
-        if _state(run) is not State.PAUSED or run.trial is None:
+        if _state(run) is not RankState.PAUSED or run.trial is None:
             continue
         if run.trial in decision.promoted:
             best = f"It is among the best 1/{spec.reduction_factor} at step {run.pause_at:,} of sweep {sweep.name}."
@@ -116,7 +116,7 @@ def _contenders(session: Session, spec: SweepSpec, metric: str, runs: Sequence[R
         pauses = [run.pause_at for run in live]
         yield Contender(
             number,
-            min((_state(run) for run in members), key=list(State).index),
+            min((_state(run) for run in members), key=list(RankState).index),
             None if None in pauses else max(filter(None, pauses), default=None),
             {rung: _mean([values.get((run.id, rung)) for run in live]) for rung in reached},
         )
@@ -128,17 +128,17 @@ def _reached(run: Run, rung: int) -> bool:
         return False
     if run.pause_at is None or run.pause_at > rung:
         return True
-    return run.pause_at == rung and (_state(run) is State.PAUSED or run.status.ended)
+    return run.pause_at == rung and (_state(run) is RankState.PAUSED or run.status.ended)
 
 
-def _state(run: Run) -> State:
+def _state(run: Run) -> RankState:
     if run.status.ended:
-        return State.ENDED
+        return RankState.ENDED
     if run.status is Status.RUNNING:
-        return State.RUNNING
+        return RankState.RUNNING
     if run.held:
-        return State.PAUSED if run.at_rung else State.HELD
-    return State.WAITING
+        return RankState.PAUSED if run.at_rung else RankState.HELD
+    return RankState.WAITING
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -57,7 +57,7 @@ def difference(first: dict[int, float], second: dict[int, float]) -> Interval | 
     return interval([second[seed] - first[seed] for seed in first if seed in second])
 
 
-class State(StrEnum):
+class RankState(StrEnum):
     """What the runs of a configuration do: `waiting` for a device, `held` by a user, or `paused` at a rung."""
 
     WAITING = "waiting"
@@ -73,7 +73,7 @@ class Contender:
     rung that it has reached; None for a value that is missing or not finite, which ranks last."""
 
     number: int
-    state: State
+    state: RankState
     pause_at: int | None
     values: dict[int, float | None] = field(default_factory=dict)
 
@@ -88,22 +88,24 @@ class Decision:
 
 def decide(contenders: Sequence[Contender], factor: int, *, maximize: bool = False) -> Decision:
     """What happens to the paused configurations now. The same state gives the same decision, however often it is made."""
-    if any(contender.state is State.WAITING for contender in contenders):
+    if any(contender.state is RankState.WAITING for contender in contenders):
         return Decision()
     promoted: dict[int, int] = {}
     stopped: list[int] = []
     for rung in sorted(
-        {contender.pause_at for contender in contenders if contender.state is State.PAUSED and contender.pause_at}
+        {contender.pause_at for contender in contenders if contender.state is RankState.PAUSED and contender.pause_at}
     ):
         reached = [contender for contender in contenders if rung in contender.values]
-        complete = all(rung in contender.values or contender.state is State.ENDED for contender in contenders)
+        complete = all(rung in contender.values or contender.state is RankState.ENDED for contender in contenders)
         quota = max(len(reached) // factor, 1 if complete else 0)
         live = [
-            contender for contender in reached if not (contender.state is State.ENDED and contender.pause_at == rung)
+            contender
+            for contender in reached
+            if not (contender.state is RankState.ENDED and contender.pause_at == rung)
         ]
         live.sort(key=lambda contender: (sort_key(contender.values[rung], maximize=maximize), contender.number))
         best = live[:quota]
-        here = [contender for contender in live if contender.state is State.PAUSED and contender.pause_at == rung]
+        here = [contender for contender in live if contender.state is RankState.PAUSED and contender.pause_at == rung]
         promoted |= {contender.number: rung * factor for contender in here if contender in best}
         if complete:
             stopped += [contender.number for contender in here if contender not in best]

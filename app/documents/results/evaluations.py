@@ -23,7 +23,7 @@ from training.scoring.fingerprints import fingerprints, of_judge
 from training.scoring.paired import Paired, compare
 from training.scoring.request import BASE, CARD, RECORDS_FILE, RESULT
 from training.scoring.score_card import ScoreCard
-from worker.evaluations.reward_trial import Trial
+from worker.evaluations.reward_trial import TriedRewards
 from worker.evaluations.submit import folder_of
 from worker.store import evaluations, runs, sight
 from worker.store.tables import Dataset, Evaluation, Status
@@ -229,7 +229,7 @@ def document(
     )
 
 
-def trial(tried: Trial) -> RewardTrial:
+def trial(tried: TriedRewards) -> RewardTrial:
     """What rewards gave for rows."""
     known = {name: [one for one in values if one is not None] for name, values in tried.values.items()}
     return RewardTrial(

@@ -5,7 +5,7 @@ from typing import Any
 from starlette.datastructures import QueryParams
 
 from app.access.dataset_imports import samples
-from app.documents.results import evaluations as document
+from app.documents.results import evaluations as documents
 from app.documents.results import suites as suite_documents
 from app.format import evaluation_text as words
 from app.format import suite_text
@@ -36,7 +36,7 @@ def shown(run: Run, query: QueryParams) -> dict[str, Any]:
     if not run.status.ended:
         return {"evaluations": [], "evaluating": False, "evaluation": None, "evaluation_form": None, "suites": []}
     with database.read() as session:
-        listed = document.listing(session, run.id).model_dump(mode="json")["evaluations"]
+        listed = documents.listing(session, run.id).model_dump(mode="json")["evaluations"]
         items = evaluations.of_run(session=session, run_id=run.id)
         data = [(item.id, item.name) for item in datasets.listing(session=session)]
         suites = [suite.model_dump(mode="json") for suite in suite_documents.of_items(session, items).values()]
@@ -73,12 +73,12 @@ def metrics(run: Run) -> list[tuple[str, str]]:
 def _rows(item: Evaluation, items: list[Evaluation], query: QueryParams) -> dict[str, Any]:
     """A page of the answers of an evaluation, beside those of another one, sorted by a metric or by its difference."""
     others = [one for one in items if one.id != item.id and one.summary and one.asked.sha256 == item.asked.sha256]
-    usual, names = document.baseline(item, items), list((item.summary or {}).get("metrics") or {})
+    usual, names = documents.baseline(item, items), list((item.summary or {}).get("metrics") or {})
     against_id = query.get("against", usual.id if usual else "")
     against = next((one for one in others if one.id == against_id), None)
     metric = query.get("metric", "") if query.get("metric") in names else next(iter(names), "")
     order = query.get("order", "row")
-    rows = document.rows(item, against, metric, order)
+    rows = documents.rows(item, against, metric, order)
     scores = list(rows.scores)
     compared = (_("Difference"), _("Prompt"), _("Expected"), _("Other answer"), _("Answer"))
     return paged(rows, query.get("rows_page", "")) | {

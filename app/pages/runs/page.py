@@ -7,7 +7,6 @@ from app.access import callers
 from app.documents import queue
 from app.documents.comparison.document import configured
 from app.documents.run import grouped
-from app.format import run_text as queue_words
 from app.format import run_text as words
 from app.format.numbers import capitalized
 from app.pages.common import grouping
@@ -41,7 +40,6 @@ def listed(query: QueryParams) -> Context:
             }
         return shown | {
             "queue": queue.document(session).model_dump(mode="json"),
-            "queue_words": queue_words,
             "most_waiting": _MOST_WAITING,
             "priorities": waiting.PRIORITIES,
             "priority_word": waiting.priority_word,

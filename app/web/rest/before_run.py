@@ -18,8 +18,8 @@ from app.documents.before_run import (
     Targets,
     Translation,
 )
-from app.format import forecast_text as forecast_words
-from app.format import rows as template_words
+from app.format import forecast_text as words
+from app.format import rows as row_words
 from app.web.rest.openapi import RUN_BODY, raw_body
 from app.web.rest.routing import JsonRouter, ShortQuery, settings_object
 from training import rules
@@ -53,7 +53,7 @@ def forecast_run(
         settled, prices.of_user(callers.current().name),
         gpu=gpu, host_gib=host_memory, simulate=simulate, solve=solve, fetch_config=fetch_config,
     )  # fmt: skip
-    return PlainTextResponse(forecast_words.response_page(response)) if form == "text" else response.document()
+    return PlainTextResponse(words.response_page(response)) if form == "text" else response.document()
 
 
 @router.post("/api/checks", openapi_extra=RUN_BODY)
@@ -87,7 +87,7 @@ def render_rows(
     JSON object of settings. Queues nothing.
     """
     checked = rows_check.check_rows(parse(settings_object(values)), callers.current().allowed)
-    return PlainTextResponse(template_words.page(checked)) if form == "text" else rows_check.as_document(checked)
+    return PlainTextResponse(row_words.page(checked)) if form == "text" else rows_check.as_document(checked)
 
 
 @router.post("/api/targets", openapi_extra=RUN_BODY)

@@ -25,7 +25,7 @@ from training.errors import UserError
 from training.models.adapters import add_adapter
 from training.models.loading import load_model
 from training.run_folder import checkpoints
-from training.run_folder.checkpoint_layout import Layout
+from training.run_folder.checkpoint_layout import CheckpointLayout
 
 pytestmark = [
     pytest.mark.slow,  # imports torch
@@ -125,7 +125,7 @@ def test_a_checkpoint_of_every_method_has_every_trained_parameter(tmp_path: Path
     model.save_pretrained(tmp_path)
     write_left_out(model, tmp_path)
     shapes, names = trained_shapes(model), saved_names(model)
-    layout = Layout(
+    layout = CheckpointLayout(
         Strategy.SINGLE, 1, 4, list(shapes), list(shapes.values()), [names.get(name, name) for name in shapes]
     )
     check_contents(tmp_path, layout, shapes)
@@ -145,7 +145,7 @@ def test_a_checkpoint_of_a_mixture_of_experts_has_the_parameters_that_a_resume_l
     check_result(tmp_path / "result", model)
     with own_names(model):
         model.save_pretrained(tmp_path / "checkpoint")
-    layout = Layout(Strategy.SINGLE, 1, 4, list(shapes), list(shapes.values()), list(shapes))
+    layout = CheckpointLayout(Strategy.SINGLE, 1, 4, list(shapes), list(shapes.values()), list(shapes))
     check_contents(tmp_path / "checkpoint", layout, shapes)
     for folder in ("result", "checkpoint"):
         again = MixtralForCausalLM.from_pretrained(tmp_path / folder)

@@ -8,7 +8,7 @@ from tiny import make_data, make_model
 from trainer_process import Trained, start, train_here
 
 from training.config.choices import Strategy
-from training.run_folder.checkpoint_layout import Layout
+from training.run_folder.checkpoint_layout import CheckpointLayout
 from training.run_folder.events import Failed, Resumed
 from training.run_folder.paths import PAUSE_VARIABLE, checkpoint_dir
 
@@ -76,7 +76,7 @@ def test_a_resumed_run_with_other_processes_continues_the_losses(
         paused.setenv(PAUSE_VARIABLE, "3")
         first = train(tmp_path, inputs, *before, method=method)
     assert list(first.losses()) == [1, 2, 3], first.log()
-    layout = Layout.read(checkpoint_dir(tmp_path, 3))
+    layout = CheckpointLayout.read(checkpoint_dir(tmp_path, 3))
     assert layout is not None and (layout.strategy, layout.world_size) == (Strategy(before[0]), before[1])
     second = train(tmp_path, inputs, *after, method=method)
     assert [event.step for event in second.of(Resumed)] == [3], second.log()

@@ -15,7 +15,7 @@ from app.pages.new_run.method_panel import options_html, targets_html
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.models.loading import load_model, parameter_counts
-from training.models.target_modules import Group, targets
+from training.models.target_modules import ModuleGroup, targets
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
@@ -32,8 +32,8 @@ def config(model: Path | str, **values: Any) -> RunConfig:
 def test_modules_that_differ_only_in_their_number_form_one_group(folder: Path) -> None:
     result = targets(config(folder))
     assert result.matched == [
-        Group("model.layers.*.self_attn.q_proj", 2, "64 -> 64"),
-        Group("model.layers.*.self_attn.v_proj", 2, "64 -> 64"),
+        ModuleGroup("model.layers.*.self_attn.q_proj", 2, "64 -> 64"),
+        ModuleGroup("model.layers.*.self_attn.v_proj", 2, "64 -> 64"),
     ]
     assert (result.trainable, result.total) == (8192, 123_840)
     assert [group.pattern.rsplit(".", 1)[-1] for group in result.others] == [

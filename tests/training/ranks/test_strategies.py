@@ -8,7 +8,7 @@ from safetensors import safe_open
 from trained import Recipe, copy_of, trained
 from trainer_process import Trained, start_with_shuffled_gather, start_with_slow_save, start_without_collection
 
-from training.run_folder.checkpoint_layout import Layout
+from training.run_folder.checkpoint_layout import CheckpointLayout
 from training.run_folder.events import RankLeft
 
 pytestmark = pytest.mark.train
@@ -106,7 +106,7 @@ def assert_saved_as_trained(run: Trained) -> None:
 def test_fsdp_saves_an_adapter_that_is_not_a_lora(method: str) -> None:
     run = on("fsdp", method=method, max_steps=2, eval_steps=2, save_steps=2)  # right after the evaluation
     assert_saved_as_trained(run)
-    assert Layout.read(run.run_dir / "checkpoints/checkpoint-2").parameters  # type: ignore[union-attr]
+    assert CheckpointLayout.read(run.run_dir / "checkpoints/checkpoint-2").parameters  # type: ignore[union-attr]
 
 
 def test_each_save_under_zero_3_frees_the_weights_that_it_gathered(tmp_path: Path, inputs: tuple[Path, Path]) -> None:

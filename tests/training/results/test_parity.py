@@ -20,7 +20,7 @@ from training.errors import UserError
 from training.results.evaluate import load_weights
 from training.results.parity.comparison import Row, document
 from training.results.parity.forms import adapter_form
-from training.results.parity.reference import Prompt, Reference
+from training.results.parity.reference import Reference, ReferencePrompt
 from training.results.parity.verify import verdict, verify
 from training.serving.loaded import Base, load
 
@@ -159,7 +159,7 @@ def test_a_merged_head_that_shared_its_weights_with_the_embeddings_has_its_own(t
     ],
 )
 def test_greedy_answers_alone_do_not_decide(exact: bool, answer: list[int], loss: float, equal: bool) -> None:
-    prompt = Prompt(0, [1], "a", expected=[2], answer=[2], loss=9.0)
+    prompt = ReferencePrompt(0, [1], "a", expected=[2], answer=[2], loss=9.0)
     rows = [Row(prompt, [1], answer, None, loss)]
     form = document("merged", rows, Reference([prompt], exact=exact), str, lossy=False)
     assert form["equal"] is equal
@@ -170,7 +170,7 @@ def test_greedy_answers_alone_do_not_decide(exact: bool, answer: list[int], loss
 def test_answers_under_the_model_s_own_configuration_count_where_the_form_has_one(
     own: list[int] | None, equal: bool
 ) -> None:
-    prompt = Prompt(0, [1], "a", expected=[2], answer=[2], own_answer=[4], loss=9.0)
+    prompt = ReferencePrompt(0, [1], "a", expected=[2], answer=[2], own_answer=[4], loss=9.0)
     rows = [Row(prompt, [1], [2], None, 9.0, own)]
     form = document("adapter", rows, Reference([prompt], exact=True), str, lossy=False)
     assert form["equal"] is equal

@@ -22,7 +22,7 @@ from subtest_table import table
 from training.jail import landlock
 from training.rewards import judge, reward_process
 from training.rewards.own_functions import name_fault
-from training.rewards.reward_batch import Batch
+from training.rewards.reward_batch import RewardBatch
 from training.rewards.reward_child import RewardChild
 from training.rewards.reward_process import DEATHS, RewardProcess
 from training.rewards.rewards import Reward, parse_rewards
@@ -187,7 +187,7 @@ def test_what_a_function_may_not_do_gives_its_samples_no_score_and_is_named(tmp_
     [("value", 0, math.nan), ("value", 0, 10**400), ("value", 9, 1), ("failed", 0, "kind", {}), ("reward", "other")],
 )
 def test_what_a_function_writes_in_place_of_an_answer_is_none(words):
-    batch = Batch(SAMPLES, {"own.py:score": [None] * 4}, range(4), reward="own.py:score")
+    batch = RewardBatch(SAMPLES, {"own.py:score": [None] * 4}, range(4), reward="own.py:score")
     with pytest.raises((ValueError, TypeError, LookupError, OverflowError)):
         batch.take(*words)
     assert batch.values == {"own.py:score": [None] * 4} and not batch.failed

@@ -15,7 +15,7 @@ from training.forecast.formula.activations import Batch
 from training.forecast.gpus import CARDS
 from training.model_info.families import shape_of
 from training.models import attention
-from training.simulation.batches import Request
+from training.simulation.batches import SimulationRequest
 from training.simulation.simulate import simulate
 
 ROWS, LENGTH = 4, 256
@@ -40,11 +40,13 @@ def test_formula_and_simulation_agree(tmp_path: Path, card: str, precision: str,
     batch = Batch(ROWS, LENGTH, tokens, tokens, flat=packing != "none", labeled=tokens)
     foretold = estimate(config, shape_of(LLAMA), card=CARDS[card], batch=batch)
     place: dict[str, Any] = {"flash": CARDS[card].flash, "precision": Precision(precision)}
-    simulated = simulate(Request(config, [LENGTH] * ROWS, labeled=[LENGTH] * ROWS, **place))
+    simulated = simulate(SimulationRequest(config, [LENGTH] * ROWS, labeled=[LENGTH] * ROWS, **place))
     assert foretold.parts["activations"] == pytest.approx(simulated.parts["activations"], rel=0.1)
     assert foretold.allocated_bytes - foretold.parts["buffers"] == pytest.approx(simulated.peak_bytes, rel=0.1)
     if precision == "fp16":  # keys and values are repeated for each query head
-        with_flash = simulate(Request(config, [LENGTH] * ROWS, labeled=[LENGTH] * ROWS, precision=Precision.FP16))
+        with_flash = simulate(
+            SimulationRequest(config, [LENGTH] * ROWS, labeled=[LENGTH] * ROWS, precision=Precision.FP16)
+        )
         repeated = 4 * 2 * 2 * (1024 - 128) * tokens
         assert simulated.parts["activations"] - with_flash.parts["activations"] == pytest.approx(repeated, rel=0.05)
 

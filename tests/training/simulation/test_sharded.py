@@ -9,7 +9,7 @@ import pytest
 
 from training.config.choices import Precision
 from training.config.run_config import RunConfig
-from training.simulation.batches import Request
+from training.simulation.batches import SimulationRequest
 from training.simulation.simulate import simulate
 
 Values = dict[str, Any]
@@ -89,5 +89,7 @@ def test_the_simulated_peak_is_the_measured_one(cause: str, tmp_path: Path) -> N
     }
     config = RunConfig.model_validate(values | {"precision": "fp32"} | settings)
     precision = Precision(config.precision)
-    done = simulate(Request(config, **batch, device="cpu", precision=precision, tokenizer_size=model["vocab_size"]))
+    done = simulate(
+        SimulationRequest(config, **batch, device="cpu", precision=precision, tokenizer_size=model["vocab_size"])
+    )
     assert done.peak_bytes == pytest.approx(peak, rel=0.02)

@@ -13,7 +13,7 @@ from benchmarks.matrix.inputs import byte_tokenizer
 from training.config.choices import Precision
 from training.config.run_config import RunConfig
 from training.errors import UserError
-from training.simulation.batches import PlacedBatch, Request
+from training.simulation.batches import PlacedBatch, SimulationRequest
 from training.simulation.simulate import POINTS, Simulation, simulate
 
 LENGTH = 64
@@ -79,7 +79,7 @@ def _simulated(home: Path, shape: str, device: str, precision: str, more: tuple[
     )
     source = LENGTH // 2 + 1 if shape == "t5" else LENGTH
     rows: dict[str, Any] = {"lengths": [source] * 2, "targets": [LENGTH] * 2, "labeled": [LENGTH // 2] * 2}
-    return simulate(Request(config, **rows, device=device, precision=Precision(precision)))  # type: ignore[arg-type]
+    return simulate(SimulationRequest(config, **rows, device=device, precision=Precision(precision)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_the_peak_of_a_preference_task_matches_a_measured_run(
     run = train_here(tmp_path, home / "llama", data, **settings(home, "llama", **asked))
     (counted,) = run.summary["memory"]["peak_bytes"]
     config = RunConfig.model_validate(settings(home, "llama", model=str(home / "llama"), data=str(data), **asked))
-    request = Request(config, [LENGTH] * 2, labeled=[LENGTH // 2] * 2, device="cpu", precision=Precision.FP32)
+    request = SimulationRequest(config, [LENGTH] * 2, labeled=[LENGTH // 2] * 2, device="cpu", precision=Precision.FP32)
     assert simulate(request).peak_bytes == pytest.approx(counted, rel=0.01)
 
 
@@ -154,7 +154,7 @@ def test_the_peak_of_samples_of_maximum_length_matches_a_measured_run(
     run = train_here(tmp_path, home / "llama", data, **settings(home, "llama", **asked))
     (counted,) = run.summary["memory"]["peak_bytes"]
     config = RunConfig.model_validate(settings(home, "llama", model=str(home / "llama"), data=str(data), **asked))
-    request = Request(config, [LENGTH] * 2, device="cpu", precision=Precision.FP32)
+    request = SimulationRequest(config, [LENGTH] * 2, device="cpu", precision=Precision.FP32)
     assert simulate(request).peak_bytes == pytest.approx(counted, rel=0.02)
 
 
@@ -181,7 +181,7 @@ def test_the_first_step_has_no_optimizer_state_yet(home: Path) -> None:
 
     def peak(lengths: list[int], *places: PlacedBatch) -> int:
         return simulate(
-            Request(config, lengths, places=list(places), device="cpu", precision=Precision.FP32)
+            SimulationRequest(config, lengths, places=list(places), device="cpu", precision=Precision.FP32)
         ).peak_bytes
 
     assert peak([8] * 2) <= peak([LENGTH] * 2, first, later) < peak([LENGTH] * 2)

@@ -12,7 +12,7 @@ from subtest_table import table
 from training.chat.template import NAMED
 from training.config.run_config import RunConfig
 from training.template_check.check import check
-from training.template_check.findings import ERROR, WARNING, Finding, Report
+from training.template_check.findings import ERROR, WARNING, Finding, TemplateReport
 
 ROWS = [
     chat("What is two plus two?", "The answer is four.", system="Be short."),
@@ -35,7 +35,7 @@ WITH_TOOLS = {
 
 def checked(
     folder: Path, tokenizer: Any, rows: list[dict[str, Any]], head: int | None = None, **settings: Any
-) -> Report:
+) -> TemplateReport:
     """The report on these rows, for a model with as many ids as the tokenizer unless `head` says otherwise."""
     model = write_model(folder / "model", len(tokenizer) if head is None else head)
     given = {"model": str(model), "data": "rows", "method": "lora", **settings}
@@ -44,7 +44,7 @@ def checked(
     return check(RunConfig.model_validate(given), write_rows(folder / "rows.jsonl", rows), None, tokenizer)
 
 
-def only(report: Report, fault: str, severity: str) -> Finding:
+def only(report: TemplateReport, fault: str, severity: str) -> Finding:
     """The one finding of a report, with a fix, and the text of a row."""
     assert [(str(one.fault), one.severity) for one in report.findings] == [(fault, severity)], report.findings
     (finding,) = report.findings

@@ -7,7 +7,7 @@ from run_files import checkpoint, folder_of, result
 from training.run_folder.paths import MANIFEST_FILE
 from worker.choices import Freeable
 from worker.disk import background, usage
-from worker.disk.usage import Kind
+from worker.disk.usage import FileKind
 from worker.machine.sizes import Size, size_of
 from worker.settings import get_settings
 from worker.store.tables import LOCAL, Status
@@ -41,19 +41,19 @@ def test_files_are_counted_by_kind(database, new_run):
     (folder_of(run.id) / "output.log").write_bytes(b"x" * 30)
     (get_settings().datasets_dir / "abc.csv").write_bytes(b"x" * 20)
     found = measured()
-    assert found.kinds[Kind.CHECKPOINTS] == Size(1000 + manifest, 2)
-    assert found.kinds[Kind.RESULTS] == Size(500, 1)
-    assert found.kinds[Kind.RUN_FILES] == Size(30, 1)
-    assert (found.kinds[Kind.DATASETS], found.kinds[Kind.MODELS]) == (Size(20, 1), Size(70, 1))
+    assert found.kinds[FileKind.CHECKPOINTS] == Size(1000 + manifest, 2)
+    assert found.kinds[FileKind.RESULTS] == Size(500, 1)
+    assert found.kinds[FileKind.RUN_FILES] == Size(30, 1)
+    assert (found.kinds[FileKind.DATASETS], found.kinds[FileKind.MODELS]) == (Size(20, 1), Size(70, 1))
     (use,) = found.runs
     assert (use.name, use.status, use.size.bytes) == ("mine", "running", 1530 + manifest)
 
 
 def test_a_folder_that_no_kind_names_is_counted(database):
-    before = measured().kinds[Kind.LOGS]
+    before = measured().kinds[FileKind.LOGS]
     (get_settings().data_dir / "of-a-later-version").mkdir()
     (get_settings().data_dir / "of-a-later-version" / "x").write_bytes(b"x" * 40)
-    assert measured().kinds[Kind.LOGS].bytes == before.bytes + 40
+    assert measured().kinds[FileKind.LOGS].bytes == before.bytes + 40
 
 
 def test_the_ten_largest_runs_are_listed_largest_first(database, new_run):
@@ -105,4 +105,4 @@ def test_freeing_in_the_background_reports_its_outcome_and_new_figures(database,
     assert (progress.done, progress.total, progress.freed.files, progress.problems) == (1, 1, 2, [])
     assert progress.ended_at is not None
     assert figures.usage is not None
-    assert figures.usage.kinds[Kind.CHECKPOINTS] == Size()
+    assert figures.usage.kinds[FileKind.CHECKPOINTS] == Size()

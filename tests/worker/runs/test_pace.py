@@ -3,7 +3,7 @@
 import pytest
 from held_runs import claim, finish, resume
 
-from worker.runs.pace import Job, expected, seconds_per_step, starts
+from worker.runs.pace import WaitingJob, expected, seconds_per_step, starts
 from worker.store import database as db
 from worker.store.tables import Run, Status
 
@@ -13,13 +13,13 @@ WEEK = 7 * 86400.0
 @pytest.mark.parametrize(
     ("running", "queued", "devices", "times"),
     [
-        ([], [Job(1, 60), Job(1, 60)], 2, [0, 0]),
-        ([Job(1, 100)], [Job(1, 50), Job(1, 10)], 1, [100, 150]),
-        ([Job(1, 100), Job(1, 30)], [Job(2, 50), Job(1, 10)], 2, [100, 150]),
-        ([Job(1, None)], [Job(1, 50)], 1, [None]),
-        ([Job(1, 20)], [Job(1, None), Job(1, 10)], 1, [20, None]),
-        ([Job(1, 20)], [Job(8, 10), Job(1, 10)], 2, [None, 0]),
-        ([Job(4, 40)], [Job(2, 10), Job(2, 10), Job(2, 10)], 4, [40, 40, 50]),
+        ([], [WaitingJob(1, 60), WaitingJob(1, 60)], 2, [0, 0]),
+        ([WaitingJob(1, 100)], [WaitingJob(1, 50), WaitingJob(1, 10)], 1, [100, 150]),
+        ([WaitingJob(1, 100), WaitingJob(1, 30)], [WaitingJob(2, 50), WaitingJob(1, 10)], 2, [100, 150]),
+        ([WaitingJob(1, None)], [WaitingJob(1, 50)], 1, [None]),
+        ([WaitingJob(1, 20)], [WaitingJob(1, None), WaitingJob(1, 10)], 1, [20, None]),
+        ([WaitingJob(1, 20)], [WaitingJob(8, 10), WaitingJob(1, 10)], 2, [None, 0]),
+        ([WaitingJob(4, 40)], [WaitingJob(2, 10), WaitingJob(2, 10), WaitingJob(2, 10)], 4, [40, 40, 50]),
         ([], [], 0, []),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 
 from training.config.choices import Strategy
 from training.errors import UserError
-from training.run_folder.checkpoint_layout import LAYOUT_FILE, Layout
+from training.run_folder.checkpoint_layout import LAYOUT_FILE, CheckpointLayout
 from training.run_folder.paths import MANIFEST_FILE, checkpoint_dir
 from worker.runs import requests, submit
 from worker.settings import get_settings
@@ -22,7 +22,7 @@ def stopped(database, rung, config):
         run = requests.stop(submit.submit(asked).id)
         checkpoint = checkpoint_dir(get_settings().runs_dir / run.id, 4)
         checkpoint.mkdir(parents=True)
-        Layout(strategy, processes, asked.global_batch_size, ["weight"], [[2, 2]]).write(checkpoint)
+        CheckpointLayout(strategy, processes, asked.global_batch_size, ["weight"], [[2, 2]]).write(checkpoint)
         (checkpoint / MANIFEST_FILE).write_text(json.dumps({"files": {}}))
         return run
 

@@ -13,10 +13,10 @@ from worker.store.runs import SweepTrial
 from worker.store.tables import Run, Status
 from worker.store.tables.sweep_values import NO_PLAN
 from worker.sweeps.advance import advance, advance_all
-from worker.sweeps.ranking import Contender, Decision, State, decide
+from worker.sweeps.ranking import Contender, Decision, RankState, decide
 from worker.sweeps.results import results
 
-R = State.RUNNING, State.PAUSED, State.ENDED, State.WAITING, State.HELD
+R = RankState.RUNNING, RankState.PAUSED, RankState.ENDED, RankState.WAITING, RankState.HELD
 RUNNING, PAUSED, ENDED, WAITING, HELD = R
 
 

@@ -85,7 +85,7 @@ def rows_from(
             yield from numbered_rows(text, row=row, number=number, wanted=is_wanted)
     elif index is not None and file_format in DELIMITERS:
         row, number, offset = _entry(index, first)
-        start = table_reader.Place(row, number, offset) if offset else None
+        start = table_reader.CellPlace(row, number, offset) if offset else None
         rows = table_reader.read_table(path, DELIMITERS[file_format], start)
         yield from islice(enumerate(rows, row), first - row, None)
     else:

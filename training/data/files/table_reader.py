@@ -22,7 +22,7 @@ _DELIMITERS = ",;\t"
 
 
 @dataclass(frozen=True)
-class Place:
+class CellPlace:
     """Where a record begins: the number of its row and of its line, from 1, and the byte in the file."""
 
     row: int
@@ -30,7 +30,7 @@ class Place:
     offset: int
 
 
-def read_table(path: Path, delimiter: str = "", start: Place | None = None) -> Iterator[Row | DataError]:
+def read_table(path: Path, delimiter: str = "", start: CellPlace | None = None) -> Iterator[Row | DataError]:
     """Yields a row of texts for each record, from `start` on. The default delimiter is the most frequent one in the header.
     Raises DataError if the header has a column twice, or a quote is not closed."""
     with open_text(path) as stream:
@@ -46,7 +46,7 @@ def read_table(path: Path, delimiter: str = "", start: Place | None = None) -> I
         yield from _rows(_reader(lines, delimiter), lines, header, row=start.row - 1, line=start.line - 1)
 
 
-def places(path: Path, delimiter: str = "") -> Iterator[Place]:
+def places(path: Path, delimiter: str = "") -> Iterator[CellPlace]:
     """Yields where each record of a checked table begins. Values may contain line breaks, so these are not its lines."""
     with open_text(path) as stream:
         lines = _CountedLines(stream, first_byte(path))
@@ -55,7 +55,7 @@ def places(path: Path, delimiter: str = "") -> Iterator[Place]:
         row, line, offset = 1, reader.line_num + 1, lines.offset
         for values in reader:
             if values:
-                yield Place(row, line, offset)
+                yield CellPlace(row, line, offset)
                 row += 1
             line, offset = reader.line_num + 1, lines.offset
 

@@ -45,7 +45,7 @@ _SPARE_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """A model folder with its configuration and its architecture; `config` is that of the text model."""
 
     folder: Path
@@ -53,7 +53,7 @@ class Source:
     architecture: Architecture
 
     @classmethod
-    def of(cls, folder: Path) -> "Source":
+    def of(cls, folder: Path) -> "ModelSource":
         """The model in a folder. Raises UserError if its architecture is not supported."""
         config = AutoConfig.from_pretrained(folder)
         architecture, text = architecture_of(config), config.get_text_config()
@@ -65,7 +65,7 @@ class Source:
 def convert(folder: Path, target: Path, kind: GgufType = GgufType.TRAINED, tell: Tell = silent) -> list[str]:
     """Writes the model in `folder` to `target` atomically. Returns sentences about what to know of the file. Raises UserError if
     its architecture, positions or tokenizer are not supported, and OSError if the disk is full."""
-    source = Source.of(folder)
+    source = ModelSource.of(folder)
     with gguf_file(target, source.architecture) as writer:
         writer.add_name(folder.resolve().parent.name)  # the run's id
         writer.add_file_type(_FILE_TYPES[_WANTED[kind] or _STORED[source.config.dtype]])
@@ -82,7 +82,7 @@ def gguf_file(target: Path, architecture: Architecture) -> Iterator[gguf.GGUFWri
         yield writer
 
 
-def _notes(source: Source) -> list[str]:
+def _notes(source: ModelSource) -> list[str]:
     length, whole = context_length(source.config, source.architecture), source.config.max_position_embeddings
     if length == whole:
         return []
@@ -91,7 +91,7 @@ def _notes(source: Source) -> list[str]:
     ]
 
 
-def _write(writer: gguf.GGUFWriter, source: Source, kind: GgufType, tell: Tell) -> None:
+def _write(writer: gguf.GGUFWriter, source: ModelSource, kind: GgufType, tell: Tell) -> None:
     """Writes the description of every tensor, then the tensors in the same order."""
     total = 0
     for name, tensor in _tensors(source):
@@ -126,7 +126,7 @@ def encoded(tensor: torch.Tensor, stored: gguf.GGMLQuantizationType) -> np.ndarr
     return quantized.view(np.uint8)
 
 
-def _tensors(source: Source) -> Iterator[tuple[str, torch.Tensor]]:
+def _tensors(source: ModelSource) -> Iterator[tuple[str, torch.Tensor]]:
     """Names and tensors in the model's dtype, one in memory at a time; vectors in fp32, which llama.cpp requires. Raises
     UserError if the model has a tensor that its architecture does not have."""
     config, architecture = source.config, source.architecture

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from training.errors import UserError
-from training.results.parity.forms import Answered, Form
-from training.results.parity.reference import Prompt, Reference
+from training.results.parity.forms import Answered, ResultForm
+from training.results.parity.reference import Reference, ReferencePrompt
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Row:
     """One row in one form; `difference` is the largest of the logits after the prompt, `loss` that of the row's answer,
     `own_answer` that with the model's own generation configuration, None if it is not compared."""
 
-    prompt: Prompt
+    prompt: ReferencePrompt
     ids: list[int]
     answer: list[int]
     difference: float | None
@@ -38,7 +38,7 @@ class Row:
         return self.own_answer is None or self.own_answer == self.prompt.own_answer
 
 
-def compare(reference: Reference, form: Form) -> list[Row]:
+def compare(reference: Reference, form: ResultForm) -> list[Row]:
     """Renders and answers every prompt of the reference. Answers are made from the tokens that training saw. Raises UserError if
     its logits are not finite."""
     rows = []
@@ -125,7 +125,7 @@ def exact_match(reference: Reference) -> int:
     return sum(_matches(prompt.answer, prompt, reference) for prompt in reference.prompts)
 
 
-def _matches(answer: list[int], prompt: Prompt, reference: Reference) -> bool:
+def _matches(answer: list[int], prompt: ReferencePrompt, reference: Reference) -> bool:
     """True if the tokens are those of the row's own answer, as far as an answer may be long."""
     return bool(prompt.expected) and answer == prompt.expected[: reference.max_new_tokens]
 

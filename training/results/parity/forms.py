@@ -31,7 +31,7 @@ from training.models.loading import (
 )
 from training.results.gguf.llama import LlamaModel
 from training.results.parity.generation import Whole
-from training.results.parity.reference import Prompt
+from training.results.parity.reference import ReferencePrompt
 
 _NAME = "result"
 _SECONDS = 600.0  # for one answer; loading has no limit, since a model may be large
@@ -47,19 +47,19 @@ class Answered:
     logprob: float | None = None
 
 
-class Form(Protocol):
+class ResultForm(Protocol):
     """A loaded form of a result."""
 
-    def prompt_ids(self, prompt: Prompt, arguments: dict[str, Any]) -> list[int]:
+    def prompt_ids(self, prompt: ReferencePrompt, arguments: dict[str, Any]) -> list[int]:
         """The tokens that this form makes of a prompt."""
 
-    def answer(self, prompt: Prompt, longest: int) -> Answered:
+    def answer(self, prompt: ReferencePrompt, longest: int) -> Answered:
         """Its greedy answer of at most `longest` tokens, where possible from the tokens that training saw."""
 
-    def own_answer(self, prompt: Prompt, longest: int) -> list[int] | None:
+    def own_answer(self, prompt: ReferencePrompt, longest: int) -> list[int] | None:
         """As `answer`, with the generation configuration that the form contains; None where the form applies none."""
 
-    def loss(self, prompt: Prompt) -> float | None:
+    def loss(self, prompt: ReferencePrompt) -> float | None:
         """The mean cross-entropy, in nats, of the expected answer; None where the form does not tell it."""
 
 
@@ -73,7 +73,7 @@ class TransformersForm:
         if generates:
             model.generation_config = GenerationConfig.from_pretrained(folder)
 
-    def prompt_ids(self, prompt: Prompt, arguments: dict[str, Any]) -> list[int]:
+    def prompt_ids(self, prompt: ReferencePrompt, arguments: dict[str, Any]) -> list[int]:
         if prompt.messages is None:
             return [int(token) for token in self._tokenizer(prompt.text)["input_ids"]]
         text = self._tokenizer.apply_chat_template(
@@ -85,14 +85,14 @@ class TransformersForm:
         )
         return [int(token) for token in self._tokenizer(text, add_special_tokens=False)["input_ids"]]
 
-    def answer(self, prompt: Prompt, longest: int) -> Answered:
+    def answer(self, prompt: ReferencePrompt, longest: int) -> Answered:
         ids = prompt.prompt_ids
         return Answered(*(self._model.greedy(ids, None, longest) if self._generates else self._model.scores(ids)))
 
-    def own_answer(self, prompt: Prompt, longest: int) -> list[int] | None:
+    def own_answer(self, prompt: ReferencePrompt, longest: int) -> list[int] | None:
         return self._model.own(prompt.prompt_ids, None, longest) if self._generates else None
 
-    def loss(self, prompt: Prompt) -> float | None:
+    def loss(self, prompt: ReferencePrompt) -> float | None:
         return self._model.loss(prompt.prompt_ids, prompt.expected)
 
 
@@ -102,20 +102,20 @@ class GgufForm:
     def __init__(self, model: LlamaModel) -> None:
         self._model = model
 
-    def prompt_ids(self, prompt: Prompt, arguments: dict[str, Any]) -> list[int]:
+    def prompt_ids(self, prompt: ReferencePrompt, arguments: dict[str, Any]) -> list[int]:
         """As `Form`. A prompt without messages gets the special tokens that the file asks for."""
         if prompt.messages is None:
             return self._model.tokens(prompt.text, special=True)
         return self._model.prompt(prompt.messages, prompt.tools, **arguments)
 
-    def answer(self, prompt: Prompt, longest: int) -> Answered:
+    def answer(self, prompt: ReferencePrompt, longest: int) -> Answered:
         found, first = self._model.greedy(prompt.prompt_ids, longest)
         return Answered(found, first.numpy())
 
-    def own_answer(self, prompt: Prompt, longest: int) -> None:
+    def own_answer(self, prompt: ReferencePrompt, longest: int) -> None:
         """None: GGUF files contain no generation configuration."""
 
-    def loss(self, prompt: Prompt) -> float:
+    def loss(self, prompt: ReferencePrompt) -> float:
         return self._model.loss([*prompt.prompt_ids, *prompt.expected], len(prompt.prompt_ids))
 
 
@@ -126,7 +126,7 @@ def _precision(config: RunConfig) -> Precision:
 
 
 @contextmanager
-def adapter_form(config: RunConfig, folder: Path, bits: Quantization, classes: Sequence[str]) -> Iterator[Form]:
+def adapter_form(config: RunConfig, folder: Path, bits: Quantization, classes: Sequence[str]) -> Iterator[ResultForm]:
     """The adapter in `folder` on the base model of `config`, whose weights are quantized to `bits`."""
     compute = DTYPES[_precision(config)]
     as_lora = config.model_copy(update={"method": Method.LORA, "quantization": bits, "strategy": Strategy.SINGLE})
@@ -147,7 +147,7 @@ def adapter_form(config: RunConfig, folder: Path, bits: Quantization, classes: S
 
 
 @contextmanager
-def model_form(folder: Path, task: Task) -> Iterator[Form]:
+def model_form(folder: Path, task: Task) -> Iterator[ResultForm]:
     """The model in `folder`."""
     model = model_class(task).from_pretrained(folder, dtype="auto", device_map={"": _device()})
     yield TransformersForm(model, folder, generates=task.traits.generates)
@@ -158,7 +158,7 @@ def _device() -> str:
 
 
 @contextmanager
-def gguf_form(file: Path, longest: int) -> Iterator[Form]:
+def gguf_form(file: Path, longest: int) -> Iterator[ResultForm]:
     """A GGUF file, for prompts with answers of at most `longest` tokens. Raises UserError if llama.cpp is not installed."""
     with LlamaModel(file, longest) as model:
         yield GgufForm(model)
@@ -170,10 +170,10 @@ class ServedForm:
     def __init__(self, address: str, arguments: dict[str, Any]) -> None:
         self._address, self._arguments = address, arguments
 
-    def prompt_ids(self, prompt: Prompt, arguments: dict[str, Any]) -> list[int]:  # noqa: ARG002 - known from the start
+    def prompt_ids(self, prompt: ReferencePrompt, arguments: dict[str, Any]) -> list[int]:  # noqa: ARG002 - known from the start
         return [int(token) for token in self._ask("/tokenize", self._body(prompt))["tokens"]]
 
-    def answer(self, prompt: Prompt, longest: int) -> Answered:
+    def answer(self, prompt: ReferencePrompt, longest: int) -> Answered:
         """As `Form`, from the prompt as it is rendered there."""
         body = self._body(prompt) | {"temperature": 0, "max_tokens": longest, "return_token_ids": True}
         if prompt.messages is None:
@@ -185,13 +185,13 @@ class ServedForm:
             first = choice["logprobs"]["content"][0]["logprob"]
         return Answered([int(token) for token in choice["token_ids"]], logprob=float(first))
 
-    def own_answer(self, prompt: Prompt, longest: int) -> None:
+    def own_answer(self, prompt: ReferencePrompt, longest: int) -> None:
         """None: what is served decodes by the request alone."""
 
-    def loss(self, prompt: Prompt) -> None:
+    def loss(self, prompt: ReferencePrompt) -> None:
         """Not told by the API."""
 
-    def _body(self, prompt: Prompt) -> dict[str, Any]:
+    def _body(self, prompt: ReferencePrompt) -> dict[str, Any]:
         if prompt.messages is None:
             return {"model": _NAME, "prompt": prompt.text}
         tools = {"tools": prompt.tools} if prompt.tools else {}
@@ -205,7 +205,7 @@ class ServedForm:
 
 
 @contextmanager
-def served_form(config: RunConfig, folder: Path, arguments: dict[str, Any]) -> Iterator[Form]:
+def served_form(config: RunConfig, folder: Path, arguments: dict[str, Any]) -> Iterator[ResultForm]:
     """Serves the result in `folder` in a process of its own, which ends with the context. Raises UserError if the model cannot be
     served."""
     with subprocess.Popen(_command(config, folder), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:

@@ -40,7 +40,7 @@ _BYTES_PER_WEIGHT = 4
 
 
 @dataclass
-class Prompt:
+class ReferencePrompt:
     """A row up to its last answer: `messages`, or the text `prompt`; and the tokens that training saw before the answer.
 
     Of a reward model it is the row with its chosen answer, which the `messages` then end with: it is `complete`.
@@ -91,7 +91,7 @@ class Reference:
     those of a classifier.
     """
 
-    prompts: list[Prompt]
+    prompts: list[ReferencePrompt]
     logits: Logits | None = None
     ends: list[int] = field(default_factory=list)
     template_arguments: dict[str, Any] = field(default_factory=dict)
@@ -116,19 +116,19 @@ class Reference:
         if not (folder / _ROWS_FILE).is_file():
             return None
         facts = json.loads((folder / _ROWS_FILE).read_text(encoding="utf-8"))
-        facts["prompts"] = [Prompt(**prompt) for prompt in facts["prompts"]]
+        facts["prompts"] = [ReferencePrompt(**prompt) for prompt in facts["prompts"]]
         logits = Logits(**load_file(folder / _LOGITS_FILE)) if (folder / _LOGITS_FILE).is_file() else None
         return cls(**facts, logits=logits)
 
 
-def _prompts(config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, count: int) -> list[Prompt]:
+def _prompts(config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, count: int) -> list[ReferencePrompt]:
     """The first `count` held-out rows with a prompt; of the training rows if none are held out. Empty for other tasks."""
     renderer, encoder = Renderer(tokenizer, ChatSettings.of(config)), Encoder(tokenizer)
     if not config.task.traits.generates:
         return list(islice(_scored(config, data, renderer, tokenizer), count))
     if not config.task.traits.renders_rows:
         return []
-    found: list[Prompt] = []
+    found: list[ReferencePrompt] = []
     for row, example, item in _rows(data):
         text, answer = renderer.question(example)
         if not text:
@@ -144,7 +144,9 @@ def _prompts(config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, 
     return found
 
 
-def _scored(config: RunConfig, data: Data, renderer: Renderer, tokenizer: PreTrainedTokenizerBase) -> Iterator[Prompt]:
+def _scored(
+    config: RunConfig, data: Data, renderer: Renderer, tokenizer: PreTrainedTokenizerBase
+) -> Iterator[ReferencePrompt]:
     """The rows that a classifier or a reward model saw whole. A text without a template ends with the end token for a reward."""
     for row, example, item in _rows(data):
         ids = [int(token) for token in item.get("chosen", item)["input_ids"]]
@@ -153,9 +155,9 @@ def _scored(config: RunConfig, data: Data, renderer: Renderer, tokenizer: PreTra
         if config.task.traits.has_classes:
             yield _prompt(row, example, ids, renderer.question(example)[0], templated=renderer.templates)
         elif example.messages is not None and renderer.templates:
-            yield Prompt(row, ids, "", example.messages, example.tools, complete=True)
+            yield ReferencePrompt(row, ids, "", example.messages, example.tools, complete=True)
         else:
-            yield Prompt(row, ids, renderer.render(example).text + (tokenizer.eos_token or ""), complete=True)
+            yield ReferencePrompt(row, ids, renderer.render(example).text + (tokenizer.eos_token or ""), complete=True)
 
 
 def _rows(data: Data) -> Iterator[tuple[int, Example, Any]]:
@@ -182,11 +184,11 @@ def _prompt_and_answer(item: Mapping[str, Any]) -> tuple[list[int], list[int]] |
     return [int(token) for token in row["input_ids"][:start]], [int(token) for token in row["input_ids"][start:end]]
 
 
-def _prompt(row: int, example: Example, ids: list[int], text: str, *, templated: bool) -> Prompt:
+def _prompt(row: int, example: Example, ids: list[int], text: str, *, templated: bool) -> ReferencePrompt:
     if example.messages is None or not templated:
-        return Prompt(row, ids, text)
+        return ReferencePrompt(row, ids, text)
     last = max(index for index, message in enumerate(example.messages) if message["role"] == "assistant")
-    return Prompt(row, ids, text, example.messages[:last], example.tools)
+    return ReferencePrompt(row, ids, text, example.messages[:last], example.tools)
 
 
 def _end_tokens(data: Data, tokenizer: PreTrainedTokenizerBase) -> list[int]:

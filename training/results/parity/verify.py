@@ -19,13 +19,13 @@ from training.models.loading import load_tokenizer
 from training.results.gguf.convert import write
 from training.results.merging import merge
 from training.results.parity.comparison import Row, compare, document, exact_match, perplexity, tolerance
-from training.results.parity.forms import Form, adapter_form, gguf_form, model_form, served_form
+from training.results.parity.forms import ResultForm, adapter_form, gguf_form, model_form, served_form
 from training.results.parity.reference import Reference
 from training.run_folder.derived import GgufType
 from training.run_folder.model_card import write_parity
 from training.run_folder.paths import CONFIG_FILE, MERGED_FOLDER, PARITY_FILE, result_dir
 
-Opened = Callable[[], AbstractContextManager[Form]]
+Opened = Callable[[], AbstractContextManager[ResultForm]]
 
 
 def verify(config: RunConfig, run_dir: Path, reference: Reference, names: Sequence[str]) -> Iterator[dict[str, Any]]:

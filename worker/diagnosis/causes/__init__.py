@@ -15,7 +15,7 @@ from typing import Any
 
 from worker.diagnosis import conditions
 from worker.diagnosis.argument_analysis import analyze_argument, is_between_packages, is_renamed, is_unknown_setting
-from worker.diagnosis.cause import Analysis, Cause, Kind, Sign, When
+from worker.diagnosis.cause import Analysis, Cause, CauseKind, Sign, When
 from worker.diagnosis.hang_analysis import analyze_hang, analyze_kill
 from worker.diagnosis.oom_analysis import analyze_memory
 
@@ -66,7 +66,12 @@ def _sign(
         holds.append(partial(conditions.OF_PATTERN[name], pattern=re.compile(fields.pop(name))))
     frame = re.compile(inside) if inside else None
     return Sign(
-        re.compile(pattern, re.M), kind=Kind[kind.upper()], inside=frame, when=tuple(holds), fix=tuple(fix), **fields
+        re.compile(pattern, re.M),
+        kind=CauseKind[kind.upper()],
+        inside=frame,
+        when=tuple(holds),
+        fix=tuple(fix),
+        **fields,
     )
 
 

@@ -1,0 +1,35 @@
+"""The counts of `python -m tools.house` that tests/test_choices.py does not hold."""
+
+import ast
+from pathlib import Path
+
+from tools.house import aliases, circles, recurring, trees
+
+LEFT = {"training.trainer"}
+"""Where circles are until a trainer is composed of its objective (the contract in pyproject.toml lists their imports)."""
+
+
+def planted(**sources: str):
+    return {Path("house", f"{name}.py"): ast.parse(text) for name, text in sources.items()}
+
+
+def test_few_class_names_recur_within_a_folder() -> None:
+    assert len(recurring(trees())) <= 25, recurring(trees())
+    assert recurring(
+        planted(one="class Part: ...", two="class Part: ...\nclass _Own: ...", three="class _Own: ...")
+    ) == {"house: Part": ["house/one.py", "house/two.py"]}
+
+
+def test_no_module_has_two_aliases() -> None:
+    assert aliases(trees()) == {}
+    code = planted(
+        one="from house import two as words", two="", three="from house import two as texts\nfrom house import two"
+    )
+    assert aliases(code) == {"house.two": ["texts", "words"]}
+
+
+def test_no_files_import_each_other_for_types_either() -> None:
+    assert {name.rpartition(".")[0] for circle in circles(trees()) for name in circle} <= LEFT
+    for_types = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from house.two import Name"
+    [circle] = circles(planted(one=for_types, two="from house import one", three="from house import two"))
+    assert {*circle} == {"house.one", "house.two"}
