@@ -3,10 +3,14 @@
 import ast
 from pathlib import Path
 
-from tools.house import aliases, circles, recurring, trees
+from tools.house import aliases, circles, recurring, shadowing, trees
 
 LEFT = {"training.trainer"}
 """Where circles are until a trainer is composed of its objective (the contract in pyproject.toml lists their imports)."""
+
+
+SHADOWING = 12
+"""Where the name of a parameter is that of a setting, an option or a library, or no other says it as well."""
 
 
 def planted(**sources: str):
@@ -26,6 +30,12 @@ def test_no_module_has_two_aliases() -> None:
         one="from house import two as words", two="", three="from house import two as texts\nfrom house import two"
     )
     assert aliases(code) == {"house.two": ["texts", "words"]}
+
+
+def test_few_functions_shadow_an_imported_name() -> None:
+    assert len(shadowing(trees())) <= SHADOWING, shadowing(trees())
+    code = planted(one="import json\nfrom a import b as c\ndef f(json): ...\ndef g(b):\n    c = 1\ndef h(d): ...")
+    assert shadowing(code) == ["house/one.py:3 json", "house/one.py:4 c"]
 
 
 def test_no_files_import_each_other_for_types_either() -> None:

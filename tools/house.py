@@ -203,6 +203,24 @@ def recurring(code: Trees) -> dict[str, list[str]]:
     return {name: files for name, files in found.items() if len(files) > 1}
 
 
+def shadowing(code: Trees) -> list[str]:
+    """The functions with a parameter or a variable that has the name of something that their file imports."""
+    found = []
+    for path, tree in code.items():
+        own = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        imported = {(name.asname or name.name).partition(".")[0] for node in own for name in node.names} - {"_"}
+        for node in nodes(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (same := _bound(node) & imported):
+                found.append(f"{path}:{node.lineno} {', '.join(sorted(same))}")
+    return found
+
+
+def _bound(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    inside = [*ast.walk(function)]
+    names = {node.id for node in inside if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return names | {node.arg for node in inside if isinstance(node, ast.arg)}
+
+
 def aliases(code: Trees) -> dict[str, list[str]]:
     """The modules that are imported under two names besides their own."""
     files = {module(path) for path in code}
@@ -253,6 +271,7 @@ def counts(code: Trees) -> dict[str, list[str]]:
             f"{name} ({', '.join(files)})" for name, files in sorted(recurring(code).items())
         ],
         "modules imported under two aliases": [f"{name}: {', '.join(used)}" for name, used in aliases(code).items()],
+        "functions that shadow an imported name": shadowing(code),
         "files that name a task": sorted(naming_a_task(code)),
         "files outside of the engines that name one": sorted(naming_an_engine(code)),
         "literals that copy an enum": [f"{place} {enum}" for place, enum in copies(code)],

@@ -81,9 +81,9 @@ def _is_api(url: str) -> bool:
 
     try:
         parts = urlsplit(url)
-        address = httpx.URL(url)
-        host = address.host  # a client decodes it, and a connection encodes it again
-        address.raw_host.decode().encode("idna")
+        parsed = httpx.URL(url)
+        host = parsed.host  # a client decodes it, and a connection encodes it again
+        parsed.raw_host.decode().encode("idna")
         has_port = parts.port != 0
     except (ValueError, httpx.InvalidURL):
         return False

@@ -61,9 +61,9 @@ def targets_page(answer: shapes.Targets) -> str:
     share = numbers.percent(answer["trainable"] / answer["total"], 4)
     lines = [f"{answer['trainable']:,} of {answer['total']:,} parameters are trainable ({share})."]
     for part, heading in _PARTS.items():
-        rows = [[group["pattern"], f"x {group['count']}", group["shape"]] for group in answer[part]]
-        if rows:
-            lines.append("\n" + numbers.table([[heading, "", "in -> out"], *rows]))
+        groups = [[group["pattern"], f"x {group['count']}", group["shape"]] for group in answer[part]]
+        if groups:
+            lines.append("\n" + numbers.table([[heading, "", "in -> out"], *groups]))
     return "\n".join(lines)
 
 

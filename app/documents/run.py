@@ -136,8 +136,8 @@ class SeriesList(Document):
 
 def brief(run: Run) -> RunInList:
     """A run as `lathe runs` lists it."""
-    settings = {name: value for name in _LISTED if isinstance(value := run.config.get(name), str)}
-    return RunInList(**_of_row(run, _BRIEF), **dict.fromkeys(_LISTED) | settings)
+    named = {name: value for name in _LISTED if isinstance(value := run.config.get(name), str)}
+    return RunInList(**_of_row(run, _BRIEF), **dict.fromkeys(_LISTED) | named)
 
 
 def grouped(session: Session, group_by: str, query: run_list.Query) -> tuple[list[Run], list[RunGroup]]:

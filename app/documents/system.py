@@ -174,20 +174,20 @@ def document(
     )
 
 
-def services(machines: Sequence[MachineAnswer]) -> Services:
+def services(listed: Sequence[MachineAnswer]) -> Services:
     """The services. Takes about a second if the broker is unreachable."""
     settings = get_settings()
     return Services(
         database=worker_services.database_facts(),
         broker=worker_services.broker_state(),
-        versions=_versions(machines),
+        versions=_versions(listed),
         limits={name: getattr(settings, name) for name in _LIMITS} | {"data_dir": str(settings.data_dir)},
     )
 
 
-def _versions(machines: Sequence[MachineAnswer]) -> list[Version]:
+def _versions(listed: Sequence[MachineAnswer]) -> list[Version]:
     here = measurement.versions()
-    reporting = [machine.versions for machine in machines if machine.state not in ("lost", "stopped")]
+    reporting = [machine.versions for machine in listed if machine.state not in ("lost", "stopped")]
     return [
         Version(
             package=package,

@@ -229,12 +229,12 @@ def starts(run: dict[str, Any], queue: dict[str, Any]) -> str:
     return _when_free(queue["evaluated"])
 
 
-def _when_free(evaluated: list[str]) -> str:
-    if not evaluated:
+def _when_free(names: list[str]) -> str:
+    if not names:
         return _("as soon as a device is free")
-    if len(evaluated) == 1:
-        return _("as soon as a device is free: an evaluation of {name} uses one").format(name=evaluated[0])
-    evaluations = plural(len(evaluated), "evaluation", "evaluations")
+    if len(names) == 1:
+        return _("as soon as a device is free: an evaluation of {name} uses one").format(name=names[0])
+    evaluations = plural(len(names), "evaluation", "evaluations")
     return _("as soon as a device is free: {evaluations} use some").format(evaluations=evaluations)
 
 

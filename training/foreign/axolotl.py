@@ -134,8 +134,8 @@ def _unless_by_steps(what: str) -> Rule:
     """eval_strategy and save_strategy, before which axolotl takes the numbers of steps."""
 
     def rule(value: Any, values: Values) -> Answer:
-        steps = next((key for key in (f"{what}_steps", f"{what}s_per_epoch") if values.get(key)), None)
-        return Answer({}, f"{steps} counts before it.") if steps else TRAINER[f"{what}_strategy"](value, values)
+        number = next((key for key in (f"{what}_steps", f"{what}s_per_epoch") if values.get(key)), None)
+        return Answer({}, f"{number} counts before it.") if number else TRAINER[f"{what}_strategy"](value, values)
 
     return rule
 

@@ -142,11 +142,11 @@ Reader = Callable[[str], str | None]
 """The text of a named file; None if it is not here."""
 
 
-def of_fsdp(words: Any, section: Any, read: Reader) -> Answer:
+def of_fsdp(words: Any, section: Any, reader: Reader) -> Answer:
     """The settings of fsdp, words such as `full_shard offload`, together with those of fsdp_config, a section or a file's name."""
     note = ""
     if isinstance(section, str):
-        text = read(section)
+        text = reader(section)
         note = "" if text is not None else f"{section[:200]} is not here. Import that file too."
         try:
             section = yaml_text.load(text or "")
@@ -157,16 +157,16 @@ def of_fsdp(words: Any, section: Any, read: Reader) -> Answer:
     return Answer(from_fsdp(together, "" if isinstance(words, dict) else names(words).lower()), note)
 
 
-def of_deepspeed(value: Any, read: Reader) -> Answer:
+def of_deepspeed(value: Any, reader: Reader) -> Answer:
     """The settings of a DeepSpeed JSON: in place, as text, as the name of a file, or of one that the program brings."""
     if is_off(value):
         return IS_EMPTY
     if isinstance(value, dict) and "deepspeed_config_file" in value:
-        return of_deepspeed(value["deepspeed_config_file"], read)
+        return of_deepspeed(value["deepspeed_config_file"], reader)
     if isinstance(value, dict):
         return Answer(from_deepspeed(value) if looks_like_deepspeed(value) else from_zero(value))
     name = str(value)
-    text = name if name.lstrip().startswith("{") else read(name)
+    text = name if name.lstrip().startswith("{") else reader(name)
     if text is not None:
         return _of_json(text, name)
     settings = from_name(name)

@@ -131,15 +131,15 @@ def _as_texts(settings: Values, written: Any) -> Values:
     }
 
 
-def _unless_empty(given: Entry) -> Entry:
+def _unless_empty(one: Entry) -> Entry:
     """A key without a value is as one that is not given, but for the task that has such a key.
 
     Null stays unsupported where the program means something by it that Lathe does not have.
     """
-    if given.value is not None or given.outcome is Outcome.UNSUPPORTED:
-        return given
-    task = {name: value for name, value in given.settings.items() if name == "task"}
-    return entry(given.key, None, replace(IS_EMPTY, settings=task))
+    if one.value is not None or one.outcome is Outcome.UNSUPPORTED:
+        return one
+    task = {name: value for name, value in one.settings.items() if name == "task"}
+    return entry(one.key, None, replace(IS_EMPTY, settings=task))
 
 
 def _rule(program: Program, key: str) -> Rule | None:
@@ -176,7 +176,7 @@ def _defaults(
     entries = []
     for key, value in absent.items():
         one = _entry(program, key, value, values | absent, source)
-        settings = {name: given for name, given in one.settings.items() if name not in taken}
+        settings = {name: setting for name, setting in one.settings.items() if name not in taken}
         if settings:
             reason = "" if one.note in (IS_OFF.note, IS_EMPTY.note) else f" {one.note[:1].upper()}{one.note[1:]}"
             entries.append(Entry(key, None, Outcome.TRANSLATED, settings, (note + reason).strip()))

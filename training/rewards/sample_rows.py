@@ -24,32 +24,32 @@ def samples(text: str) -> dict[str, Any]:
     Raises:
         UserError: a row cannot be read.
     """
-    asked = json.loads(text)
-    wanted = None if asked["rows"] is None else set(asked["rows"])
+    request = json.loads(text)
+    wanted = None if request["rows"] is None else set(request["rows"])
     found: list[dict[str, Any]] = []
     left = MOST_CHARACTERS
-    for number, row, example in islice(wanted_rows(asked, wanted), asked["first"] if wanted is None else None):
+    for number, row, example in islice(wanted_rows(request, wanted), request["first"] if wanted is None else None):
         prompt, expected = texts(example)
         sample = json.dumps({"number": number, "prompt": prompt, "expected": expected, "row": row}, default=str)
         left -= len(sample)
         if left < 0:
             message = f"has more than {MOST_CHARACTERS:,} characters in its first {len(found) + 1:,} of these rows."
-            raise UserError("data", asked["name"], message, "Score fewer rows, or evaluate a run on the data set.")
+            raise UserError("data", request["name"], message, "Score fewer rows, or evaluate a run on the data set.")
         found.append(json.loads(sample))
     return {"samples": found}
 
 
-def wanted_rows(asked: dict[str, Any], wanted: Collection[int] | None) -> Iterator[tuple[int, Row, Example]]:
+def wanted_rows(request: dict[str, Any], wanted: Collection[int] | None) -> Iterator[tuple[int, Row, Example]]:
     """Yields the number, the row and the example of each row that a request's file has of the wanted numbers (None: of all), apart
     from empty ones; reads no row after the last. Raises UserError if a row cannot be read."""
     try:
-        rows = read_numbered(Path(asked["path"]), asked["columns"])
+        rows = read_numbered(Path(request["path"]), request["columns"])
         for number, row, example in islice(rows, None if wanted is None else max(wanted, default=-1) + 1):
             if example is not None and (wanted is None or number in wanted):
                 yield number, row, example
     except DataError as error:
         place = f"row {error.line} " if error.line else ""
-        raise UserError("data", asked["name"], f"{place}{error.message}", error.fix) from None
+        raise UserError("data", request["name"], f"{place}{error.message}", error.fix) from None
 
 
 def texts(example: Example) -> tuple[str, str]:

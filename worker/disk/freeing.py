@@ -146,7 +146,7 @@ def _used_data() -> set[str]:
     """The ids of the data sets that queued and running runs use."""
     with database.read_everything() as session:
         users = uses.dataset_users(session=session)
-    return {dataset_id for dataset_id, uses in users.items() if any(use.needs_it for use in uses)}
+    return {dataset_id for dataset_id, each in users.items() if any(use.needs_it for use in each)}
 
 
 def _is_unused(store: Path, used: set[str]) -> bool:

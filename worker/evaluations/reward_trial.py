@@ -97,7 +97,7 @@ def _tried(
     source: dict[str, Any],
     rows: int,
     answers: Mapping[int, str] | None,
-) -> Trial:
+) -> TriedRewards:
     samples = _samples(source, rows, answers)
     values: Values = {reward.name: [] for reward in parsed if reward.kind != MODEL}
     troubles: Troubles = {}

@@ -290,15 +290,15 @@ def _disk(settled: Settled) -> Iterator[Problem]:
     if facts is None:
         return
     folder: Path = next(path for path in (data_dir, *data_dir.parents) if path.exists())
-    written, free = disk_needed(config, facts), shutil.disk_usage(folder).free
-    needed = written + SPARE_BYTES
+    needs, free = disk_needed(config, facts), shutil.disk_usage(folder).free
+    needed = needs + SPARE_BYTES
     if needed > free:
         message = (
             f"Checkpoints and result need about {byte_size(needed)}; the disk of {folder} has {byte_size(free)} free."
         )
         fix = "Free disk space, keep fewer checkpoints, or set LATHE_DATA_DIR to a larger disk."
         yield Problem("save_total_limit", config.save_total_limit, message, fix)
-    if over := settled.quota.refusal(written):
+    if over := settled.quota.refusal(needs):
         yield Problem("save_total_limit", config.save_total_limit, over, f"Keep fewer checkpoints. {disk_quota.FIX}")
 
 

@@ -127,7 +127,7 @@ def _count_tokens(
             store = tokenized(
                 options.file, Path(folder) / "train", str(options.model), options.columns, inspection.rows
             )
-            numbers = report(
+            measured = report(
                 store,
                 max_length=options.max_length,
                 micro_batch=options.micro_batch,
@@ -145,9 +145,9 @@ def _count_tokens(
             values["problems"].insert(0, asdict(Issue.of(error, error.file)))
             values["trainable"] = False
             return
-    values |= {name: numbers[name] for name in COUNTED}
-    values["longest_rows"] = [longest["row"] for longest in numbers["longest_rows"]]
-    values["longest_lengths"] = [longest["tokens"] for longest in numbers["longest_rows"]]
+    values |= {name: measured[name] for name in COUNTED}
+    values["longest_rows"] = [longest["row"] for longest in measured["longest_rows"]]
+    values["longest_lengths"] = [longest["tokens"] for longest in measured["longest_rows"]]
     values["problems"] += [*_rows_without_loss(options, values, store), *_leaked_rows(options, values)]
     values["problems"] += [
         asdict(Issue(gap.severity, options.file.name, gap.row, "", gap.message, gap.fix, gap.rows))

@@ -68,9 +68,9 @@ class LiveScreen(Screen):
     def _fitted(self) -> str:
         return shorten(self._line, shutil.get_terminal_size().columns - 1)
 
-    def _write(self, text: str) -> None:
+    def _write(self, line: str) -> None:
         clear_line(self._stream)
-        self._stream.write(text)
+        self._stream.write(line)
         self._stream.flush()
 
 

@@ -37,31 +37,33 @@ _REPORTED = {
 }  # fmt: skip
 
 
-def configured(runs: Sequence[Run], names: Mapping[str, str], *, everything: bool) -> list[Line]:
+def configured(compared: Sequence[Run], names: Mapping[str, str], *, everything: bool) -> list[Line]:
     """The settings that differ between runs in which they have an effect, or with `everything` all that have one.
 
     A setting that an out-of-memory error has changed counts with its new value. `names` are those of data sets by id.
     """
-    configs = [effective(run) for run in runs]
+    configs = [effective(run) for run in compared]
     lines = []
     for name, setting in settings().items():
         used = [config[name] for config in configs if applies(name, config)]
         wanted = bool(used) if everything else any(value != used[0] for value in used)
         if wanted and name not in _IGNORED:
-            lines.append(_setting(setting, runs, configs, names))
+            lines.append(_setting(setting, compared, configs, names))
     return lines
 
 
-def circumstances(runs: Sequence[Run], devices: Devices) -> list[Line]:
+def circumstances(compared: Sequence[Run], devices: Devices) -> list[Line]:
     """What differs outside the settings: data by its SHA-256, device kind, and what the runs reported of their setup."""
-    keys = dict.fromkeys(key for run in runs for key in run.fingerprints)
-    lines = [_digest(key, runs) for key in keys]
-    lines.append(_other("device", "Device", [_kinds(devices[run.id]) for run in runs]))
+    keys = dict.fromkeys(key for run in compared for key in run.fingerprints)
+    lines = [_digest(key, compared) for key in keys]
+    lines.append(_other("device", "Device", [_kinds(devices[run.id]) for run in compared]))
     lines += [
-        _other(f"used_{key}", f"{label}, as used", [(run.plan or {}).get(key) for run in runs])
+        _other(f"used_{key}", f"{label}, as used", [(run.plan or {}).get(key) for run in compared])
         for key, label in _REPORTED.items()
     ]
-    lines.append(_other("used_optimizer", "Optimizer, as used", [(run.summary or {}).get("optimizer") for run in runs]))
+    lines.append(
+        _other("used_optimizer", "Optimizer, as used", [(run.summary or {}).get("optimizer") for run in compared])
+    )
     return [line for line in lines if line.differs]
 
 
@@ -70,22 +72,22 @@ def effective(run: Run) -> dict[str, Any]:
     return {name: setting.default for name, setting in settings().items()} | run.settings
 
 
-def _suites(session: Session, runs: Sequence[Run]) -> list[Line]:
+def _suites(session: Session, compared: Sequence[Run]) -> list[Line]:
     """The newest suite of each run in short; no line if no run has one."""
-    newest = suites.newest(session, [run.id for run in runs])
-    values = [suites.in_short(newest[run.id]) if run.id in newest else None for run in runs]
+    newest = suites.newest(session, [run.id for run in compared])
+    values = [suites.in_short(newest[run.id]) if run.id in newest else None for run in compared]
     shown = texts(values, str)
-    line = Line("suite", "Suite", values, shown, [""] * len(runs), group="Suite", short="Suite")
+    line = Line("suite", "Suite", values, shown, [""] * len(compared), group="Suite", short="Suite")
     return [line] if newest else []
 
 
-def _setting(setting: Setting, runs: Sequence[Run], configs: Sequence[Values], names: Mapping[str, str]) -> Line:
+def _setting(setting: Setting, compared: Sequence[Run], configs: Sequence[Values], names: Mapping[str, str]) -> Line:
     values = [config[setting.name] if applies(setting.name, config) else None for config in configs]
     written = [
         _text(setting, value, names) if applies(setting.name, config) else NONE
         for value, config in zip(values, configs, strict=True)
     ]
-    return Line(setting.name, setting.label, values, written, [_note(setting, run, names) for run in runs])
+    return Line(setting.name, setting.label, values, written, [_note(setting, run, names) for run in compared])
 
 
 def _text(setting: Setting, value: Any, names: Mapping[str, str]) -> str:
@@ -102,9 +104,9 @@ def _note(setting: Setting, run: Run, names: Mapping[str, str]) -> str:
     return f"{_text(setting, run.config.get(setting.name), names)} before running out of memory"
 
 
-def _digest(key: str, runs: Sequence[Run]) -> Line:
+def _digest(key: str, compared: Sequence[Run]) -> Line:
     label = digest_label(key, settings()[key.partition(" ")[0]].label)
-    values = [run.fingerprints.get(key) for run in runs]
+    values = [run.fingerprints.get(key) for run in compared]
     shown = texts(values, lambda value: value[:_DIGITS])
     return Line(f"{key}_sha256".replace(" ", "_"), f"{label}, SHA-256", values, shown, [v or "" for v in values])
 

@@ -30,9 +30,9 @@ def markdown(comparison: Comparison) -> str:
         for place, run in enumerate(comparison.runs)
     ]
     tables = [_table(heads, rows, left=3)]
-    if differing := [*comparison.settings, *comparison.circumstances]:
+    if different := [*comparison.settings, *comparison.circumstances]:
         names = [markdown_text(run.name) for run in comparison.runs]
-        rows = [[markdown_text(text) for text in (line.label, *line.texts)] for line in differing]
+        rows = [[markdown_text(text) for text in (line.label, *line.texts)] for line in different]
         tables.append(_table(["Setting", *names], rows, left=1))
     if comparison.against:
         rows = [[markdown_text(text) for text in row] for row in against_rows(comparison)]

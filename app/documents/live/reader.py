@@ -185,7 +185,7 @@ class Reader:
         times = [max(point.time for point in points if number[point.step] == index) for index in range(len(groups))]
         columns = {key: [self._cell(key, cell) for cell in column] for key, column in cells.items()}
         counters = {name: columns.pop(name) for name in _COUNTERS if name in columns}
-        places = {"step": [group[-1] for group in groups], "time": [round(time - start, 1) for time in times]}
+        places = {"step": [group[-1] for group in groups], "time": [round(moment - start, 1) for moment in times]}
         return {**places, **counters, "values": columns}
 
     def _cell(self, key: str, points: list[Point]) -> Any:
@@ -262,11 +262,11 @@ def phase(run: Run, queue: Place | None) -> str:
             return _("queued")
         if queue.job and not queue.quota:
             return queue.job
-        place = _("position {place} of {waiting} in the queue").format(place=queue.place, waiting=queue.waiting)
+        where = _("position {place} of {waiting} in the queue").format(place=queue.place, waiting=queue.waiting)
         if queue.running:
-            place = _("{place}, {runs} running").format(place=place, runs=numbers.plural(queue.running, "run", "runs"))
+            where = _("{place}, {runs} running").format(place=where, runs=numbers.plural(queue.running, "run", "runs"))
         why = queue.quota or queue.overloaded
-        return f"{place}. {why}" if why else place
+        return f"{where}. {why}" if why else where
     if run.status.ended:
         return _(run.status.value)
     if run.request == "stop":

@@ -246,11 +246,11 @@ def _chats(dataset: Dataset | None, config: RunConfig) -> bool:
     """True if the rows of the training data are conversations, as far as its first rows show."""
     if dataset is None:
         return True
-    columns = config.columns or dataset.columns_map
+    mapped = config.columns or dataset.columns_map
     for row in dataset.sample:
         with contextlib.suppress(DataError, KeyError, TypeError):
-            if columns:
-                mapping = parse_mapping(columns)
+            if mapped:
+                mapping = parse_mapping(mapped)
                 return to_example(apply(mapping, row), format_of(mapping)).messages is not None
             return to_example(row, dataset.row_format).messages is not None
     return True

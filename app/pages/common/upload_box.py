@@ -45,9 +45,9 @@ def uploads_only(box: gr.File) -> gr.File:
 
 
 @contextmanager
-def deleted_afterwards(uploads: Sequence[str]) -> Iterator[list[Path]]:
+def deleted_afterwards(files: Sequence[str]) -> Iterator[list[Path]]:
     """The paths of uploaded files, which are deleted at the end."""
-    paths = [Path(upload) for upload in uploads]
+    paths = [Path(upload) for upload in files]
     try:
         yield paths
     finally:

@@ -43,10 +43,10 @@ def install(app: FastAPI) -> None:
 
     app.add_exception_handler(RequestValidationError, malformed)  # type: ignore[arg-type]
 
-    async def not_stored(_: Request, error: Exception) -> JSONResponse:
-        problem = storage_problem(error)
-        if problem is None or isinstance(error, exc.IntegrityError | exc.DataError | exc.ProgrammingError):
-            raise error  # a bug
+    async def not_stored(_: Request, raised: Exception) -> JSONResponse:
+        problem = storage_problem(raised)
+        if problem is None or isinstance(raised, exc.IntegrityError | exc.DataError | exc.ProgrammingError):
+            raise raised  # a bug
         return ErrorResponse(507 if is_full(problem) else 503, problem)
 
     for kind in (*UNREACHABLE, exc.DatabaseError, OSError):
@@ -66,9 +66,9 @@ def install(app: FastAPI) -> None:
         return answer
 
 
-async def malformed(_: Request, error: RequestValidationError) -> ErrorResponse:
+async def malformed(_: Request, raised: RequestValidationError) -> ErrorResponse:
     """The answer to values that have the wrong type or are out of bounds."""
-    return ErrorResponse(422, *map(_problem, error.errors()))
+    return ErrorResponse(422, *map(_problem, raised.errors()))
 
 
 def _problem(invalid: Mapping[str, Any]) -> Problem:

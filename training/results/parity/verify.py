@@ -124,9 +124,9 @@ def verified(config: RunConfig, run_dir: Path, reference: Reference) -> dict[str
     names = ["adapter" if config.method.adapts else "model"]
     if (run_dir / MERGED_FOLDER).is_dir():
         names.append("merged")
-    document = verdict(reference, list(verify(config, run_dir, reference, names)))
-    (run_dir / PARITY_FILE).write_text(json.dumps(document) + "\n", encoding="utf-8")
-    return document
+    written = verdict(reference, list(verify(config, run_dir, reference, names)))
+    (run_dir / PARITY_FILE).write_text(json.dumps(written) + "\n", encoding="utf-8")
+    return written
 
 
 def main(run_dir: Path, names: Sequence[str]) -> int:
@@ -140,10 +140,10 @@ def main(run_dir: Path, names: Sequence[str]) -> int:
     for form in verify(config, run_dir, reference, names or existing(config, run_dir)):
         done.append(form)
         print(json.dumps(form), flush=True)
-    document = verdict(reference, done)
-    (run_dir / PARITY_FILE).write_text(json.dumps(document) + "\n", encoding="utf-8")
+    written = verdict(reference, done)
+    (run_dir / PARITY_FILE).write_text(json.dumps(written) + "\n", encoding="utf-8")
     for folder in (result_dir(run_dir, adapts=config.method.adapts), run_dir / MERGED_FOLDER):
-        write_parity(folder, document)
+        write_parity(folder, written)
     return 0
 
 

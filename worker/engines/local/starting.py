@@ -119,7 +119,7 @@ def _supervise(run: Run) -> None:
 
 
 def next_run(
-    waiting: Iterable[Run],
+    queued: Iterable[Run],
     free: list[str],
     own: list[str],
     now: float,
@@ -128,12 +128,12 @@ def next_run(
 ) -> tuple[Run, list[str]] | None:
     """The run to start next and its devices, or None if no run can start.
 
-    `waiting` are queued runs, the oldest first; `free` of this machine's devices `own` are not leased; `now` is in seconds by
+    `queued` are queued runs, the oldest first; `free` of this machine's devices `own` are not leased; `now` is in seconds by
     the database's clock. Later runs that need fewer devices may overtake a run that needs more than are free, until it has
     been queued for `overtaking_seconds`; then free devices are kept for it. A run that needs more devices than this machine has
     never blocks others here. `gang` returns the devices of all machines of a run on several, given those chosen here.
     """
-    for run in waiting:
+    for run in queued:
         machines = run.num_machines
         needed = int(run.settings.get("num_processes", 1)) // machines
         chosen = devices.choose(needed, free)
