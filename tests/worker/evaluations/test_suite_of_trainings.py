@@ -1,5 +1,6 @@
-"""The suite tells a well trained model from one that learned nothing, was over-trained, saw the held-out rows, or has another chat
-template: five real trainings of the starter example, evaluated by real supervisors."""
+"""The suite tells a well trained model from one that learned nothing, saw the held-out rows, or has another chat template: real
+trainings of the starter example, evaluated by real supervisors. An over-trained one is not among them: the starter's loss on a
+plain text is so high (9 nats per token) that a ruined model has a lower one."""
 
 import json
 import shutil
@@ -27,7 +28,6 @@ WELL = {
 }  # fmt: skip
 KINDS = {
     "starter": WELL | {"max_steps": 1, "learning_rate": 1e-7},
-    "over-trained": WELL | {"learning_rate": 0.1, "max_grad_norm": 0},
     "leaked": WELL,
     "changed template": WELL,
     "well trained": WELL,
@@ -68,7 +68,6 @@ def verdict(kind, folder):
 
 CAUSES = {
     "starter": ("gain", "no difference"),
-    "over-trained": ("text", "Over-trained: lower learning_rate or epochs"),
     "leaked": ("leak", "Leaked: 24 of 24 held-out rows are training rows"),
     "changed template": ("template", "Changed template: the result is saved with the template"),
 }
