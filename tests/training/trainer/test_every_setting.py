@@ -37,7 +37,7 @@ SAMPLES = DRAWN | LENGTH | {"num_generations": 2}
 MODULES = {"llama": {"target_modules": "q_proj", "modules_to_save": "embed_tokens"}}
 MODULES["t5"] = {"target_modules": "q", "modules_to_save": "shared"}
 # A rate that improves nothing; torch's scheduler ignores changes below 1e-8.
-FLAT = {"lr_scheduler": "reduce_on_plateau", "eval_steps": 1, "learning_rate": 1e-6, "plateau_patience": 0}
+FLAT = {"lr_scheduler": "reduce_on_plateau", "eval_steps": 1, "learning_rate": 1e-7, "plateau_patience": 0}
 CLIPPED = {"num_iterations": 3, "learning_rate": 0.1}
 
 
