@@ -68,7 +68,7 @@
         const query = new URLSearchParams({ runs: some.map((run) => run.id).join(","), axis, points, ...more });
         if (from !== null) query.set("start", from);
         if (to !== null) query.set("end", to);
-        const answer = await fetch(`/api/compare/series?${query}`);
+        const answer = await lathe.reach(`/api/compare/series?${query}`);
         if (!answer.ok) throw new Error(window.lathe.answered(answer));
         return Object.entries((await answer.json()).lines);
       };

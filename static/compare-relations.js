@@ -86,7 +86,7 @@
       this.note.textContent = this.state ? "" : _("Loading");
       try {
         const query = new URLSearchParams({ runs: runs.map((run) => run.id).join(","), all_settings: true });
-        const [answer] = await Promise.all([fetch(`/api/compare?${query}`), plotly()]);
+        const [answer] = await Promise.all([lathe.reach(`/api/compare?${query}`), plotly()]);
         if (!answer.ok) throw new Error(window.lathe.answered(answer));
         if (runs !== this.runs) return; // newer runs came meanwhile
         this.found = await answer.json();

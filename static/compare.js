@@ -21,7 +21,7 @@
   }
 
   async function text(address) {
-    const answer = await fetch(address);
+    const answer = await lathe.reach(address);
     if (!answer.ok) throw new Error(window.lathe.answered(answer));
     return answer.text();
   }

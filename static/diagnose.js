@@ -15,7 +15,7 @@
     answer.setAttribute("aria-busy", "true");
     lathe.view.say("");
     try {
-      const reply = await fetch(form.action, { method: "POST", body: new FormData(form, submitter) });
+      const reply = await lathe.reach(form.action, { method: "POST", body: new FormData(form, submitter) });
       if (reply.redirected) return void location.assign(reply.url); // shared
       if (!reply.ok) throw new Error((await reply.json()).error?.message ?? lathe.answered(reply));
       const page = new DOMParser().parseFromString(await reply.text(), "text/html");

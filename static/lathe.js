@@ -44,8 +44,11 @@
   let dates = null; // made once: that takes as long as writing a hundred dates
   const written = (moment) => (dates ??= new Intl.DateTimeFormat([], { ...zone, dateStyle: "medium", timeStyle: "long" })).format(moment);
 
+  const clock = (moment) => new Date(moment).toLocaleTimeString([], { hour12: false, ...zone });
+
   function updateTimes() {
     const now = Date.now() / 1000;
+    const counted = (window.lathe.lostAt ?? Date.now()) / 1000; // what runs may have ended since the server last answered
     updateTitle();
     for (const element of document.querySelectorAll("time[data-ago]")) {
       const moment = Number(element.dataset.ago);
@@ -54,14 +57,14 @@
     }
     for (const element of document.querySelectorAll("time[data-clock]:not([title])")) {
       const moment = new Date(Number(element.dataset.clock) * 1000);
-      setText(element, moment.toLocaleTimeString([], { hour12: false, ...zone }));
+      setText(element, clock(moment));
       element.title = written(moment);
     }
     for (const element of document.querySelectorAll("[data-since]")) {
-      setText(element, duration(now - Number(element.dataset.since)));
+      setText(element, duration(counted - Number(element.dataset.since)));
     }
     for (const element of document.querySelectorAll("[data-until]")) {
-      setText(element, duration(Number(element.dataset.until) - now));
+      setText(element, duration(Number(element.dataset.until) - counted));
     }
   }
 
@@ -157,7 +160,7 @@
   // The server's answer to a request of REST; an error has a line for each problem, with the fix.
   async function request(address, method = "GET", body) {
     const sent = body ? { body: JSON.stringify(body), headers: { "Content-Type": "application/json" } } : {};
-    const answer = await fetch(address, { method, ...sent });
+    const answer = await lathe.reach(address, { method, ...sent });
     const content = await answer.json().catch(() => ({})); // 204 has none
     if (answer.ok) return content;
     const problems = content.problems ?? [content.error ?? { message: answered(answer) }];
@@ -189,5 +192,5 @@
     });
   }
 
-  window.lathe = Object.assign(window.lathe ?? {}, { answered, color, copies, gettext, live, mixture, ngettext, problems, request, sendClicks, updateTimes });
+  window.lathe = Object.assign(window.lathe ?? {}, { answered, clock, color, copies, gettext, live, mixture, ngettext, problems, request, sendClicks, updateTimes });
 })();

@@ -8,7 +8,7 @@
   // The answer of the server as JSON; an error has its message, with the fix.
   async function json(address, options = {}) {
     const sent = options.body ? { ...options, body: JSON.stringify(options.body) } : options;
-    const answer = await fetch(address, { ...sent, headers: { "Content-Type": "application/json" } });
+    const answer = await lathe.reach(address, { ...sent, headers: { "Content-Type": "application/json" } });
     if (answer.status === 204) return null;
     const body = await answer.json().catch(() => ({}));
     if (!answer.ok) throw new Error(message(body.error) || window.lathe.answered(answer));
@@ -53,7 +53,7 @@
   // Calls `each` with every chunk of a streamed answer.
   async function stream(address, body, signal, each) {
     const options = { stream: true, stream_options: { include_usage: true }, return_token_ids: true };
-    const answer = await fetch(address, {
+    const answer = await lathe.reach(address, {
       method: "POST", signal, headers: { "Content-Type": "application/json" }, body: JSON.stringify({ ...body, ...options }),
     });
     if (!answer.ok) throw new Error(message((await answer.json().catch(() => ({}))).error) || `${answer.status}`);

@@ -42,7 +42,7 @@ def _folder(package: str) -> Path:
     return Path(found.origin).parent
 
 
-_COMMON = Files(("lathe.css", "data.css"), ("lathe.js", "share.js", "notify.js"))
+_COMMON = Files(("lathe.css", "data.css"), ("lathe.js", "connection.js", "share.js", "notify.js"))
 # uPlot draws the plots; the package uplot-python includes it.
 _PLOTS = Files(
     ("uPlot.min.css", "plots.css"),

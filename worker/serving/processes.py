@@ -186,7 +186,7 @@ def _watched(served: ServedModel, process: "subprocess.Popen[bytes]", output: Pa
     def goes_on() -> bool:
         return process.poll() is None and not _kept(lease, values, ending=True)[1]
 
-    lease.guard(process.kill)
+    lease.guard(lambda _: process.kill())
     try:
         while process.poll() is None:
             row, requested = _kept(lease, values)
@@ -205,7 +205,7 @@ def _watched(served: ServedModel, process: "subprocess.Popen[bytes]", output: Pa
             processes.wait_for_end(process, _READY_SECONDS if "state" in values else _STARTING_SECONDS)
     finally:
         lease.release()
-    return "The database was unreachable." if lease.gave_up else _reason(process.returncode, output, errors)
+    return lease.gave_up or _reason(process.returncode, output, errors)
 
 
 def _kept(lease: Lease[ServedModel], values: dict[str, Any], *, ending: bool = False) -> tuple[ServedModel | None, str]:

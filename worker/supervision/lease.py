@@ -21,6 +21,7 @@ _MOST_SECONDS = 86_400.0  # waiting costs nothing, and a waiting supervisor is n
 log = logging.getLogger(__name__)
 
 _ASK_SECONDS = 1.0
+_STANDSTILL_SECONDS = 10.0  # a thread that wakes so late could not run
 _MARGIN = 0.1  # of the lease: time to kill the work before another process may start it
 
 
@@ -48,7 +49,8 @@ class Lease(Generic[Row]):
         self._stored: dict[str, Any] = {}
         self._over = threading.Event()
         self._unreachable_until = 0.0
-        self.gave_up = False
+        self.gave_up = ""
+        """Why the work was killed, as a sentence: the lease could have expired."""
 
     def adopt(self, **values: Any) -> bool:
         """Takes over the claim from the worker and stores values. False if the attempt is no longer the current one."""
@@ -97,22 +99,30 @@ class Lease(Generic[Row]):
     def _certain_until(self) -> float:
         return self._renewed + self._seconds * (1 - _MARGIN)
 
-    def guard(self, kill: Callable[[], object]) -> None:
-        """Starts a thread that calls `kill` and sets `gave_up` when the lease could have expired, until `release`.
+    def guard(self, kill: Callable[[str], object]) -> None:
+        """Starts a thread that sets `gave_up` and calls `kill` with it when the lease could have expired, until `release`.
 
         The main thread may hang in a database call.
         """
         threading.Thread(target=self._guard, args=(kill,), name="lease guard", daemon=True).start()
 
-    def _guard(self, kill: Callable[[], object]) -> None:
-        # Sleeps until the lease could expire: waking earlier would take CPU time from the training.
-        while not self._over.wait(max(self._certain_until - steady(), self._seconds / 300)):
-            if not self.certain:
-                seconds = self._seconds * (1 - _MARGIN)
-                log.error("%s: the database has been unreachable for %.0f s", self._kind.title(self._key), seconds)
-                self.gave_up = True
-                kill()
+    def _guard(self, kill: Callable[[str], object]) -> None:
+        while True:
+            # Sleeps until the lease could expire: waking earlier would take CPU time from the training.
+            wakes = max(self._certain_until, steady() + self._seconds / 300)
+            if self._over.wait(wakes - steady()):
                 return
+            if not self.certain:
+                self.gave_up = self._why(late=steady() - wakes)
+                log.error("%s: %s", self._kind.title(self._key), self.gave_up)
+                kill(self.gave_up)
+                return
+
+    def _why(self, late: float) -> str:
+        """Why the lease was not renewed, if its guard woke `late` seconds too late."""
+        if late > _STANDSTILL_SECONDS:
+            return f"Its supervisor stood still, {late:.0f} s beyond its lease: the machine is overloaded or was suspended."
+        return "The database was unreachable for so long that the work was stopped."
 
     def release(self) -> None:
         """Stops the guard thread."""

@@ -31,7 +31,6 @@ _NOT_LAUNCHED = re.compile(
 """Slurm did not start the ranks: its controller or a node did not answer."""
 _KILLED = re.compile(r"Root Cause(?:(?!Root Cause).)*?host\s*:\s*(\S+)(?:(?!Root Cause).)*?exitcode\s*:\s*-9\b", re.S)
 _NODE_FAILURE = re.compile(r"(?:[Nn]ode failure on|Task launch for \S+ failed on node) ([^\s:,]+)")
-UNREACHABLE = "The database was unreachable for so long that the training was stopped."
 NOTHING_LEFT = (
     "No settings that need less memory are left with the same global batch size. Lower max_length, quantize the weights to 4 bits "
     "(method qlora), choose an optimizer with a smaller state such as adamw_8bit, use more processes with zero3, "

@@ -172,12 +172,12 @@ class WorkSupervisor(Generic[Row]):
         """Stores progress until the work has ended."""
         worker = threading.Thread(target=self._work, args=(row, run), name="work", daemon=True)
         worker.start()
-        self._lease.guard(processes.kill_descendants)
+        self._lease.guard(lambda _: processes.kill_descendants())
         while worker.is_alive() and not self._lease.gave_up:
             worker.join(_LOOK_SECONDS)
             self._lease.try_once(self._beat)
         if self._lease.gave_up:
-            raise LeaseLost(f"{self._kind.title(self._key)}: the lease could not be renewed.")
+            raise LeaseLost(f"{self._kind.title(self._key)}: {self._lease.gave_up}")
 
     def _beat(self) -> None:
         row = self._lease.keep(**self._state.values)

@@ -11,7 +11,6 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from training import redaction
@@ -165,12 +164,12 @@ class Supervisor:
         self._keep_lease()
         self._store_forecast()
         watch = Watchdog(trainer, reports.seen, self._graces, self._run_dir)
-        self._lease.guard(partial(trainer.kill, outcome.UNREACHABLE))
+        self._lease.guard(trainer.kill)
         code = self._follow(trainer, watch, reports)
         self._disk.look_back()
         self._drain(reports)
         if self._lease.gave_up and not reports.seen.finished and not self._disk.full:
-            reason = f"{outcome.UNREACHABLE} {outcome.goes_on(reports.seen)}"
+            reason = f"{self._lease.gave_up} {outcome.goes_on(reports.seen)}"
             return Verdict(Status.QUEUED, reason, exit_code=code)
         if trainer.lost and not reports.seen.finished:
             error = outcome.error_of(reports.seen, trainer.lost)

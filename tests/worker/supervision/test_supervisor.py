@@ -273,7 +273,7 @@ def test_training_ends_before_its_lease_expires_during_an_outage(home: Path) -> 
         with locked_database(home):
             eventually(lambda: not living(it.run_id), every=0.1)
         assert it.wait().status is Status.QUEUED
-        assert "The database was unreachable for so long that the training was stopped." in it.told()
+        assert "The database was unreachable for so long that the work was stopped." in it.told()
         assert "It continues from the checkpoint of step 2." in it.told()
 
 

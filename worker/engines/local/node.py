@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import psutil
@@ -105,7 +104,7 @@ class NodeSupervisor:
             processes.kill_descendants()
 
     def _follow(self, trainer: TrainingProcess) -> int | None:
-        self._lease.guard(partial(trainer.kill, "this machine lost contact with the run."))
+        self._lease.guard(lambda _: trainer.kill("this machine lost contact with the run."))
         while (code := trainer.exit_code()) is None:
             trainer.wait(_LOOK_SECONDS)
             node = self._lease.try_once(self._lease.keep)
@@ -117,7 +116,7 @@ class NodeSupervisor:
                 return None
             trainer.request_stop(_ranks(), "the request of the run's first machine.")
         if self._lease.gave_up:
-            raise LeaseLost("The database was unreachable for longer than the lease.")
+            raise LeaseLost(self._lease.gave_up)
         return code
 
 
