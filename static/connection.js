@@ -18,7 +18,7 @@
     document.documentElement.toggleAttribute("data-lost", lost);
     if (lost) {
       const title = Object.assign(document.createElement("b"), { textContent: lathe.gettext("The server has not answered since {time}.", { time: lathe.clock(answered) }) });
-      notice.replaceChildren(title, ` ${lathe.gettext("This page continues when it does.")}`);
+      notice.replaceChildren(title, " ", lathe.gettext("This page continues when it does."));
       if (!notice.isConnected) document.body.append(notice);
     }
     notice.hidden = !lost;
