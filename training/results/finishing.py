@@ -29,7 +29,7 @@ from training.run_folder.model_card import environment_token, upload, write_card
 from training.run_folder.paths import ANSWERS_FILE, MERGED_FOLDER, result_dir
 from training.run_folder.record import Lineage, write_record
 from training.run_folder.stages import MOST_KILLS, UNDONE, Saved, Stage
-from training.trainer.answering import questions
+from training.trainer.answering import asked_by
 from training.trainer.prepare import Data, prepare_data
 
 Values = dict[str, Any]
@@ -119,7 +119,7 @@ class Finishing:
                 self.report.progress(done, total)
 
         answered = ((number, example) for number, example in self.data.held_out_examples() if example.answered)
-        selected = questions(answered, self.config, self.tokenizer, self.config.answer_rows)
+        selected = asked_by("answer_rows", answered, self.config, self.tokenizer, self.report.warn)
         if not selected:
             return {}
         data = Lineage.read(self.run_dir).held_out

@@ -55,6 +55,21 @@ def questions(
     return result
 
 
+def asked_by(
+    setting: str,
+    examples: Iterator[tuple[int, Example]],
+    config: RunConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    warn: Callable[[str], None],
+) -> list[Question]:
+    """Returns the rows that `answer_rows` or `eval_answers` asks for; warns if no row has a prompt, as those of whole texts."""
+    most = getattr(config, setting)
+    result = questions(examples, config, tokenizer, most) if most else []
+    if most and not result:
+        warn(f"No held-out row has a prompt to answer, so {setting} has no effect.")
+    return result
+
+
 def end_tokens(generation: GenerationConfig, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Returns the tokens that end an answer of the model with this generation configuration."""
     own = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
@@ -80,10 +95,14 @@ class SampleAnswers:
     """The held-out rows that are answered, the same on every rank."""
 
     def __init__(
-        self, config: RunConfig, held_out: Iterator[tuple[int, Example]], tokenizer: PreTrainedTokenizerBase
+        self,
+        config: RunConfig,
+        held_out: Iterator[tuple[int, Example]],
+        tokenizer: PreTrainedTokenizerBase,
+        warn: Callable[[str], None],
     ) -> None:
         self._config, self._tokenizer = config, tokenizer
-        self._asked = questions(held_out, config, tokenizer, config.eval_answers) if config.eval_answers else []
+        self._asked = asked_by("eval_answers", held_out, config, tokenizer, warn)
 
     def due(self, number: int) -> bool:
         """True if the rows are answered at this evaluation: every `eval_answers_every`-th; the first is number 1."""

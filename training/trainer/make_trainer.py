@@ -71,7 +71,7 @@ def make_trainer(
     held_out_rows = data.held_out, data.held_out_files
     tracker = StepTracker(config, (data.train, data.files), held_out_rows, getattr(rows, "order", None), held_out_sets)
     trackers = ExperimentTrackers(config, run_dir, report)
-    answers = SampleAnswers(config, data.held_out_examples(), tokenizer)
+    answers = SampleAnswers(config, data.held_out_examples(), tokenizer, report.warn)
     beside = _beside_the_model(config, data, tokenizer, precision, arguments.device, run_dir, report)
     trainer = ReportingTrainer(
         objective=of_task(config, model, tokenizer=tokenizer, report=report, **beside),

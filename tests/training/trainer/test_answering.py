@@ -17,7 +17,7 @@ from transformers import (
 
 from training.config.run_config import RunConfig
 from training.data.example import Example
-from training.trainer.answering import SampleAnswers, greedy
+from training.trainer.answering import SampleAnswers, asked_by, greedy
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 CPU = torch.device("cpu")
@@ -64,12 +64,24 @@ def test_the_scores_are_means_over_the_rows_and_the_model_keeps_its_mode(tmp_pat
     tokenizer = AutoTokenizer.from_pretrained(make_model(tmp_path / "model"))
     model = llama(tmp_path / "model").train()
     config = RunConfig(model="m", data="d", eval_answers=3, eval_metrics="exact_match, rougeL", max_new_tokens=4)
-    plain = [Example(prompt=f"{word} ", answer="x") for word in "abcd"]
-    first = SampleAnswers(config, enumerate(plain), tokenizer)
+    plain, warned = [Example(prompt=f"{word} ", answer="x") for word in "abcd"], list[str]()
+    first = SampleAnswers(config, enumerate(plain), tokenizer, warned.append)
     checks = []
     assert first.scores(model, CPU, lambda: checks.append(1)) == {"eval_exact_match": 0.0, "eval_rougeL": 0.0}
     assert (model.training, len(checks)) == (True, 1)
     tokens = greedy(model.eval(), [tokenizer("a ")["input_ids"]], 4, [1], 0, CPU)
     own = Example(prompt="a ", answer=tokenizer.decode(tokens[0], skip_special_tokens=True))
-    found = SampleAnswers(config, enumerate([own, *plain[1:]]), tokenizer).scores(model, CPU, lambda: None)
+    found = SampleAnswers(config, enumerate([own, *plain[1:]]), tokenizer, warned.append).scores(
+        model, CPU, lambda: None
+    )
     assert found["eval_exact_match"] == pytest.approx(1 / 3), json.dumps(own.answer)
+    assert warned == []
+
+
+@pytest.mark.parametrize("setting", ["eval_answers", "answer_rows"])
+def test_rows_without_a_prompt_are_said_to_leave_nothing_to_answer(tmp_path, setting):
+    tokenizer = AutoTokenizer.from_pretrained(make_model(tmp_path / "model"))
+    config = RunConfig(model="m", data="d", task="pretraining", **{setting: 3})
+    warned = []
+    assert asked_by(setting, enumerate([Example(answer="a whole text")]), config, tokenizer, warned.append) == []
+    assert warned == [f"No held-out row has a prompt to answer, so {setting} has no effect."]
