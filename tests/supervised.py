@@ -112,7 +112,11 @@ class Supervised:
         (self.run_dir / GO_FILE).touch()
 
     def ranks(self) -> list[psutil.Process]:
-        return [one for one in living(self.run_id) if "rank" in one.cmdline()]
+        found = []
+        for one in living(self.run_id):
+            with contextlib.suppress(psutil.Error):  # it has just ended
+                found += [one] if "rank" in one.cmdline() else []
+        return found
 
     def writes(self, record: bytes) -> None:
         """Waits until a rank has written this into its events."""

@@ -9,15 +9,19 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from training.rewards import built_in, judge_reply, reward_model
 from training.rewards.built_in import JUDGE, MODEL, MODULES, PACKAGES
 from training.rewards.judge import Judge
 from training.rewards.rewards import Reward
+from training.scoring import text_scores
 from training.scoring.request import ACCURACY, BUILT_IN, EvaluationRequest
 
 _DIGITS = 16
-_PACKAGE = __package__
-_MODULES = {"text": "text_scores", "reward": "built_in", JUDGE: "judge_reply", MODEL: "reward_model"}
-"""The module of this package that computes a kind of metric; what it imports of the package counts too."""
+_PACKAGES = ("training.scoring", "training.rewards")
+_MODULES = {
+    "text": text_scores.__name__, "reward": built_in.__name__, JUDGE: judge_reply.__name__, MODEL: reward_model.__name__,
+}  # fmt: skip
+"""The module that computes a kind of metric; what it imports of these packages counts too."""
 
 
 def fingerprints(request: EvaluationRequest) -> dict[str, str]:
@@ -57,16 +61,17 @@ def _code(kind: str) -> tuple[str, ...]:
 
 
 def _imported(module: str) -> dict[str, str]:
-    """The code of a module of this package, and of those that it imports, by name."""
+    """The code of a module, and of those of `_PACKAGES` that it imports, by name."""
     found: dict[str, str] = {}
     waiting = [module]
     while waiting:
         name = waiting.pop()
         if name in found:
             continue
-        found[name] = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
+        file = Path(__file__).parents[2].joinpath(*name.split(".")).with_suffix(".py")
+        found[name] = file.read_text(encoding="utf-8")
         sources = (part.module for part in ast.walk(ast.parse(found[name])) if isinstance(part, ast.ImportFrom))
-        waiting += [source.rpartition(".")[2] for source in sources if source and source.rpartition(".")[0] == _PACKAGE]
+        waiting += [source for source in sources if source and source.rpartition(".")[0] in _PACKAGES]
     return found
 
 

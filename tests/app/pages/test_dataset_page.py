@@ -29,6 +29,7 @@ from training.tokens.run_rows import selected_rows
 from training.tokens.store import open_store
 from worker.datasets import datasets as store
 from worker.datasets import token_stores
+from worker.datasets.row_search import SearchState
 from worker.forecasts.row_lengths import count_rows
 from worker.settings import ROOT, get_settings
 
@@ -111,7 +112,7 @@ def test_any_value_in_the_address_is_answered(item, subtests):
 def test_a_search_is_stopped_and_started_again_over_rest(item):
     opened(item.id, search="copy")
     search = snapshot.search(item, ViewState(search="copy"))
-    search.state = "running"
+    search.state = SearchState.RUNNING
     assert 'id="stop-search"' in opened(item.id, search="copy")
     assert client().post(f"/api/datasets/{item.id}/rows/stop", json={"search": "copy"}).status_code == 204
     text = opened(item.id, search="copy")
@@ -245,7 +246,7 @@ def test_start_names_rows_that_train_at_no_length_and_data_that_is_truncated_who
         "".join(
             json.dumps({"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": "Yes."}]})
             + "\n"
-            for asked in ("How many of them are there in all? " * times for times in (2, 3))
+            for asked in ("How many of them are there in all? " * 2, "Which river runs through this city? " * 3)
         )
     )
     chats = store.add_file(path=tmp_path / "chats.jsonl", name="chats.jsonl")

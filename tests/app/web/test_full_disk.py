@@ -40,7 +40,9 @@ def api(disk):
 
 def files(disk):
     return sorted(
-        str(file) for file in disk.rglob("*") if file.is_file() and file.suffix not in (".db", ".db-wal", ".db-shm")
+        str(file)
+        for file in disk.rglob("*")
+        if file.is_file() and not (file.name == ".lock" or file.suffix in (".db", ".db-wal", ".db-shm"))
     )
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from training.errors import UserError
-from training.scoring import sample_rows
+from training.rewards import sample_rows
 
 
 @pytest.fixture
