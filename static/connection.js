@@ -34,7 +34,7 @@
     if (!refusal) answered = Date.now();
     show(Boolean(refusal) && (refusal.name !== "TimeoutError" || late || !notice.hidden));
     late = refusal?.name === "TimeoutError";
-    waiting = setTimeout(ask, AGAIN_MS);
+    waiting = setTimeout(ask, late ? 0 : AGAIN_MS);
   }
 
   // As fetch; an error says that the server does not answer, and the page says so at once.

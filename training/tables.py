@@ -22,5 +22,5 @@ class Otherwise(dict[Key, Row]):
 
 
 def only(rows: dict[Key, Row]) -> dict[Key, Row]:
-    """The table: no other member can come here, or has such a row. Looking one up is a fault of the program."""
+    """The table as it is. It declares that the other members are never looked up; to look one up is a fault of the program."""
     return rows

@@ -12,12 +12,12 @@ from training.data.survey import Issue
 from worker.datasets import datasets
 from worker.datasets.datasets import DatasetNotFound
 from worker.store import database, uses
+from worker.store.runs import LONGEST_ID, SHORTEST_ID
 from worker.store.tables import Dataset
 from worker.store.uses import DatasetUse
 
 _BRIEF = ("id", "name", "owner", "rows", "bytes", "created_at")
 _WHOLE = (*_BRIEF, "sha256", "reason", "counts", "columns", "columns_map", "sample")
-SHORTEST_ID, LONGEST_ID = 4, 60
 
 
 @columns(Dataset, _BRIEF)

@@ -21,9 +21,10 @@ from app.pages.common.view import Context, View
 from app.texts import _, gettext_noop
 from training.scoring.paired import Verdict, in_words
 from worker.store import database
+from worker.store.runs import LONGEST_ID
 
 _LIVE_SECONDS, _ENDED_SECONDS = 3.0, 20.0
-_LONGEST_ID, _LONGEST_KEY = 40, 60
+_LONGEST_KEY = 60
 _CLASSES = {Verdict.BETTER: "good", Verdict.WORSE: "bad", Verdict.NONE: "none"}
 _FIRST = {"name": gettext_noop("Name"), "status": gettext_noop("Status"), "method": gettext_noop("Method")}
 
@@ -56,7 +57,7 @@ class Selection:
 
     def showing(self, ids: Sequence[str]) -> "Selection":
         """The selection of other runs, each once."""
-        unique = list(dict.fromkeys(run_id[:_LONGEST_ID] for run_id in ids))
+        unique = list(dict.fromkeys(run_id[:LONGEST_ID] for run_id in ids))
         return replace(self, runs=tuple(unique[:MOST_RUNS]), dropped=max(len(unique) - MOST_RUNS, 0))
 
     def without(self, run_id: str) -> str:

@@ -16,9 +16,9 @@ from app.texts import _
 from worker.machine.sizes import size_of
 from worker.settings import get_settings
 from worker.store import database, sweeps
+from worker.store.runs import LONGEST_ID
 from worker.store.sweeps import SweepNotFound
 
-_LONGEST_ID = 40
 _sizes: TimedCache[str, int] = TimedCache(seconds=60.0)
 
 
@@ -28,7 +28,7 @@ def sweep(query: QueryParams) -> Context:
     Raises:
         MissingError: the address names none.
     """
-    sweep_id = query.get("id", "")[:_LONGEST_ID]
+    sweep_id = query.get("id", "")[:LONGEST_ID]
     try:
         with database.read() as session:
             shown = document(session, sweep_id).model_dump(mode="json")

@@ -17,11 +17,11 @@ from training.scoring import text_scores
 from training.scoring.request import ACCURACY, BUILT_IN, EvaluationRequest
 
 _DIGITS = 16
-_PACKAGES = ("training.scoring", "training.rewards")
 _MODULES = {
     "text": text_scores.__name__, "reward": built_in.__name__, JUDGE: judge_reply.__name__, MODEL: reward_model.__name__,
 }  # fmt: skip
-"""The module that computes a kind of metric; what it imports of these packages counts too."""
+"""The module that computes a kind of metric; what it imports of the packages of these modules counts too."""
+_PACKAGES = {name.rpartition(".")[0] for name in _MODULES.values()}
 
 
 def fingerprints(request: EvaluationRequest) -> dict[str, str]:

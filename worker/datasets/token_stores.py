@@ -36,8 +36,8 @@ TOKENIZER_VARIABLES = {"TOKENIZERS_PARALLELISM": "true", "TRANSFORMERS_VERBOSITY
 STORE_FACTOR = 8  # a store rarely exceeds 8 times its file: four bytes per token, and facts about the rows
 SPARE_BYTES = 64 * 2**20
 _LOOK_SECONDS = 0.2
-_turns = Turns(max(4, (os.cpu_count() or 1) // 2))
-"""Data sets that this process has tokenized at a time."""
+turns = Turns(max(4, (os.cpu_count() or 1) // 2))
+"""Data sets that this process has tokenized or compared at a time."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def measure(
     count = _state(folder)
     if count.status in ("done", "running") or (count.status == "failed" and not retry):
         return count
-    end = _turns.begun()
+    end = turns.begun()
     if end is None:
         return TokenCount("running")  # it waits for others: who asks again starts it
     with ExitStack() as turn:

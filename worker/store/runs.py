@@ -26,7 +26,8 @@ T = TypeVar("T", Run, Sweep, Evaluation)
 
 ID_LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"  # no i, l, o, u: they are misread
 ID_LENGTH = 12
-_SHORTEST_PREFIX, _LONGEST_ID = 4, 60
+SHORTEST_ID, LONGEST_ID = 4, 60
+"""Characters of what can begin an id, or be one."""
 
 
 class RunNotFound(NotFound):
@@ -116,11 +117,11 @@ def get(*, session: Session, run_id: str) -> Run:
 
 def with_id(session: Session, table: type[T], given: str, *condition: ColumnElement[bool]) -> list[T]:
     """The row with this id, else up to 4 whose ids begin with it (4 characters or more), newest first; all fulfill `condition`."""
-    if len(given) > _LONGEST_ID or not given.isascii() or not given.isalnum():
+    if len(given) > LONGEST_ID or not given.isascii() or not given.isalnum():
         return []  # a database refuses to compare with a text of 50,000 characters
     key: Any = table.id
     exact = session.exec(select(table).where(key == given, *condition)).first()
-    if exact is not None or len(given) < _SHORTEST_PREFIX:
+    if exact is not None or len(given) < SHORTEST_ID:
         return [] if exact is None else [exact]
     begins = key.startswith(given.lower(), autoescape=True)
     return list(session.exec(select(table).where(begins, *condition).order_by(key.desc()).limit(4)))

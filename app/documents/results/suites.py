@@ -7,7 +7,8 @@ from pydantic import Field
 from sqlmodel import Session
 
 from app.documents import Document
-from app.documents.results.evaluations import EvaluationAnswer, compared, document, hidden_data, records
+from app.documents.results.evaluated_rows import records
+from app.documents.results.evaluations import EvaluationAnswer, compared, document, hidden_data
 from app.format.numbers import plural
 from training.errors import NotFound
 from training.scoring.cases import CaseVerdict

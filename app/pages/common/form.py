@@ -23,6 +23,7 @@ from training.errors import Problem
 from worker.engine_traits import ENGINES
 from worker.runs.settle import FILES
 from worker.settings import ROOT, get_settings
+from worker.store.runs import LONGEST_ID
 
 Component = gr.components.Component
 Chooser = Callable[[Setting], Component]
@@ -31,7 +32,6 @@ _OPTIONS = {engine.options: engine for engine in ENGINES}
 _OF_MACHINES = ("num_machines", "min_machines")
 MOST_BUTTONS = 7
 """Up to this many choices are shown side by side; more become a dropdown."""
-_LONGEST_ID = 60
 _PASTED_LINES = 6  # the height of the field for a pasted JSON
 
 
@@ -52,7 +52,7 @@ class Draft:
             for name, value in stored["values"].items()
             if name in settings() and _fits(settings()[name], value)
         }
-        return cls(defaults() | usable, str(stored.get("parent", ""))[:_LONGEST_ID])
+        return cls(defaults() | usable, str(stored.get("parent", ""))[:LONGEST_ID])
 
 
 def kept_in_browser(key: str = "lathe-draft") -> gr.BrowserState:

@@ -5,6 +5,7 @@ from typing import Any
 from starlette.datastructures import QueryParams
 
 from app.access.dataset_imports import samples
+from app.documents.results import evaluated_rows
 from app.documents.results import evaluations as documents
 from app.documents.results import suites as suite_documents
 from app.format import evaluation_text as words
@@ -78,7 +79,7 @@ def _rows(item: Evaluation, items: list[Evaluation], query: QueryParams) -> dict
     against = next((one for one in others if one.id == against_id), None)
     metric = query.get("metric", "") if query.get("metric") in names else next(iter(names), "")
     order = query.get("order", "row")
-    rows = documents.rows(item, against, metric, order)
+    rows = evaluated_rows.rows(item, against, metric, order)
     scores = list(rows.scores)
     compared = (_("Difference"), _("Prompt"), _("Expected"), _("Other answer"), _("Answer"))
     return paged(rows, query.get("rows_page", "")) | {

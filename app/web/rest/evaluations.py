@@ -9,6 +9,7 @@ from pydantic import Field
 
 from app.access import callers
 from app.access.permissions import OwnEvaluation, OwnRun
+from app.documents.results import evaluated_rows
 from app.documents.results import evaluations as documents
 from app.documents.results import suites as suite_documents
 from app.documents.results.evaluations import EvaluationAnswer, EvaluationList, EvaluationRows, RewardTrial
@@ -139,7 +140,7 @@ def show_evaluation_rows(
     """The answers row by row with their scores, sorted; with `against`, also the other answer and the difference of the metric."""
     item = evaluations.get(session=session, evaluation_id=evaluation_id)
     other = evaluations.get(session=session, evaluation_id=against) if against else None
-    rows = documents.rows(item, other, metric, order)
+    rows = evaluated_rows.rows(item, other, metric, order)
     return EvaluationRows(rows=rows[offset : offset + limit], total=len(rows))
 
 

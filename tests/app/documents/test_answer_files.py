@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.documents.results import answers, evaluations
+from app.documents.results import answers, evaluated_rows
 from worker.settings import get_settings
 
 ROWS = 20_000
@@ -36,7 +36,7 @@ def scored(row, score, text="x"):
 @pytest.fixture
 def evaluation(folder, monkeypatch):
     """Makes evaluations with these records."""
-    monkeypatch.setattr(evaluations, "folder_of", lambda item: folder / item.id)
+    monkeypatch.setattr(evaluated_rows, "folder_of", lambda item: folder / item.id)
 
     def make(name, records):
         written(folder / name, records)
@@ -77,14 +77,14 @@ def test_rows_are_sorted_by_a_score_or_its_difference(evaluation):
     theirs = evaluation("theirs", [scored(3, 1.0), scored(0, 0.4), scored(1, 1.0)])
 
     def numbers(order, against=None):
-        return [row.row for row in evaluations.rows(mine, against, "f1", order)[:10]]
+        return [row.row for row in evaluated_rows.rows(mine, against, "f1", order)[:10]]
 
     assert numbers("row") == [1, 2, 3, 4]
     assert numbers("lowest") == [4, 1, 3, 2] and numbers("highest") == [3, 1, 4, 2]
     assert numbers("worse", theirs) == [4, 1, 2, 3] and numbers("better", theirs) == [1, 4, 2, 3]
-    (worst,) = evaluations.rows(mine, theirs, "f1", "worse")[:1]
+    (worst,) = evaluated_rows.rows(mine, theirs, "f1", "worse")[:1]
     assert (worst.difference, worst.answer, worst.other) == (pytest.approx(-0.9), "a3", "a3")
-    assert evaluations.rows(SimpleNamespace(id="none"))[:10] == []
+    assert evaluated_rows.rows(SimpleNamespace(id="none"))[:10] == []
 
 
 def test_a_page_of_a_long_file_takes_little_memory(folder, evaluation):
@@ -92,4 +92,4 @@ def test_a_page_of_a_long_file_takes_little_memory(folder, evaluation):
     written(folder, (answered(row, gain=row / ROWS, text=text) for row in range(ROWS)))
     long = evaluation("long", (scored(row, row / ROWS, text) for row in range(ROWS)))
     assert peak_of(lambda: answers.answers_of("run")[:25]) < 8 * 2**20  # all rows take 40 MB
-    assert peak_of(lambda: evaluations.rows(long, long, "f1", "worse")[:25]) < 8 * 2**20
+    assert peak_of(lambda: evaluated_rows.rows(long, long, "f1", "worse")[:25]) < 8 * 2**20

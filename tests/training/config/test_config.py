@@ -1,9 +1,12 @@
 """A configuration is checked once, and every error has the setting, its value and the fix."""
 
-from pathlib import Path
+import json
+import tarfile
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
+from paths import ROOT, TESTS
 
 from training.config.choices import Group
 from training.config.fields import ConfigError, parse, settings
@@ -94,6 +97,19 @@ def test_near_duplicates_stay_together_by_default_and_in_older_configurations_th
     del stored["group_by"]
     assert parse(stored).group_by is None
     assert parse(stored | {"group_by": "topic"}).group_by == "topic"
+
+
+@pytest.mark.parametrize("archive", sorted((TESTS / "installations").glob("*.tar.*")), ids=lambda path: path.name)
+def test_the_runs_of_earlier_versions_keep_the_split_that_they_had(archive: Path) -> None:
+    with tarfile.open(archive) as files:
+        names = [name for name in files.getnames() if PurePosixPath(name).match("runs/*/config.json")]
+        configs = [json.loads(files.extractfile(name).read()) for name in names]  # type: ignore[union-attr]
+    assert configs and {parse(one).group_by for one in configs} == {None}
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "static").rglob("*.yaml")), ids=lambda path: path.name)
+def test_a_file_that_a_person_wrote_has_the_defaults_of_today(example: Path) -> None:
+    assert read_config(example).group_by == "near_duplicates"
 
 
 def test_yaml_has_only_changed_settings_and_loads_unchanged(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from training.errors import DataError
 from training.files import sha256
 from training.tokens import store as token_store
 from training.tokens.make_store import failure_file, find_or_make, make_store
-from worker.datasets import datasets, token_report, token_stores
+from worker.datasets import datasets, near_rows, token_report, token_stores
 from worker.datasets.token_stores import TokenCount
 from worker.machine import programs
 from worker.machine.turns import Turns, act_for
@@ -121,7 +121,7 @@ def test_template_data_and_mapping_each_determine_the_store(
 def test_a_user_has_only_so_many_data_sets_tokenized_at_a_time(
     home: Path, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(token_stores, "_turns", Turns(2))
+    monkeypatch.setattr(token_stores, "turns", Turns(2))
     first, second = (write(tmp_path / f"{rows}.jsonl", rows) for rows in (20, 30))
 
     def asked(path: Path, user: str) -> None:
@@ -144,6 +144,33 @@ def test_a_user_has_only_so_many_data_sets_tokenized_at_a_time(
             thread.join()
     asked(second, "eve")
     token_stores.wait(lambda: token_stores.state(sha256(second), str(model)))
+
+
+def test_a_user_has_only_so_many_data_sets_compared_at_a_time(
+    home: Path, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_stores, "turns", Turns(2))
+    one, two, three = (
+        token_store.open_store(stored(write(tmp_path / f"{rows}.jsonl", rows), model)) for rows in (20, 30, 40)
+    )
+    started, start = [], programs.start
+
+    def starting(program: programs.Program, arguments: list[str], *more: object, **named: object) -> object:
+        started.append(arguments)
+        return start(program, arguments, *more, **named)
+
+    monkeypatch.setattr(programs, "start", starting)
+
+    def asked(*stores: token_store.TokenStore) -> TokenCount:
+        context = contextvars.copy_context()
+        context.run(act_for, "eve")
+        return context.run(near_rows.measure, stores)
+
+    assert [asked(one, two).status, asked(one, two).status, asked(two, three).status] == ["running"] * 3
+    assert len(started) == 1
+    eventually(lambda: asked(one, two).status == "done")
+    eventually(lambda: asked(two, three).status == "done")
+    assert len(started) == 2
 
 
 @pytest.mark.parametrize(

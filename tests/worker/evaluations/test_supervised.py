@@ -13,6 +13,7 @@ from played_run import SUMMARY, PlayedRun
 from supervised import started  # noqa: F401
 from tiny import make_data, make_model
 
+from app.documents.results import evaluated_rows
 from app.documents.results import evaluations as document
 from app.format import evaluation_text as words
 from training.run_folder.paths import RUN_VARIABLE
@@ -72,9 +73,9 @@ def test_an_evaluation_survives_the_loss_of_its_supervisor_and_finishes_with_sco
     assert ended.summary["metrics"]["own.py:words"]["mean"] == pytest.approx(
         sum(len(str(n * 37)) for n in range(6)) / 6
     )
-    answers = document.rows(ended)[:]
+    answers = evaluated_rows.rows(ended)[:]
     assert [row.row for row in answers] == [1, 2, 3, 4, 5, 6]
-    assert [row.row for row in document.rows(ended, metric="own.py:words", order="highest")[:3]] == [4, 5, 6]
+    assert [row.row for row in evaluated_rows.rows(ended, metric="own.py:words", order="highest")[:3]] == [4, 5, 6]
     with database.read() as session:
         assert session.get(DeviceLease, ended.device) is None
 
@@ -101,7 +102,9 @@ def test_a_prompt_set_is_answered_by_a_new_result_without_anybody_asking(tmp_pat
     with database.read() as session:
         kept = {one.name: one.answers for one in prompt_sets.listing(session=session)}
     assert kept["another"] == {}
-    assert [answer["text"] for answer in kept["counts"][played.id]] == [row.answer for row in document.rows(ended)[:]]
+    assert [answer["text"] for answer in kept["counts"][played.id]] == [
+        row.answer for row in evaluated_rows.rows(ended)[:]
+    ]
 
 
 def test_vllm_answers_an_evaluation_with_the_same_scores_and_is_named(run, tmp_path, monkeypatch):
@@ -112,7 +115,7 @@ def test_vllm_answers_an_evaluation_with_the_same_scores_and_is_named(run, tmp_p
     by_vllm = finished(submit(run, {"source": "base"}, data=data))
     card = expected.summary["card"] | {"engine": "vllm"}
     assert by_vllm.summary == expected.summary | {"engine": {"name": "vllm", "reason": ""}, "card": card}
-    assert document.rows(by_vllm)[:] == document.rows(expected)[:]
+    assert evaluated_rows.rows(by_vllm)[:] == evaluated_rows.rows(expected)[:]
     assert "Answered by vLLM." in words.lines(document.document(by_vllm).model_dump(mode="json"))
     # What it cannot load, transformers answers: here for want of a context that is long enough.
     by_transformers = finished(submit(run, {"source": "base", "max_new_tokens": 600, "rows": 1}, data=data))
