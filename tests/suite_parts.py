@@ -1,9 +1,12 @@
-"""Cases of a suite, and the end of its evaluations as their supervisors leave them."""
+"""Cases of a suite, and the end of its evaluations: as their supervisors leave them, or carried out by these."""
 
 import json
 
+from patience import eventually
+
+from app.documents.results import suites as document
 from training.scoring.intervals import mean_interval
-from worker.evaluations import submit
+from worker.evaluations import starting, submit, suites
 from worker.store import database, evaluations
 from worker.store.tables import Status
 
@@ -45,3 +48,16 @@ def finished(item, overlap=CLEAN, forgetting=FORGETTING, prompt=None, verdicts=(
         assert evaluations.claim(**held, owner="host:1:1", device="host/cpu", lease_seconds=60)
         evaluations.get(**held).overlap = overlap
         evaluations.finish(**held, attempt=1, status=Status.FINISHED, summary=summary | {"card": card})
+
+
+def carried_out(run, **asked):
+    """A suite of a run after the end of its evaluations, which their supervisors have carried out."""
+    items = suites.start(run, suites.parse(asked))
+
+    def ended():
+        starting.start_waiting()
+        with database.read() as session:
+            found = evaluations.of_suite(session=session, suite_id=items[0].asked.suite)
+            return all(one.status.ended for one in found) and document.of_items(session, found)[items[0].asked.suite]
+
+    return eventually(ended, every=0.2)

@@ -418,30 +418,12 @@ def test_clients_take_turns_whatever_one_of_them_has_sent(served):
     assert generator.answered == len(order)
 
 
-def test_the_users_that_an_account_names_share_its_turns(served):
+def behind_an_answer(served, clients, emit=lambda _: None):
+    """A generator with an answer under way and the requests of these clients behind it; the clients that it has answered, and what
+    lets it go on."""
     from training.serving.jobs import Generator
 
-    began, order = threading.Event(), []
-
-    def answer(job):
-        began.wait()
-        order.append(job.client)
-
-    generator = Generator(answer)
-    generator.add(job_of(served, "running"))
-    eventually(lambda: not generator._waiting)
-    for client in (*(f"eve/{number}" for number in range(5)), "eve/0", "bob/1", "bob/1", "bob/2"):
-        generator.add(job_of(served, client))
-    began.set()
-    eventually(lambda: not generator.pending)
-    assert order[1:] == ["eve/0", "bob/1", "eve/1", "bob/2", "eve/2", "bob/1", "eve/3", "eve/4", "eve/0"]
-
-
-def test_an_account_is_no_other_one_by_the_users_that_it_names(served):
-    """Once others wait for the place, one request of each account is answered."""
-    from training.serving.jobs import Generator, Moved
-
-    began, answered, moved = threading.Event(), [], []
+    began, answered = threading.Event(), []
 
     def answer(job):
         began.wait()
@@ -450,8 +432,25 @@ def test_an_account_is_no_other_one_by_the_users_that_it_names(served):
     generator = Generator(answer)
     generator.add(job_of(served, "running"))
     eventually(lambda: not generator._waiting)
-    for client in ("eve/0", "eve/1", "bob/0"):
-        generator.add(job_of(served, client, moved.append))
+    for client in clients:
+        generator.add(job_of(served, client, emit))
+    return generator, answered, began
+
+
+def test_the_users_that_an_account_names_share_its_turns(served):
+    clients = (*(f"eve/{number}" for number in range(5)), "eve/0", "bob/1", "bob/1", "bob/2")
+    generator, answered, began = behind_an_answer(served, clients)
+    began.set()
+    eventually(lambda: not generator.pending)
+    assert answered[1:] == ["eve/0", "bob/1", "eve/1", "bob/2", "eve/2", "bob/1", "eve/3", "eve/4", "eve/0"]
+
+
+def test_an_account_is_no_other_one_by_the_users_that_it_names(served):
+    """Once others wait for the place, one request of each account is answered."""
+    from training.serving.jobs import Moved
+
+    moved = []
+    generator, answered, began = behind_an_answer(served, ("eve/0", "eve/1", "bob/0"), moved.append)
     generator.drain()
     began.set()
     eventually(lambda: not generator.pending)
@@ -460,19 +459,10 @@ def test_an_account_is_no_other_one_by_the_users_that_it_names(served):
 
 
 def test_before_others_take_the_place_each_client_gets_its_next_answer_and_the_rest_is_sent_back(served):
-    from training.serving.jobs import Generator, Moved
+    from training.serving.jobs import Moved
 
-    began, answered, moved = threading.Event(), [], []
-
-    def answer(job):
-        began.wait()
-        answered.append(job.client)
-
-    generator = Generator(answer)
-    generator.add(job_of(served, "running"))
-    eventually(lambda: not generator._waiting)
-    for client in (*["many"] * 5, "one"):
-        generator.add(job_of(served, client, moved.append))
+    moved = []
+    generator, answered, began = behind_an_answer(served, (*["many"] * 5, "one"), moved.append)
     generator.drain()
     with pytest.raises(Moved, match="makes room"):
         generator.add(job_of(served, "late"))

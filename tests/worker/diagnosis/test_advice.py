@@ -120,7 +120,7 @@ def traceback(function, code, error):
         (
             traceback("__init__", "if not 0.0 <= lr:", "TypeError: '<=' not supported between instances of 'float' and 'str'")
             .replace("transformers/trainer.py", "torch/optim/adamw.py"),
-            "settings_invalid", "2.0e-5", "lines below",
+            "settings_invalid", "no decimal point", "lines below",
         ),
         (
             'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].',

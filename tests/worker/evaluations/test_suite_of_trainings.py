@@ -7,17 +7,15 @@ import shutil
 
 import pytest
 from paths import ROOT
-from patience import eventually
 from played_run import PlayedRun
+from suite_parts import carried_out
 from supervised import started  # noqa: F401
 from trainer_process import start
 
 from app.documents.results import suites as document
 from training.run_folder.paths import CONFIG_FILE, result_dir
-from worker.evaluations import starting, suites
 from worker.machine import overload
 from worker.settings import get_settings
-from worker.store import database, evaluations
 
 pytestmark = [pytest.mark.train, pytest.mark.nightly, pytest.mark.usefixtures("home", "started")]
 
@@ -55,15 +53,7 @@ def verdict(kind, folder):
     if kind == "changed template":
         template = result_dir(run_dir, adapts=True) / "chat_template.jinja"
         template.write_text("Answer in a whole sentence.\n" + template.read_text())
-    items = suites.start(run_id, suites.parse(SUITE))
-
-    def ended():
-        starting.start_waiting()
-        with database.read() as session:
-            found = evaluations.of_suite(session=session, suite_id=items[0].asked.suite)
-            return all(one.status.ended for one in found) and document.of_items(session, found)[items[0].asked.suite]
-
-    return eventually(ended, every=0.2)
+    return carried_out(run_id, **SUITE)
 
 
 CAUSES = {

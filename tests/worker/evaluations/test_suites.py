@@ -4,17 +4,14 @@ import json
 import shutil
 
 import pytest
-from patience import eventually
 from played_run import PlayedRun
 from safetensors.torch import load_file, save_file
+from suite_parts import carried_out
 from supervised import started  # noqa: F401
 from tiny import make_data, make_model
 
-from app.documents.results import suites as document
-from worker.evaluations import starting, suites
 from worker.machine import overload
 from worker.settings import get_settings
-from worker.store import database, evaluations
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("home", "started")]
 CASES = [
@@ -37,33 +34,20 @@ def run(tmp_path, monkeypatch):
     return run, folder / "model", data
 
 
-def finished(run, **asked):
-    """A suite after the end of its evaluations."""
-    items = suites.start(run, suites.parse(asked))
-
-    def ended():
-        starting.start_waiting()
-        with database.read() as session:
-            found = evaluations.of_suite(session=session, suite_id=items[0].asked.suite)
-            return all(one.status.ended for one in found) and document.of_items(session, found)[items[0].asked.suite]
-
-    return eventually(ended, every=0.2)
-
-
 def failed(found):
     return {check.name: check.text for check in found.checks if check.state == "failed"}
 
 
 def test_a_result_that_answers_as_its_base_keeps_every_case_and_one_that_has_moved_away_is_over_trained(run):
     run_id, model, _ = run
-    found = finished(run_id, cases=CASES)
+    found = carried_out(run_id, cases=CASES)
     assert [one.error for one in found.evaluations] == [None]
     assert (found.passed, found.verdicts) == (True, {"kept": 3, "fixed": 0, "broken": 0, "failing": 0})
     assert [check.name for check in found.checks] == ["template", "forgetting", "text"]
     weights = load_file(model / "model.safetensors")
     weights["lm_head.weight"] *= -300
     save_file(weights, model / "model.safetensors", {"format": "pt"})
-    found = finished(run_id, cases=CASES)
+    found = carried_out(run_id, cases=CASES)
     assert not found.passed and found.verdicts["broken"] >= 1
     assert "Over-trained" in failed(found)["forgetting"]
 
@@ -72,13 +56,13 @@ def test_a_changed_template_is_the_cause_that_is_named(run):
     run_id, model, _ = run
     template = model / "chat_template.jinja"
     template.write_text("Be brief. " + template.read_text())
-    found = finished(run_id, cases=CASES)
+    found = carried_out(run_id, cases=CASES)
     assert failed(found)["template"].startswith("Changed template")
 
 
 def test_held_out_rows_that_were_trained_on_are_named_as_leaked_and_the_base_answers_with_shots(run):
     run_id, _, data = run
-    found = finished(run_id, data=str(data), shots=2, metrics=["exact_match"], rows=4)
+    found = carried_out(run_id, data=str(data), shots=2, metrics=["exact_match"], rows=4)
     assert [one.error for one in found.evaluations] == [None] * 3
     assert failed(found)["leak"].startswith("Leaked: 4 of 4 held-out rows are training rows")
     assert [(one.source, one.shots, one.card.weights.get("shots")) for one in found.evaluations] == [
