@@ -46,9 +46,11 @@ def main() -> None:
         config = RunConfig.model_validate_json((run_dir / CONFIG_FILE).read_text(encoding="utf-8"))
         leave_out(config)
         train(config, run_dir, report, stop)
+        stop.run_ends()
         # A gloo thread that still runs at interpreter shutdown aborts the process, and with it the other ranks.
         leave(report)
     except (StopRequested, Exception) as error:
+        stop.run_ends()
         if not (stop.ends_the_start or isinstance(error, StopRequested)):
             report.failed(error)
             if isinstance(error, UserError):

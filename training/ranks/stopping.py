@@ -49,6 +49,11 @@ class StopSignal:
     def install(self) -> None:
         signal.signal(signal.SIGTERM, self._on_signal)
 
+    def run_ends(self) -> None:
+        """From now on a stop changes nothing, and does not interrupt what the run writes of its end: the launcher stops all ranks
+        as soon as one has failed."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
     def check(self) -> None:
         """Ends a run whose stop was lost: Python ignores what a signal handler raises inside a finalizer or a callback from C.
         Raises StopRequested if a stop was requested."""

@@ -13,7 +13,7 @@ from paths import ROOT
 from patience import run
 
 from training.config.run_config import RunConfig
-from training.errors import StopRequested
+from training.errors import EXPECTED_EXIT, StopRequested
 from training.ranks.stopping import StopSignal
 from training.run_folder.paths import SUPERVISOR_VARIABLE
 
@@ -93,3 +93,41 @@ def test_a_stop_that_an_import_turns_into_an_error_of_its_own_is_a_stop(
     done = run([sys.executable, "-c", IMPORT.format(signal=signal_name), str(tmp_path)], cwd=ROOT, text=True)
     assert done.returncode == code, done.stderr
     assert event in (tmp_path / "events.jsonl").read_text()
+
+
+ENDING = """
+import signal, sys
+from training import train
+from training.errors import {error}
+from training.reports.report import Report
+
+def stopped_while(write):
+    def written(*arguments):
+        signal.raise_signal(signal.SIGTERM)
+        write(*arguments)
+    return written
+
+def ends(*arguments):
+    raise {raised}
+
+Report.failed, Report.for_run = stopped_while(Report.failed), stopped_while(Report.for_run)
+train.train = ends
+train.leave_out = lambda config: None
+Report.enter = lambda report, phase: None
+sys.argv[1:] = sys.argv[-1:]
+train.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "event"),
+    [("UserError('rows', 0, 'no rows', 'Add rows.')", EXPECTED_EXIT, "no rows"), ("StopRequested()", 0, "stopped")],
+)
+def test_a_stop_does_not_interrupt_what_a_run_writes_of_its_end(
+    tmp_path: Path, raised: str, code: int, event: str
+) -> None:
+    (tmp_path / "config.json").write_text(RunConfig(model="m", data="d").model_dump_json())
+    program = ENDING.format(error=raised.partition("(")[0], raised=raised)
+    done = run([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, text=True)
+    assert done.returncode == code, done.stderr
+    assert event in (tmp_path / "events.jsonl").read_text() and "Traceback" not in done.stderr
