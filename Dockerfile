@@ -32,8 +32,9 @@ USER 10001
 WORKDIR /data
 VOLUME /data
 EXPOSE 7860
-HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
-    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:7860/healthz', timeout=4)"]
+# Docker leaves the process of a check that took too long; `timeout` ends it.
+HEALTHCHECK --interval=10s --timeout=6s --start-period=30s --retries=3 \
+    CMD ["timeout", "--signal=KILL", "5", "python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:7860/healthz', timeout=4)"]
 CMD ["lathe", "web"]
 
 
@@ -73,6 +74,6 @@ WORKDIR /data
 VOLUME ["/data", "/cache"]
 # The shell fills in $HOSTNAME.
 # hadolint ignore=DL3025
-HEALTHCHECK --interval=30s --timeout=15s --start-period=60s --retries=3 \
-    CMD celery --app worker.queue.tasks inspect ping --destination celery@$HOSTNAME --timeout 10
+HEALTHCHECK --interval=60s --timeout=20s --start-period=60s --retries=3 \
+    CMD timeout --signal=KILL 18 celery --app worker.queue.tasks inspect ping --destination celery@$HOSTNAME --timeout 10
 CMD ["lathe", "worker", "--drain"]

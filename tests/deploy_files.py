@@ -44,8 +44,21 @@ class Stage:
     @property
     def health_check(self) -> list[str]:
         """The words of HEALTHCHECK's command; those of a shell line may hold $HOSTNAME."""
+        return self._checked()[1]
+
+    @property
+    def seconds_to_end_of_check(self) -> tuple[float, float]:
+        """When a health check ends itself, and when Docker stops waiting for it."""
+        given = re.search(r"--timeout=(\d+)s", self.last("HEALTHCHECK"))
+        assert given
+        return self._checked()[0], float(given[1])
+
+    def _checked(self) -> tuple[float, list[str]]:
+        """The command of HEALTHCHECK: the seconds after which it is killed, and its words."""
         command = self.last("HEALTHCHECK").split(" CMD ", 1)[1]
-        return list(json.loads(command)) if command.startswith("[") else shlex.split(command)
+        words = list(json.loads(command)) if command.startswith("[") else shlex.split(command)
+        assert words[:2] == ["timeout", "--signal=KILL"], words
+        return float(words[2]), words[3:]
 
     @property
     def environment(self) -> dict[str, str]:

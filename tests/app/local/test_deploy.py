@@ -52,6 +52,12 @@ def test_every_permanent_service_has_a_health_check_and_restarts(service):
     assert "healthcheck" in definition or stages()[definition["build"]["target"]].health_check
 
 
+@pytest.mark.parametrize("name", [name for name, stage in stages().items() if stage.all("HEALTHCHECK")])
+def test_a_health_check_that_hangs_leaves_no_process(name):
+    ends_itself, docker_waits = stages()[name].seconds_to_end_of_check
+    assert ends_itself < docker_waits
+
+
 @pytest.mark.parametrize("command", [command for service in OURS for command in commands(service)], ids=" ".join)
 def test_every_command_names_a_program_and_a_module_that_exist(command):
     match command:
