@@ -12,8 +12,6 @@ from worker.supervision.lease import Lease
 @pytest.fixture
 def ahead(home, monkeypatch):
     """By how many seconds the steady clock is ahead."""
-    monkeypatch.setenv("LATHE_RENEW_SECONDS", "0.1")
-    monkeypatch.setenv("LATHE_LEASE_SECONDS", "1")
     ahead, steady = [0.0], lease.steady
     monkeypatch.setattr(lease, "steady", lambda: steady() + ahead[0])
     return ahead
@@ -23,14 +21,12 @@ def reason(ahead, seconds):
     """What the guard says of a lease that nobody renews, if the process stands still for some seconds."""
     reasons, told = [], threading.Event()
     held = Lease(SERVED, ("one",))
-    wait = held._over.wait
 
-    def stand_still(timeout):
-        is_over = wait(timeout)
-        ahead[0] += seconds
-        return is_over
+    def wait(timeout):
+        ahead[0] += timeout + seconds
+        return held._over.is_set()
 
-    held._over.wait = stand_still
+    held._over.wait = wait
     held.guard(lambda why: (reasons.append(why), told.set()))
     told.wait()
     assert reasons == [held.gave_up]
