@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trained import data, model
+from trainer_process import train_here
 
 from training import files
 from training.run_folder import checkpoints
@@ -125,6 +127,25 @@ def test_every_file_and_folder_of_a_checkpoint_is_on_the_disk_before_it_counts(
     manifest = synced().index(checkpoint / f".{MANIFEST_FILE}.tmp")
     assert {shards / "0.pt", shards, shards.parent} <= set(synced()[:manifest])
     assert {checkpoint, checkpoint.parent} <= set(synced()[manifest:])
+
+
+@pytest.mark.train
+@pytest.mark.filterwarnings("ignore")
+def test_every_file_of_a_result_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synced: Callable[[], list[Path]]
+) -> None:
+    rename = Path.rename
+    before: list[Path] = []
+
+    def renamed(path: Path, target: Path) -> Path:
+        if path.name == "adapter.partial":
+            before.extend(synced())
+            assert {*path.rglob("*"), path} <= {*before} and list(path.glob("*.safetensors"))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", renamed)
+    run = train_here(tmp_path / "run", model("plain_llama"), data("counting"), max_steps=1, eval_split=0, eval_steps=0)
+    assert before and run.run_dir in synced()[len(before) :]
 
 
 def test_a_signal_without_a_name_has_its_number() -> None:

@@ -1,16 +1,19 @@
 """LoRA is added to the configured modules, and its parameters are counted."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tiny import make_model
+from tiny import make_data, make_model
+from trainer_process import train_here
 
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.models.adapters import add_adapter, targeted_modules, untrained_head
 from training.models.loading import load_model, load_tokenizer, parameter_counts
+from training.run_folder.events import Note
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
@@ -55,6 +58,20 @@ def test_a_tokenizer_with_more_tokens_resizes_the_embeddings_and_says_so(folder:
     assert model.get_input_embeddings().num_embeddings == known + 3
     [sentence] = told
     assert f"from {known:,} to the tokenizer's {known + 3:,} tokens" in sentence
+
+
+@pytest.mark.train
+def test_resized_embeddings_are_an_event_of_the_run(folder: Path, tmp_path: Path) -> None:
+    known = load_model(config(folder), torch.float32).get_input_embeddings().num_embeddings
+    added = Path(shutil.copytree(folder, tmp_path / "model"))
+    tokenizer = load_tokenizer(config(folder))
+    tokenizer.add_tokens(["<one>", "<two>"])
+    tokenizer.save_pretrained(added)
+    run = train_here(
+        tmp_path / "run", added, make_data(tmp_path / "rows.jsonl", 8), max_steps=1, eval_split=0, eval_steps=0
+    )
+    [note] = [note for note in run.of(Note) if note.message.startswith("Embeddings resized")]
+    assert f"from {known:,} to the tokenizer's {known + 2:,} tokens" in note.message
 
 
 def test_an_unknown_target_module_is_refused_with_the_existing_names(folder: Path) -> None:
