@@ -18,10 +18,21 @@ CASES = [
 FORGETTING = {"prompts": 1, "tokens": 9, "kl": 0.1, "text_tokens": 100, "loss_before": 3.0, "loss_after": 3.1}
 CLEAN = {"rows": 200, "training_rows": 40, "equal": 0, "same_prompt": 0, "shared_words": 0, "words": 13, "examples": []}
 RIGHT = {("result", 0): 150, ("base", 0): 60, ("base", 2): 100}
+ON_TRAINING_ROWS = {"result": 155, "base": 60}
+"""Right answers of 200: to held-out rows by source and shots, and to some of 1,000 training rows."""
 
 
-def finished(item, overlap=CLEAN, forgetting=FORGETTING, prompt=None, verdicts=("kept", "fixed", "kept")):
-    """Ends an evaluation of a suite as its supervisor does."""
+def finished(
+    item,
+    overlap=CLEAN,
+    forgetting=FORGETTING,
+    prompt=None,
+    verdicts=("kept", "fixed", "kept"),
+    of_training=ON_TRAINING_ROWS,
+):
+    """Ends an evaluation of a suite as its supervisor does; one of training rows fails if `of_training` says why."""
+    if item.asked.of_training and "message" in of_training:
+        return ended(item, status=Status.FAILED, error=of_training)
     folder = submit.folder_of(item)
     folder.mkdir(parents=True)
     card = {"prompt": {"template_sha256": "t"} | (prompt or {}), "engine": "transformers 5"}
@@ -33,21 +44,27 @@ def finished(item, overlap=CLEAN, forgetting=FORGETTING, prompt=None, verdicts=(
         ]  # fmt: skip
         summary = {"rows": 3, "metrics": {}, "forgetting": forgetting}
     else:
-        right = RIGHT[item.asked.source, item.asked.shots]
+        own = item.asked.of_training
+        right = of_training[item.asked.source] if own else RIGHT[item.asked.source, item.asked.shots]
         scores = [float(row < right) for row in range(200)]
         low, high = mean_interval(scores)
         metric = {"mean": right / 200, "low": low, "high": high, "rows": 200}
-        summary = {"rows": 200, "metrics": {"exact_match": metric}}
+        summary = {"rows": 200, "metrics": {"exact_match": metric}} | ({"training_rows": 1000} if own else {})
         records = [
             {"row": row, "prompt": "p", "expected": "x", "answer": "x", "scores": {"exact_match": score}}
             for row, score in enumerate(scores)
         ]
     (folder / "answers.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return ended(item, overlap, status=Status.FINISHED, summary=summary | {"card": card})
+
+
+def ended(item, overlap=None, **outcome):
+    """Stores the end of an evaluation that a worker has taken."""
     with database.write() as session:
         held = {"session": session, "evaluation_id": item.id}
         assert evaluations.claim(**held, owner="host:1:1", device="host/cpu", lease_seconds=60)
         evaluations.get(**held).overlap = overlap
-        evaluations.finish(**held, attempt=1, status=Status.FINISHED, summary=summary | {"card": card})
+        evaluations.finish(**held, attempt=1, **outcome)
 
 
 def carried_out(run, **asked):

@@ -166,6 +166,12 @@ def evaluate() -> None:
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Plain text whose loss is measured before and after training.",
 )
+@click.option(
+    "--most-gap",
+    type=float,
+    metavar="SHARE",
+    help="Highest gap of the gains on training and held-out rows.  [default: 0.1]",
+)
 @click.option("--most-kl", type=float, metavar="NATS", help="Highest KL divergence from the base.  [default: 1]")
 @click.option("--most-loss", type=float, metavar="NATS", help="Highest growth of the loss on the text.  [default: 0.5]")
 @click.option("--junit", "junit_file", metavar="FILE", type=path_type, help="Write JUnit XML.")

@@ -39,6 +39,8 @@ def data(evaluation: dict[str, Any]) -> str:
         return "lm-eval: " + ", ".join(evaluation["lm_eval"])
     if not evaluation["asked_rows"]:
         return str(evaluation["data"])
+    if evaluation.get("of_training"):
+        return numbers.plural(evaluation["asked_rows"], "training row", "training rows")
     rows = numbers.plural(evaluation["asked_rows"], "row", "rows")
     return _("{data}, first {rows}").format(data=evaluation["data"], rows=rows)
 

@@ -6,7 +6,8 @@ from app.texts import _, gettext_noop
 from training.scoring.request import BASELINE
 
 _CHECKS = {
-    "gain": gettext_noop("Gain"), "few_shot": gettext_noop("Against few-shot"), "leak": gettext_noop("Leak"),
+    "gain": gettext_noop("Gain"), "few_shot": gettext_noop("Against few-shot"), "overfitting": gettext_noop("Overfitting"),
+    "leak": gettext_noop("Leak"),
     "template": gettext_noop("Chat template"), "forgetting": gettext_noop("Forgetting"), "text": gettext_noop("Plain text"),
 }  # fmt: skip
 _WORDS = (

@@ -39,6 +39,7 @@ from training.results.carded import card
 from training.results.few_shot import shots, with_shots
 from training.results.forgetting import forgotten
 from training.results.merging import last_summary
+from training.results.trained_rows import TrainedRows, trained_rows
 from training.run_folder import checkpoints
 from training.run_folder.paths import CONFIG_FILE, checkpoints_dir, saved_result
 from training.run_folder.record import saved_template
@@ -55,6 +56,7 @@ from training.scoring.request import (
     REQUEST_FILE,
     RESULT,
     SUMMARY_FILE,
+    TRAINING_ROWS,
     Decoding,
     EvaluationRequest,
     evaluation_dir,
@@ -97,7 +99,8 @@ def evaluate(run_dir: Path, folder: Path) -> None:
         _summarize(folder, {"lm_eval": results})
         return
     served = with_saved_template(tokenizer, weights)
-    prompts = prompted(config, request, served) if request.prompts else ask(config, request, tokenizer)
+    trained = trained_rows(config, request, run_dir, folder, tokenizer) if request.of_training else None
+    prompts = prompted(config, request, served) if request.prompts else ask(config, request, tokenizer, trained)
     befores: list[str] = []
     longest, by_vllm, own = request.max_new_tokens or config.max_new_tokens, None, None
     if config.task.traits.has_classes:
@@ -123,7 +126,7 @@ def evaluate(run_dir: Path, folder: Path) -> None:
         weights=weights, engine="vllm" if by_vllm else "", own=own, shots=request.shots,
         trained_template=tokenizer.chat_template,
     )  # fmt: skip
-    _summarize(folder, {CARD: found.document()})
+    _summarize(folder, {CARD: found.document()} | ({TRAINING_ROWS: trained.total} if trained else {}))
     scores = _scored_by_models(config, request, prompts, answers, device, folder, progress)
     with (folder / RECORDS_FILE).open("w", encoding="utf-8") as stream:
         for index, (question, answer) in enumerate(zip(prompts, answers, strict=True)):
@@ -211,16 +214,22 @@ def _dtype(config: RunConfig) -> torch.dtype:
     return DTYPES[local_machine().precision_of(config.precision)]
 
 
-def ask(config: RunConfig, request: EvaluationRequest, tokenizer: PreTrainedTokenizerBase) -> list[Question]:
-    """Returns the rows that are answered: the first ones with a prompt. Raises UserError if no row has a prompt and an answer."""
-    files = [DataFile(Path(request.path), request.columns, request.name)]
-    before, plain = shots(request), dict[int, str]()
+def ask(
+    config: RunConfig,
+    request: EvaluationRequest,
+    tokenizer: PreTrainedTokenizerBase,
+    trained: TrainedRows | None = None,
+) -> list[Question]:
+    """Returns the rows that are answered: the first ones with a prompt, or those `trained` rows that have what the metrics need.
+    Raises UserError if no row has a prompt and an answer."""
+    files = [DataFile(Path(request.path), request.columns, request.name)] if trained is None else trained.files
+    before, plain, compares = shots(request), dict[int, str](), bool(request.comparing)
     columns: dict[int, dict[str, Any]] = {}
     scored: dict[int, Example] = {}
 
     def examples() -> Iterator[tuple[int, Example]]:
         for number, _, _, row, example in read_files(files):
-            if example:
+            if example and (trained is None or (number in trained.numbers and (example.answered or not compares))):
                 if request.own:
                     columns[number] = row
                 if request.reward_models:

@@ -174,7 +174,7 @@ def in_words(found: Paired, *, share: bool = True) -> str:
     """
     if not share:
         return _in_numbers(found)
-    span = f"95% interval {_signed(found.low)} to {_signed(found.high)}"
+    span = f"95% interval {signed(found.low)} to {signed(found.high)}"
     if found.verdict is not Verdict.NONE:
         return f"{found.verdict.value} by {points(abs(found.difference))} points ({span}, {_rows(found)})"
     shown = f"{found.verdict.value} at {_rows(found)}"
@@ -198,7 +198,8 @@ def points(share: float, decimals: int = 1) -> str:
     return f"{100 * share:.{decimals}f}"
 
 
-def _signed(share: float) -> str:
+def signed(share: float) -> str:
+    """The same with its sign."""
     return f"{100 * share + 0.0:+.1f}"
 
 

@@ -50,6 +50,8 @@ class Decoding(StrEnum):
 BASELINE = "baseline"
 """The expectation that the answer is that of the model before training."""
 MOST_SHOTS = 32
+TRAINING_ROWS = "training_rows"
+"""Key of the number of rows that the run trained on, in the summary of an evaluation of some of them."""
 
 
 class Prompt(BaseModel):
@@ -78,8 +80,9 @@ class EvaluationRequest(BaseModel):
     `options`), and judge, which `judge` describes.
     With `lm_eval` its tasks are evaluated instead; with `prompts` those of the prompt set `prompt_set` are answered, without
     scores. `compares`: the rows are searched for in the training rows. `shots`: so many rows of the `training` sets (path, columns,
-    name) stand before each prompt. `suite` is the id of the suite that it belongs to, whose limits are `most_kl` and `most_loss`;
-    `text` is the plain text whose loss is measured before and after training, by default Lathe's own.
+    name) stand before each prompt. With `of_training` the rows are drawn from those of these sets that the run trained on.
+    `suite` is the id of the suite that it belongs to, whose limits are `most_kl`, `most_loss` and `most_gap`; `text` is the plain
+    text whose loss is measured before and after training, by default Lathe's own.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -101,11 +104,13 @@ class EvaluationRequest(BaseModel):
     prompt_set: str = ""
     prompts: tuple[Prompt, ...] = ()
     shots: int = Field(0, ge=0, le=MOST_SHOTS)
+    of_training: bool = False
     training: tuple[tuple[str, str | None, str], ...] = ()
     suite: str = ""
     text: str = Field("", max_length=100_000)
     most_kl: float | None = Field(None, gt=0, allow_inf_nan=False)
     most_loss: float | None = Field(None, gt=0, allow_inf_nan=False)
+    most_gap: float | None = Field(None, gt=0, allow_inf_nan=False)
 
     @field_validator("source")
     @classmethod
@@ -150,6 +155,12 @@ class EvaluationRequest(BaseModel):
         """The metrics that the reward process (training/rewards/reward_process.py) or a reward model computes."""
         others = [metric for metric in self.metrics if metric not in (*self.built_in, JUDGE)]
         return tuple(_reward(self.options.get(metric, {"reward": metric})) for metric in others)
+
+    @property
+    def comparing(self) -> list[str]:
+        """The metrics that compare the answers with expected ones."""
+        judged = [JUDGE] if JUDGE in self.metrics and self.judge and self.judge.compares else []
+        return [*self.built_in, *(reward.name for reward in self.rewards if reward.compares), *judged]
 
     @property
     def is_scored_later(self) -> bool:

@@ -96,22 +96,36 @@ def prepare_data(config: RunConfig, run_dir: Path, tokenizer: PreTrainedTokenize
     )
 
 
+def training_rows(config: RunConfig, run_dir: Path, tokenizer: PreTrainedTokenizerBase, report: Report) -> Integers:
+    """The numbers of the rows that a run trains on, over all of its files. Raises DataError as `prepare_data`."""
+    files = data_files(config.sources, config.columns)
+    if config.streaming:
+        return np.arange(*_streamed(config, files[0].path))
+    rows = open_rows(config, files, partial(_tokens, config, run_dir, tokenizer, report))
+    return _selected(files, rows, config, report).train
+
+
+def _streamed(config: RunConfig, source: Path) -> tuple[int, int]:
+    """The first row of a stream that trains, and the number at which the rows end. Raises DataError as `count_rows`."""
+    rows = sliced_rows(config.data_slice, count_rows(source))
+    return held_out_count(held_out_share(config), rows), rows
+
+
 def _prepare_stream(
     config: RunConfig, files: tuple[DataFile, ...], tokenizer: PreTrainedTokenizerBase, find: Find, rank: int
 ) -> Data:
     """Prepares a stream. The first rows are held out, or else the validation data, which is tokenized as usual."""
     (source,) = files
-    rows = sliced_rows(config.data_slice, count_rows(source.path))
+    first, rows = _streamed(config, source.path)
     reader = Reader(source, tokenizer, config)
     held_out: View | TokenList
     numbered = held_out_numbered = DataRows(files, (rows,))
     if config.validation_data:
-        first, held_out_files = 0, data_files(config.validation_sources, config.columns)
+        held_out_files = data_files(config.validation_sources, config.columns)
         validation = TaskRows(config, (joined([find(file, StoredText.WHOLE) for file in held_out_files]),))
         held_out = validation.view(_all_rows(held_out_files, validation, config))
         held_out_numbered = DataRows(held_out_files, validation.ends)
     else:
-        first = held_out_count(config.eval_split, rows)
         tokenized = [(row, tokens) for row, tokens in enumerate(reader.tokens(reader.examples(0, first))) if tokens]
         held_out = TokenList(np.array([row for row, _ in tokenized], np.int64), [tokens for _, tokens in tokenized])
     share = Share(rank, config.num_processes, config.micro_batch_size, config.gradient_accumulation_steps)

@@ -248,7 +248,8 @@ def _uses(dataset_id: str) -> ColumnElement[bool]:
     return or_(col(Run.dataset_id) == dataset_id, *named)
 
 
-def _known(digest: str) -> Dataset | None:
+def with_content(digest: str) -> Dataset | None:
+    """The data set with these bytes, of any owner; None if there is none."""
     with database.read_everything() as session:
         return session.exec(select(Dataset).where(Dataset.sha256 == digest)).first()
 
@@ -256,7 +257,7 @@ def _known(digest: str) -> Dataset | None:
 def _take(
     copy: Path, digest: str, name: str, quota: DiskQuota, columns: str | None = None, file_format: str | None = None
 ) -> Added:
-    stored, owner = _known(digest), quota.owner
+    stored, owner = with_content(digest), quota.owner
     if stored is not None and dataset_files.present(path_of(stored), digest):
         return Added(_seen_by(owner, stored), new=False)
     inspection = check_file(copy, name, columns, file_format)
@@ -300,7 +301,7 @@ def _store(copy: Path, new: Dataset, quota: DiskQuota) -> Dataset:
             stored = get(session=session, dataset_id=new.id)
             copy.replace(path_of(stored))
     except BaseException:
-        if _known(new.sha256) is None:
+        if with_content(new.sha256) is None:
             path_of(new).unlink(missing_ok=True)
             dataset_files.forget(path_of(new))
         raise

@@ -5,6 +5,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from worker.settings import get_settings
 from worker.store import database, evaluations, runs
 from worker.store.tables import LOCAL, Dataset, Evaluation, Run
 
+TRAINING_NAME = "training rows"
 _TASK_NAME = re.compile(r"[\w:-]+")
 _INSTALL_FIX = "Install it in the environment of Lathe: pip install lm-eval"
 
@@ -58,7 +60,7 @@ def submit(
     problems += _metric_problems(run, request, allowed)
     if request.lm_eval:
         problems += _lm_eval_problems(request, allowed)
-    elif not data and not request.prompts:
+    elif not data and not request.prompts and not request.of_training:
         problems.append(Problem("data", None, "is missing.", "Give a data file or a data set id."))
     if problems:
         raise ConfigError(problems)
@@ -66,6 +68,9 @@ def submit(
     request = request.model_copy(update={"options": dict(zip(request.options, rewards, strict=True))})
     if data and not request.lm_eval:
         request = _with_data(request, run, data, allowed, owner)
+    elif request.of_training:
+        request = request.model_copy(update={"name": TRAINING_NAME, "sha256": sha256(run.id.encode()).hexdigest()})
+    if request.path or request.of_training:
         # The row may come from an archive and name what neither of them sees: to count its rows would tell what is in it.
         unseen = [problem for _ in as_both_see(run.owner) for problem in run_data.unseen(config)]
         request = request.model_copy(update={"compares": not unseen})
@@ -190,11 +195,9 @@ def _with_data(request: EvaluationRequest, run: Run, data: str, allowed: Allowed
     if not columns and dataset.row_format == UNKNOWN:
         columns = run.config.get("columns")
     _check_format(dataset, columns)
-    comparing = [*request.built_in, *(reward.name for reward in request.rewards if reward.compares)]
-    comparing += [JUDGE] if JUDGE in request.metrics and request.judge and request.judge.compares else []
-    if comparing and run_data.row_format_of(dataset, columns) == RowFormat.PROMPT:
+    if request.comparing and run_data.row_format_of(dataset, columns) == RowFormat.PROMPT:
         fix = f"Use metrics that need none: {WITHOUT_EXPECTED}. {ANSWERS_FIX}"
-        raise ConfigError([Problem("metrics", ", ".join(comparing), NO_EXPECTED, fix)])
+        raise ConfigError([Problem("metrics", ", ".join(request.comparing), NO_EXPECTED, fix)])
     path = str(datasets.path_of(dataset).absolute())
     return request.model_copy(update={"path": path, "name": dataset.name, "sha256": dataset.sha256, "columns": columns})
 

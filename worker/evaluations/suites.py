@@ -1,11 +1,12 @@
 """Suites: the evaluations that show together what training has gained, and what it has cost.
 
-On a data set the model before training answers, then with rows of the training data in its prompts (few-shot), then the trained
-model; and the trained model answers cases with expectations, beside the model before training.
+On a data set the trained model answers, the model before training, and that with rows of the training data in its prompts
+(few-shot). The first two also answer rows that were trained on, and both answer cases with expectations.
 """
 
 import json
 import secrets
+from collections.abc import Iterator
 from hashlib import sha256
 from typing import Annotated, Any
 
@@ -17,10 +18,12 @@ from training.rewards.built_in import JUDGE, MODEL
 from training.rewards.rewards import check_options, reward_of
 from training.scoring.request import BASE, BASELINE, MOST_SHOTS, RESULT
 from worker.allowed_paths import EVERYTHING, AllowedPaths
+from worker.datasets import datasets
 from worker.evaluations.submit import submit
 from worker.store.tables import LOCAL, Evaluation
 
 MOST_CASES = 500
+MOST_TRAINING_ROWS = 500
 CASES_NAME = "cases"
 _FORM = 'Write {"user": "...", "expect": "baseline"}, or {"user": "...", "expect": "contains", "expected": "..."}.'
 _Number = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -68,6 +71,10 @@ class Suite(BaseModel):
     )
     most_kl: _Number = Field(1.0, description="Highest KL divergence from the model before training, nats per token.")
     most_loss: _Number = Field(0.5, description="Highest growth of the loss on the plain text, nats per token.")
+    most_gap: _Number = Field(
+        0.1,
+        description="How much more the first metric may gain on training rows than on held-out rows (generalization gap).",
+    )
 
 
 def parse(values: dict[str, Any]) -> Suite:
@@ -100,7 +107,21 @@ def start(run_id: str, suite: Suite, *, allowed: AllowedPaths = EVERYTHING, owne
         asked += [(rows | {"source": BASE, "shots": suite.shots}, suite.data)] if suite.shots else []
     if suite.cases:
         asked.append((shared | _cases(suite), ""))
-    return [submit(run_id, values, data=data, allowed=allowed, owner=owner) for values, data in asked]
+    queued = [submit(run_id, values, data=data, allowed=allowed, owner=owner) for values, data in asked]
+    if suite.data:
+        found = _of_training(suite, queued[0])
+        queued += [submit(run_id, shared | values, allowed=allowed, owner=owner) for values in found]
+    return queued
+
+
+def _of_training(suite: Suite, held_out: Evaluation) -> Iterator[dict[str, Any]]:
+    """Both models on rows that were trained on, as many as there are held-out rows."""
+    stored = datasets.with_content(held_out.asked.sha256)
+    rows = min(MOST_TRAINING_ROWS, *(count for count in (suite.rows, stored and stored.rows) if count))
+    for source in (suite.source, BASE):
+        yield {
+            "source": source, "of_training": True, "rows": rows, "metrics": suite.metrics or None, "most_gap": suite.most_gap,
+        }  # fmt: skip
 
 
 def _cases(suite: Suite) -> dict[str, Any]:

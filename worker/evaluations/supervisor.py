@@ -37,6 +37,7 @@ _LOOK_SECONDS = 0.5
 _ERROR_FILE = "error.json"
 _KEPT_LINES = 3
 _NO_SHOTS = "Leave shots out."
+_NO_ROWS = "Upload the training data again."
 
 
 class EvaluationFailed(UserError):  # noqa: N818
@@ -73,7 +74,7 @@ def _resolved(request: requests.EvaluationRequest, run: Run) -> requests.Evaluat
     Raises:
         EvaluationFailed: one was deleted since, or is not on this machine.
     """
-    if request.shots:
+    if request.shots or request.of_training:
         request = request.model_copy(update={"training": _training(run, request)})
     found = [reward_models.with_folder(reward) for reward in request.reward_models]
     for problem in reward_models.problems(map(reward_models.of, found), EVERYTHING, "metrics"):
@@ -83,15 +84,14 @@ def _resolved(request: requests.EvaluationRequest, run: Run) -> requests.Evaluat
 
 def _training(run: Run, request: requests.EvaluationRequest) -> tuple[tuple[str, str | None, str], ...]:
     """The data sets that the run trained on: path, columns, name."""
+    field, value, fix = ("data", request.name, _NO_ROWS) if request.of_training else ("shots", request.shots, _NO_SHOTS)
     why = "" if request.compares else "The training data was deleted, or is not shared with the run's owner."
     try:
         config = resolve(run.used)
     except UserError as error:
-        raise EvaluationFailed(
-            "shots", request.shots, f"needs the training rows: {error.problem.message}", _NO_SHOTS
-        ) from None
+        raise EvaluationFailed(field, value, f"needs the training rows: {error.problem.message}", fix) from None
     if why:
-        raise EvaluationFailed("shots", request.shots, f"needs the training rows. {why}", _NO_SHOTS)
+        raise EvaluationFailed(field, value, f"needs the training rows. {why}", fix)
     return tuple((one.path, one.columns or config.columns, one.name) for one in sources(config.data))
 
 

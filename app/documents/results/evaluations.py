@@ -125,6 +125,7 @@ class EvaluationAnswer(Stored):
     columns: str | None
     asked_rows: int | None
     shots: int = Field(description="training rows in each prompt")
+    of_training: bool = Field(description="the rows are drawn from those that the run trained on")
     suite: str = Field(description="the suite that it belongs to, or empty")
     metrics: list[str]
     lm_eval: list[str]
@@ -202,6 +203,7 @@ def document(
         columns=request.columns,
         asked_rows=request.rows,
         shots=request.shots,
+        of_training=request.of_training,
         suite=request.suite,
         metrics=list(request.metrics),
         lm_eval=list(request.lm_eval),

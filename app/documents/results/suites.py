@@ -11,9 +11,11 @@ from app.documents.results.evaluated_rows import records
 from app.documents.results.evaluations import EvaluationAnswer, compared, document, hidden_data
 from app.format.numbers import plural
 from training.errors import NotFound
+from training.scoring import generalization
 from training.scoring.cases import CaseVerdict
-from training.scoring.paired import Verdict, in_words
-from training.scoring.request import BASE, BASELINE, BEFORE
+from training.scoring.generalization import gap
+from training.scoring.paired import Verdict, in_words, signed
+from training.scoring.request import BASE, BASELINE, BEFORE, TRAINING_ROWS
 from training.scoring.score_card import TRAINED_TEMPLATE
 from worker.evaluations.cases import BEFORE_SCORES, VERDICT
 from worker.store import evaluations, runs
@@ -30,7 +32,7 @@ class SuiteNotFound(NotFound):
 
 
 class Check(Document):
-    """A check of a suite: gain, few_shot, leak, template, forgetting or text, with what it found, and if it failed the cause."""
+    """A check of a suite: gain, few_shot, overfitting, leak, template, forgetting or text; what it found, and why it failed."""
 
     name: str
     state: State
@@ -64,7 +66,7 @@ class SuiteAnswer(Document):
     cases: list[CaseAnswer]
     verdicts: dict[str, int] = Field(description="number of cases that are kept, fixed, broken or failing")
     evaluations: list[EvaluationAnswer] = Field(
-        description="of the trained model, the base, the base with shots, the cases"
+        description="of the trained model, the base, the base with shots, the cases, and of both models on training rows"
     )
 
 
@@ -134,21 +136,25 @@ def _suite(suite_id: str, items: list[Evaluation], hidden: Collection[str]) -> S
 
 
 def _status(items: Sequence[Evaluation]) -> Status:
-    """The worst of the ended ones, once all have ended."""
-    found = [item.status for item in items]
+    """The worst of the ended ones, once all have ended. How those on training rows ended does not count: without them one check is
+    skipped."""
+    found = [item.status for item in items if not (item.asked.of_training and item.status.ended)]
     order = (Status.RUNNING, Status.QUEUED, Status.FAILED, Status.STOPPED)
     return next((status for status in order if status in found), Status.FINISHED)
 
 
 def _checks(items: Sequence[Evaluation]) -> Iterator[Check]:
     """What the evaluations show, each with its cause."""
-    rows = [item for item in items if not item.asked.has_cases]
+    rows = [item for item in items if not item.asked.has_cases and not item.asked.of_training]
     trained = next((item for item in rows if item.asked.source != BASE), None)
     if trained is not None:
-        for other in rows:
-            if other.asked.source == BASE:
-                yield _gain(trained, other)
-        yield _leak(trained)
+        bases = [item for item in rows if item.asked.source == BASE]
+        for other in bases:
+            yield _gain(trained, other)
+        leak = _leak(trained)
+        if of_training := [item for item in items if item.asked.of_training]:
+            yield _overfitting(of_training, (bases[0], trained), leak.state == FAILED)
+        yield leak
     for item in items:
         if item.asked.has_cases:
             yield _template(item)
@@ -169,6 +175,31 @@ def _gain(trained: Evaluation, base: Evaluation) -> Check:
     wanted = (Verdict.BETTER, Verdict.NONE) if shots else (Verdict.BETTER,)
     text = f"{metric} against {other}: {in_words(shown, share=_is_share(trained, metric))}."
     return Check(name=name, state=PASSED if shown.verdict in wanted else FAILED, text=text)
+
+
+def _overfitting(of_training: Sequence[Evaluation], held_out: tuple[Evaluation, Evaluation], leaked: bool) -> Check:
+    """It has not gained much more on rows that it was trained on than on held-out rows."""
+    name = "overfitting"
+    if failed := next((item for item in of_training if item.status is not Status.FINISHED), None):
+        error = failed.error or {"message": f"The evaluation of training rows is {failed.status.value}."}
+        reason = " ".join(str(error[key]) for key in ("message", "fix") if error.get(key))
+        return Check(name=name, state=SKIPPED, text=reason)
+    trained, base = sorted(of_training, key=lambda item: item.asked.source == BASE)
+    metric, most = trained.asked.metrics[0], trained.asked.most_gap or float("inf")
+    sides = [compared(*pair).scores.get(metric) for pair in ((base, trained), held_out)]
+    if not (sides[0] and sides[1]):
+        return Check(name=name, state=SKIPPED, text=f"{metric} cannot be compared between training and held-out rows.")
+    if not all(_is_share(item, metric) for item in (*of_training, *held_out)):
+        return Check(name=name, state=SKIPPED, text=f"{metric} has no bounds, so that no gap can be called large.")
+    found = gap(sides[0], sides[1], int((trained.summary or {}).get(TRAINING_ROWS) or sides[0].rows))
+    text = f"{metric} against the base: {generalization.in_words(found)}; limit {signed(most)} points."
+    if found.low > most:
+        cause = "Over-trained: train on more rows, for fewer epochs or with a lower learning_rate, or use an earlier checkpoint."
+        return Check(name=name, state=FAILED, text=f"{text} {cause}")
+    if leaked:
+        reason = "Held-out rows are training rows, so that a gap between them would not be seen."
+        return Check(name=name, state=SKIPPED, text=reason)
+    return Check(name=name, state=PASSED, text=text)
 
 
 def _is_share(item: Evaluation, metric: str) -> bool:

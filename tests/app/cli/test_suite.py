@@ -29,7 +29,7 @@ def test_it_waits_for_the_end_and_writes_the_verdicts(prepared, monkeypatch, tmp
     result = lathe("suite", prepared.finished, *options)
     assert result.exit_code == exit_code, result.output
     (tests,) = parse(file).getroot()
-    assert (tests.get("tests"), tests.get("failures")) == ("9", str(exit_code))
+    assert (tests.get("tests"), tests.get("failures")) == ("10", str(exit_code))
     assert ("broken: case 2" in result.output) == bool(exit_code)
 
 

@@ -19,7 +19,7 @@ def suite(prepared, **found):
     answer = client().post(f"/api/runs/{prepared.finished}/suites", json=asked)
     assert answer.status_code == 201, answer.text
     queued = answer.json()
-    assert (queued["status"], queued["passed"], len(queued["evaluations"])) == ("queued", None, 4)
+    assert (queued["status"], queued["passed"], len(queued["evaluations"])) == ("queued", None, 6)
     with database.read() as session:
         items = evaluations.of_suite(session=session, suite_id=queued["id"])
     for item in items:
@@ -35,9 +35,12 @@ def test_a_well_trained_model_passes_with_its_gain_over_the_base_and_the_few_sho
     found = suite(prepared)
     assert (found["status"], found["passed"], failed(found)) == ("finished", True, {})
     texts = {check["name"]: check["text"] for check in found["checks"]}
-    assert list(texts) == ["gain", "few_shot", "leak", "template", "forgetting", "text"]
+    assert list(texts) == ["gain", "few_shot", "overfitting", "leak", "template", "forgetting", "text"]
     assert texts["gain"].startswith("exact_match against the base: better by 45.0 points")
     assert "the base with 2 training rows in its prompt: better by 25.0 points" in texts["few_shot"]
+    assert (
+        "+47.5 points on 200 training rows and +45.0 points on 200 held-out rows: a gap of +2.5" in texts["overfitting"]
+    )
     assert found["verdicts"] == {"kept": 2, "fixed": 1, "broken": 0, "failing": 0}
     assert all(one["card"]["engine"] == "transformers 5" for one in found["evaluations"])
 
@@ -45,6 +48,11 @@ def test_a_well_trained_model_passes_with_its_gain_over_the_base_and_the_few_sho
 @pytest.mark.parametrize(
     ("changed", "check", "cause"),
     [
+        (
+            {"of_training": {"result": 198, "base": 60}},
+            "overfitting",
+            "exact_match against the base: +69.0 points on 200 training rows and +45.0 points on 200 held-out rows: a gap of +24.0",
+        ),
         ({"forgetting": FORGETTING | {"kl": 4.2}}, "forgetting", "4.2 nats per token (limit 1). Over-trained: lower"),
         ({"forgetting": FORGETTING | {"loss_after": 8.0}}, "text", "3 before and 8 after training"),
         (
@@ -68,6 +76,38 @@ def test_a_model_that_is_over_trained_leaked_or_has_a_changed_template_fails_wit
     assert cause in failed(found)[check]
 
 
+def of(found, name):
+    return next((check["state"], check["text"]) for check in found["checks"] if check["name"] == name)
+
+
+def test_a_gap_that_is_not_shown_to_exceed_the_limit_is_no_failure_and_neither_are_rows_that_are_harder_for_the_base_too(
+    prepared,
+):
+    assert of(suite(prepared, of_training={"result": 175, "base": 60}), "overfitting")[0] == "passed"
+    assert of(suite(prepared, of_training={"result": 200, "base": 110}), "overfitting")[0] == "passed"
+
+
+def test_rows_that_leaked_hide_a_gap_so_that_its_check_is_skipped_unless_it_fails(prepared):
+    leaked = {"overlap": CLEAN | {"equal": 30, "same_prompt": 30, "examples": [1, 2]}}
+    assert of(suite(prepared, **leaked), "overfitting") == (
+        "skipped", "Held-out rows are training rows, so that a gap between them would not be seen.",
+    )  # fmt: skip
+    found = suite(prepared, **leaked, of_training={"result": 198, "base": 60})
+    assert list(failed(found)) == ["overfitting", "leak"]
+
+
+def test_a_suite_without_the_training_rows_has_a_verdict_and_says_why_one_check_is_missing(prepared):
+    reason = {
+        "field": "data",
+        "value": "training rows",
+        "message": "needs the training rows. It was deleted.",
+        "fix": "Upload it.",
+    }
+    found = suite(prepared, of_training=reason)
+    assert (found["status"], found["passed"]) == ("finished", True)
+    assert of(found, "overfitting") == ("skipped", "needs the training rows. It was deleted. Upload it.")
+
+
 def test_a_broken_case_fails_the_suite_and_is_a_failure_in_junit(prepared):
     found = suite(
         prepared, verdicts=("kept", "broken", "failing"), overlap={"problem": "The training data was deleted."}
@@ -76,7 +116,7 @@ def test_a_broken_case_fails_the_suite_and_is_a_failure_in_junit(prepared):
     root = fromstring(junit(found))
     (tests,) = root
     assert (tests.get("tests"), tests.get("failures"), tests.get("skipped"), tests.get("errors")) == (
-        "9",
+        "10",
         "2",
         "1",
         "0",

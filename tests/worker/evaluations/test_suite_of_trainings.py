@@ -1,6 +1,5 @@
-"""The suite tells a well trained model from one that learned nothing, saw the held-out rows, or has another chat template: real
-trainings of the starter example, evaluated by real supervisors. An over-trained one is not among them: the starter's loss on a
-plain text is so high (9 nats per token) that a ruined model has a lower one."""
+"""The suite tells a well trained model from one that learned nothing, was trained for long on few rows, saw the held-out rows,
+or has another chat template: real trainings of the starter example, evaluated by real supervisors."""
 
 import json
 import shutil
@@ -26,6 +25,7 @@ WELL = {
 }  # fmt: skip
 KINDS = {
     "starter": WELL | {"max_steps": 1, "learning_rate": 1e-7},
+    "over-trained": WELL | {"max_samples": 12, "max_steps": 60, "learning_rate": 0.01},
     "leaked": WELL,
     "changed template": WELL,
     "well trained": WELL,
@@ -58,6 +58,7 @@ def verdict(kind, folder):
 
 CAUSES = {
     "starter": ("gain", "no difference"),
+    "over-trained": ("overfitting", "points on 12 training rows"),
     "leaked": ("leak", "Leaked: 24 of 24 held-out rows are training rows"),
     "changed template": ("template", "Changed template: the result is saved with the template"),
 }
@@ -67,7 +68,7 @@ CAUSES = {
 def test_only_the_well_trained_model_passes_and_the_cause_of_each_other_is_named(monkeypatch, tmp_path, kind):
     monkeypatch.setattr(overload, "here", lambda: "")
     found = verdict(kind, tmp_path / kind)
-    assert [one.error for one in found.evaluations] == [None] * 4
+    assert [one.error for one in found.evaluations] == [None] * 6
     failed = {check.name: check.text for check in found.checks if check.state == document.FAILED}
     if kind == "well trained":
         assert (found.passed, failed) == (True, {})

@@ -63,10 +63,10 @@ def test_a_changed_template_is_the_cause_that_is_named(run):
 def test_held_out_rows_that_were_trained_on_are_named_as_leaked_and_the_base_answers_with_shots(run):
     run_id, _, data = run
     found = carried_out(run_id, data=str(data), shots=2, metrics=["exact_match"], rows=4)
-    assert [one.error for one in found.evaluations] == [None] * 3
+    assert [one.error for one in found.evaluations] == [None] * 5
     assert failed(found)["leak"].startswith("Leaked: 4 of 4 held-out rows are training rows")
     assert [(one.source, one.shots, one.card.weights.get("shots")) for one in found.evaluations] == [
-        ("result", 0, None), ("base", 0, None), ("base", 2, 2),
+        ("result", 0, None), ("base", 0, None), ("base", 2, 2), ("result", 0, None), ("base", 0, None),
     ]  # fmt: skip
     folder = get_settings().runs_dir / run_id / "evaluations" / found.evaluations[2].id
     first, *_ = [json.loads(line) for line in (folder / "answers.jsonl").read_text().splitlines()]

@@ -163,6 +163,7 @@ class EvaluationSummary(_Part):
     card: ScoreCard | None = None
     cases: dict[str, Count] = {}
     forgetting: Forgetting | None = None
+    training_rows: Count | None = None
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
