@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import IO, Any
 
 _ROOT = Path(__file__).resolve().parent.parent  # the checkout, or site-packages
+FOLDER = Path(__file__).resolve().parent
+"""The current folder of programs that load models: a library takes a hub id for a path if the current folder has one of this name,
+and this one has nobody's."""
 ARROW = {"ARROW_DEFAULT_MEMORY_POOL": "system", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """Without threads of its allocator: the jail holds only the thread that enters it."""
 _ALWAYS = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR")
@@ -50,7 +53,7 @@ def start_limited(
     stderr: int | IO[Any] = subprocess.PIPE,
     **options: Any,
 ) -> subprocess.Popen[bytes]:
-    """Starts a program in the installation's folder: paths in `arguments` must be absolute.
+    """Starts a program in `FOLDER`: paths in `arguments` must be absolute.
 
     `env` is added to its environment; `options` go to `subprocess.Popen`.
     """
@@ -59,7 +62,7 @@ def start_limited(
     without_hub = {} if limits.reads is None else {"HF_TOKEN_PATH": os.devnull, "HF_HUB_OFFLINE": "1"}
     variables_seen = environment(*variables) | without_hub | dict(env or {})
     return subprocess.Popen(
-        command, stdin=stdin, stdout=stdout, stderr=stderr, env=variables_seen, cwd=_ROOT, **options
+        command, stdin=stdin, stdout=stdout, stderr=stderr, env=variables_seen, cwd=FOLDER, **options
     )
 
 

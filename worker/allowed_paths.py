@@ -45,12 +45,15 @@ class AllowedPaths:
         path = find_path(value)
         return path if path is None or _within(path, self.data) else None
 
+    def find_model(self, value: str) -> Path | None:
+        """The folder or file of a model or adapter that `value` names; None if it does not exist or is not allowed. Then `value`
+        is a hub id or the id of a run, or names nothing: a name does not tell what else there is of this name."""
+        path = find_path(value)
+        return path.absolute() if path is not None and _within(path, self.models) else None
+
     def model(self, value: str, field: str = "model") -> Problem | None:
         """The problem of a model outside the allowed folders, or None. Hub ids are always allowed."""
-        if self.models is None:
-            return None
-        path = find_path(value)
-        if (path is None and HUB_ID.fullmatch(value)) or (path is not None and _within(path, self.models)):
+        if self.models is None or HUB_ID.fullmatch(value) or self.find_model(value):
             return None
         return Problem(field, value, "is neither a hub id nor a model in an allowed folder.", _MODEL_FIX)
 
@@ -69,8 +72,7 @@ class AllowedPaths:
     def _adapter(self, value: str) -> Problem | None:
         """The problem of an adapter that is neither in an allowed folder nor can be a run's. It is the same whether there is a file
         of this name, and that of an id of no run."""
-        path = find_path(value)
-        if self.models is None or (path and _within(path, self.models)) or (path is None and RUN_ID.fullmatch(value)):
+        if self.models is None or RUN_ID.fullmatch(value) or self.find_model(value):
             return None
         return no_adapter(value)
 

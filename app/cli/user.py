@@ -20,7 +20,7 @@ _NO_LIMIT = "none"
 _DISK = "max_disk_bytes"
 _LIMITS = [
     ("--max-devices", "max_devices", "Devices (GPUs) that its runs, evaluations and served models may use at once."),
-    ("--max-waiting", "max_waiting", "Runs that it may have in the queue."),
+    ("--max-waiting", "max_waiting", "Runs, evaluations, builds and models that may wait at once."),
     ("--max-disk", _DISK, "Disk space for its runs and data sets: 200GB, 1.5TiB, ..."),
 ]
 

@@ -18,8 +18,10 @@ from app.pages.new_run.review import review
 from app.web.rest.diagnoses import with_log
 from training.config.fields import ConfigError
 from training.config.run_config import RunConfig
+from training.model_info.config_json import ModelError, read_config
 from worker.allowed_paths import EVERYTHING, allowed
 from worker.datasets import datasets
+from worker.runs.settle import settle
 from worker.settings import ROOT, get_settings
 
 
@@ -78,6 +80,25 @@ def test_every_account_can_use_the_starter_model_and_hub_ids(folders):
 @pytest.mark.parametrize("model", ["~", "~root", "/", ".", "..", "a/../..", "a/b/c", "", " /etc", "x\0", "../x"])
 def test_invalid_hub_ids_are_refused(folders, model):
     assert allowed().model(model) is not None
+
+
+def test_a_hub_id_is_none_of_the_folders_in_which_the_server_was_started(folders, monkeypatch):
+    monkeypatch.chdir(folders)
+    assert (allowed().model("private"), allowed().find_model("private")) == (None, None)
+    assert EVERYTHING.find_model("private") == folders / "private"
+    account = settle(config(model="private"), allowed(), "bob")
+    assert account.model.path is None and account.model.hidden_size is None
+    assert settle(config(model="private")).config.model == str(folders / "private")
+    with pytest.raises(ModelError, match="not found"):
+        read_config("private")  # what is left of the name in a configuration
+
+
+@pytest.mark.parametrize("place", ["review", "memory", "step"])
+def test_no_page_tells_an_account_that_there_is_a_model_in_a_folder_of_the_server(home, folders, place, monkeypatch):
+    monkeypatch.chdir(folders)
+    look = dict(pages())[place]
+    there, absent, nearly = (as_bob(look, name) for name in ("private", "violins", "privata"))
+    assert there == absent.replace("violins", "private") == nearly.replace("privata", "private")
 
 
 def test_without_folders_accounts_can_use_only_the_starter_model(bare_home, tmp_path):

@@ -30,11 +30,35 @@ class ModelError(UserError):
         super().__init__("model", value, message, fix)
 
 
+def local_path(model: str | Path) -> Path | None:
+    """The path that names a model on this machine; None for a hub id, and for the home of an unknown user.
+
+    Only an absolute path is one, or one that begins with `~`: `settle` has looked up all others (worker/runs/settle.py), and a hub
+    id must not be read as a path below the folder in which a process happens to run.
+    """
+    try:
+        path = Path(model).expanduser()
+    except RuntimeError:
+        return None
+    return path if path.is_absolute() else None
+
+
+def local_folder(model: str | Path) -> Path | None:
+    """The folder on this machine that `local_path` names; None if there is none."""
+    path = local_path(model)
+    try:
+        return path if path is not None and path.is_dir() else None
+    except (OSError, ValueError):  # too long, or with a NUL
+        return None
+
+
 def read_config(model: str | Path) -> Values:
     """The values in a model's config.json. `model` is the model's folder or the file itself. Raises ModelError if the file is
     missing, cannot be read, or is not a JSON object."""
     try:
-        path = Path(model).expanduser()
+        path = local_path(model)
+        if path is None:
+            raise FileNotFoundError
         values = json.loads(read_regular(path / CONFIG_FILE if path.is_dir() else path, _MAX_BYTES))
     except FileNotFoundError:
         raise ModelError(str(model), "config.json not found.", _FIX) from None

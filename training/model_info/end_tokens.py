@@ -1,16 +1,15 @@
 """The tokens at which a model stops generating."""
 
-from pathlib import Path
 from typing import Any
 
 from training import json_files
-from training.model_info.config_json import ModelError, read_config, text_config
+from training.model_info.config_json import ModelError, local_folder, read_config, text_config
 
 
 def end_ids(model: str) -> frozenset[int]:
     """The ids of the end tokens in a local model's config.json and generation_config.json; empty for other models."""
-    folder = Path(model).expanduser()
-    if not model or not folder.is_dir():
+    folder = local_folder(model)
+    if folder is None:
         return frozenset()
     try:
         values = read_config(model)

@@ -12,7 +12,15 @@ from typing import Any
 from training import json_files
 from training.errors import UserError
 from training.files import open_regular, read_regular
-from training.model_info.config_json import CONFIG_FILE, HIDDEN, ModelError, positive, read_config, text_config
+from training.model_info.config_json import (
+    CONFIG_FILE,
+    HIDDEN,
+    ModelError,
+    local_path,
+    positive,
+    read_config,
+    text_config,
+)
 from training.nearest import nearest
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -47,15 +55,15 @@ def describe_model(model: str) -> ModelFacts:
     """Reads the facts of a local folder. Accepts a hub id unchecked, without a network request. Raises ModelError if `model` is
     neither a folder with a model nor a valid hub id."""
     try:
-        path = Path(model).expanduser()
-        is_folder, exists = path.is_dir(), path.exists()
-    except (OSError, RuntimeError) as error:  # path too long, or unknown user after ~
+        path = local_path(model)
+        is_folder, exists = path is not None and path.is_dir(), path is not None and path.exists()
+    except (OSError, ValueError) as error:  # path too long, or with a NUL
         raise ModelError(
             model, f"not a valid path ({error}).", "Give a folder with config.json, or a hub id."
         ) from None
-    if is_folder:
+    if path is not None and is_folder:
         return _describe_folder(model, path)
-    if exists:
+    if path is not None and exists:
         raise _gguf(model) if path.suffix == ".gguf" else ModelError(model, "this is a file.", _FOLDER_FIX)
     if not _HUB_ID.match(model):
         raise ModelError(

@@ -15,6 +15,7 @@ from training.config.run_config import RunConfig
 from training.config.task import StoredText, Task
 from training.data.example import Example, asked
 from training.errors import DataError, UserError
+from training.model_info.config_json import local_folder
 from training.model_info.reward_model import FIX, check_labels, check_reward_model
 from training.models.teacher import load_frozen, refused_as, tokenizer_of
 from training.rewards.built_in import MODEL
@@ -130,8 +131,8 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 
 def _check(name: str) -> None:
-    if Path(name).is_dir():
-        check_reward_model(Path(name), name)
+    if folder := local_folder(name):
+        check_reward_model(folder, name)
         return
     try:
         values = AutoConfig.from_pretrained(name, trust_remote_code=False)

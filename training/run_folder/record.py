@@ -16,6 +16,7 @@ from training.config.machine import Machine
 from training.config.run_config import OLDER, RunConfig
 from training.errors import UserError
 from training.files import sha256, write_whole
+from training.model_info.config_json import local_folder
 from training.rewards.rewards import with_reward_models
 from training.run_folder.paths import LINEAGE_FILE, RECORD_FILE, is_result
 
@@ -82,7 +83,7 @@ def write_record(folder: Path, config: RunConfig, summary: dict[str, Any], linea
         "model": {
             "name": shared(config).model,
             "revision": config.revision,
-            "local": Path(config.model).is_dir(),
+            "local": local_folder(config.model) is not None,
             "files": model_files(config),
         },
         "template_sha256": template_hash(folder),
@@ -143,7 +144,7 @@ def local_model(config: RunConfig) -> Path | None:
     """The folder of the base model on this machine, also if it is in the hub's cache; None if it is on the hub only."""
     from huggingface_hub import try_to_load_from_cache
 
-    if (folder := Path(config.model).expanduser()).is_dir():
+    if folder := local_folder(config.model):
         return folder
     cached = try_to_load_from_cache(config.model, "config.json", revision=config.revision or "main")
     return Path(cached).parent if isinstance(cached, str) else None

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from training.config.choices import Method
 from training.config.name_values import as_names
 from training.config.run_config import RunConfig
-from training.model_info.config_json import ModelError, dimensions_of, read_config, text_config
+from training.model_info.config_json import ModelError, dimensions_of, local_folder, read_config, text_config
 from training.model_info.end_tokens import end_ids
 from training.template_check.findings import ERROR, WARNING, Fault, Finding
 from training.template_check.rendered_rows import SampleRow
@@ -40,9 +40,9 @@ class ModelSide:
 
 def model_side(model: str, config: Mapping[str, Any]) -> ModelSide:
     """Reads a model's folder; of a hub model nothing is known here. `config` are the settings of the run."""
-    folder = Path(model)
+    folder = local_folder(model)
     trains = trains_embeddings(RunConfig.model_validate(config))
-    if not folder.is_dir():
+    if folder is None:
         return ModelSide(None, frozenset(), None, trains)
     try:
         values = read_config(model)

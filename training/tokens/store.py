@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from training.model_info.config_json import local_folder
 from training.tokens.order import Integers
 
 # The folder of the stores that all runs share; without it a run uses its own folder.
@@ -241,8 +242,8 @@ def store_key(
 
 def tokenizer_fingerprint(model: str, revision: str | None = None) -> str:
     """A hash of a local model's tokenizer files and chat template; for a hub model, its id and revision."""
-    folder = Path(model).expanduser()
-    if not folder.is_dir():
+    folder = local_folder(model)
+    if folder is None:
         return f"{model}@{revision or 'main'}"
     digest = hashlib.sha256()
     names = {path for pattern in (*_TOKENIZER_FILES, *_VOCABULARY_FILES) for path in folder.glob(pattern)}

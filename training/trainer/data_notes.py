@@ -2,7 +2,6 @@
 the faults of a hub model's rows, which only the run itself can check."""
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ from training.config.choices import TemplateCheck
 from training.config.run_config import RunConfig
 from training.data.rows import DataRows, data_files
 from training.errors import UserError
+from training.model_info.config_json import local_folder
 from training.reports.report import Report
 from training.run_folder.record import local_model
 from training.template_check.check import check
@@ -77,7 +77,7 @@ def check_rows(config: RunConfig, tokenizer: PreTrainedTokenizerBase, report: Re
     Raises:
         UserError: a fault is an error, and `template_check` is strict.
     """
-    if not config.task.traits.renders_rows or Path(config.model).is_dir():
+    if not config.task.traits.renders_rows or local_folder(config.model):
         return
     local = config.model_copy(update={"model": str(folder)}) if (folder := local_model(config)) else config
     for file in data_files(config.sources, config.columns):

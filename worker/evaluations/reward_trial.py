@@ -25,7 +25,7 @@ from worker.machine import model_files, programs
 from worker.machine.programs import ProgramError
 from worker.machine.turns import turns
 from worker.runs import reward_models
-from worker.runs.settle import find_data, settle
+from worker.runs.settle import find_data, settle, settled_rewards
 from worker.sent_code import OWN, refuse_code
 
 MOST_ROWS = 1000
@@ -78,7 +78,7 @@ def try_rewards(
         UserError: a reward is wrong or may not be used, or the rows cannot be read.
     """
     refuse_code({OWN: own}, allowed)
-    parsed = parse_rewards(rewards) if isinstance(rewards, str) else rewards
+    parsed = parse_rewards(settled_rewards(rewards, allowed)) if isinstance(rewards, str) else rewards
     if missing := next((reward for reward in parsed if reward.own and reward.own[0] not in own), None):
         raise ConfigError([Problem("rewards", missing.kind, "has no code.", "Send the code of its file in `own`.")])
     models = [reward for reward in parsed if reward.kind == MODEL]

@@ -56,6 +56,8 @@ def submit(
     config = admitted(run).typed
     values = _with_defaults(run, values)
     request, problems = _parsed(values)
+    rewards = json.loads(settled_rewards(json.dumps(list(request.options.values())), allowed))
+    request = request.model_copy(update={"options": dict(zip(request.options, rewards, strict=True))})
     problems += _run_problems(run, request)
     problems += _metric_problems(run, request, allowed)
     if request.lm_eval:
@@ -64,8 +66,6 @@ def submit(
         problems.append(Problem("data", None, "is missing.", "Give a data file or a data set id."))
     if problems:
         raise ConfigError(problems)
-    rewards = json.loads(settled_rewards(json.dumps(list(request.options.values()))))
-    request = request.model_copy(update={"options": dict(zip(request.options, rewards, strict=True))})
     if data and not request.lm_eval:
         request = _with_data(request, run, data, allowed, owner)
     elif request.of_training:

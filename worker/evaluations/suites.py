@@ -20,6 +20,7 @@ from training.scoring.request import BASE, BASELINE, MOST_SHOTS, RESULT
 from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.datasets import datasets
 from worker.evaluations.submit import submit
+from worker.store import database, quotas
 from worker.store.tables import LOCAL, Evaluation
 
 MOST_CASES = 500
@@ -107,6 +108,8 @@ def start(run_id: str, suite: Suite, *, allowed: AllowedPaths = EVERYTHING, owne
         asked += [(rows | {"source": BASE, "shots": suite.shots}, suite.data)] if suite.shots else []
     if suite.cases:
         asked.append((shared | _cases(suite), ""))
+    with database.read_everything() as session:
+        quotas.refuse_too_many(session=session, owner=owner, more=len(asked) + (2 if suite.data else 0))
     queued = [submit(run_id, values, data=data, allowed=allowed, owner=owner) for values, data in asked]
     if suite.data:
         found = _of_training(suite, queued[0])

@@ -14,6 +14,7 @@ from training import redaction
 from training.config.data_sets import sources
 from training.config.run_config import RunConfig
 from training.errors import UserError
+from training.limited import FOLDER
 from training.run_folder.paths import CONFIG_FILE
 from training.scoring import request as requests
 from training.scoring.fingerprints import fingerprints, of_judge
@@ -25,7 +26,7 @@ from worker.machine import devices, processes, programs
 from worker.machine.programs import ProgramError, ProgramKilled
 from worker.runs import reward_models
 from worker.runs.settle import resolve
-from worker.settings import ROOT, get_settings
+from worker.settings import get_settings
 from worker.store import database, prompt_sets
 from worker.store.tables import Evaluation, Run
 from worker.store.work import EVALUATION
@@ -163,7 +164,7 @@ def _keep_answers(run_id: str, folder: Path, request: requests.EvaluationRequest
 
 
 def _answer(folder: Path, launch: Launch, env: dict[str, str], state: WorkState) -> None:
-    child = processes.start_child(launch.argv, output=folder / requests.OUTPUT_FILE, cwd=ROOT, env=env)
+    child = processes.start_child(launch.argv, output=folder / requests.OUTPUT_FILE, cwd=FOLDER, env=env)
     while child.poll() is None:
         processes.wait_for_end(child, _LOOK_SECONDS)
         _read_progress(folder, state)

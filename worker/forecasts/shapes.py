@@ -21,7 +21,7 @@ from training.config.run_config import RunConfig
 from training.config.task import Task
 from training.errors import Problem
 from training.files import write_whole
-from training.model_info.config_json import ModelError, read_config
+from training.model_info.config_json import ModelError, local_path, read_config
 from training.model_info.families import UnknownLayers, shape_of, with_limits
 from training.model_info.folder import adapter_base
 from training.model_info.shape import ModelShape, from_document
@@ -139,9 +139,9 @@ def config_file(model: str, revision: str | None = None) -> Path:
         ModelError: there is none.
     """
     with suppress(OSError, RuntimeError, ValueError):  # too long, with a NUL, or the home of an unknown user
-        path = Path(model).expanduser()
-        config = path / "config.json" if path.is_dir() else path
-        if config.is_file():
+        path = local_path(model)
+        config = path / "config.json" if path and path.is_dir() else path
+        if config and config.is_file():
             return config
     if fetched := hub_config(model, revision):
         return fetched

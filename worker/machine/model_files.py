@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from training.model_info.config_json import local_path
 from worker.machine import programs
 from worker.machine.programs import ProgramError
 
@@ -23,8 +24,8 @@ def files_of(models: Iterable[str | None], revision: str | None = None, needed: 
     """
     found: list[Path] = []
     for number, name in enumerate(filter(None, models)):
-        path = Path(name).expanduser().absolute()
-        found += with_links(path) if path.exists() else _on_hub(name, None if number else revision, needed)
+        path = local_path(name)
+        found += with_links(path) if path and path.exists() else _on_hub(name, None if number else revision, needed)
     return found
 
 

@@ -190,10 +190,11 @@ def _surroundings(settled: Settled) -> Iterator[Problem]:
 
 
 def _misspelled(settled: Settled) -> Iterator[Problem]:
-    """A name that is taken for a hub id, and is nearly that of a folder here."""
+    """A name that is taken for a hub id, and is nearly that of a folder here which the user may name."""
     name, facts = settled.config.model, settled.facts
     is_hub_id = facts is not None and facts.path is None
-    if is_hub_id and settled.config.revision is None and (folder := misspelled(name)):
+    folder = misspelled(name) if is_hub_id and settled.config.revision is None else None
+    if folder and settled.allowed.find_model(str(folder)):
         fix = f"Write {folder}. For the model of the hub with the name given, set revision (main)."
         message = "is no folder of this machine, and nearly the name of one."
         yield Problem("model", name, message, fix, {"model": str(folder)})

@@ -11,7 +11,7 @@ from training.rewards.reward_model import RewardModel
 from training.rewards.reward_options import reward_model_of
 from training.rewards.rewards import Reward, reward_models
 from worker.allowed_paths import HUB_ID, AllowedPaths
-from worker.runs.settle import Settled, find_result, result_name
+from worker.runs.settle import Settled, find_result
 
 
 def of(reward: Reward) -> RewardModel:
@@ -20,8 +20,8 @@ def of(reward: Reward) -> RewardModel:
 
 
 def with_folder(reward: Reward) -> Reward:
-    """The reward with the folder of its model in place of a run's id. The model has no problems."""
-    folder = _found(of(reward), "rewards")
+    """The reward with the folder of its settled model in place of a run's id. The model has no problems."""
+    folder = find_result("rewards", of(reward).name)
     others = {name: value for name, value in reward.options.items() if name not in ("run", "model")}
     return replace(reward, options=others | {"model": str(folder)}) if isinstance(folder, Path) else reward
 
@@ -33,23 +33,19 @@ def problems_of_run(settled: Settled) -> Iterator[Problem]:
 
 
 def problems(models: Iterable[RewardModel], allowed: AllowedPaths, field: str) -> Iterator[Problem]:
-    """The problems of reward models: they may not be named, are not here, or are none. The files of one on the hub are not here
-    yet. `field` names them."""
+    """The problems of settled reward models: they may not be named, are not here, or are none. The files of one on the hub are not
+    here yet. `field` names them."""
     for model in models:
         if refused := allowed.model(model.name, field):
             yield refused
             continue
-        folder = _found(model, field)
+        folder = find_result(field, model.name)
         if isinstance(folder, Problem):
             yield folder
         elif folder is not None:
             yield from _file_problems(folder, model.name, allowed, field)
         elif model.run or not HUB_ID.fullmatch(model.model):
             yield Problem(field, model.name, "is no run." if model.run else "is no folder on this machine.", FIX)
-
-
-def _found(model: RewardModel, field: str) -> Path | Problem | None:
-    return find_result(field, result_name(model.name) or model.name)
 
 
 def _file_problems(folder: Path, name: str, allowed: AllowedPaths, field: str) -> Iterator[Problem]:

@@ -15,6 +15,7 @@ from training.config.machine import A_CLUSTER
 from training.config.run_config import RunConfig
 from training.config.task import Task
 from training.errors import Problem
+from training.model_info.config_json import local_folder
 from training.model_info.folder import has_tokenizer
 from training.template_check.findings import ERROR, Fault, Finding, TemplateReport
 from training.tokens.store import tokenizer_fingerprint
@@ -105,7 +106,8 @@ def _why_not(config: RunConfig) -> Problem:
 
 def _can_check(config: RunConfig) -> bool:
     """True if rows of this run can be checked here: its task trains answers, and its tokenizer is in a folder of this machine."""
-    return config.task.traits.renders_rows and has_tokenizer(Path(config.model).expanduser())
+    folder = local_folder(config.model)
+    return config.task.traits.renders_rows and folder is not None and has_tokenizer(folder)
 
 
 def _report(config: RunConfig, data: Dataset | Path, columns: str | None = None) -> TemplateReport:
@@ -155,7 +157,7 @@ def _problem(finding: Finding, name: str) -> Problem:
 
 def _key(config: RunConfig, data: Dataset | Path, columns: str | None) -> str:
     values = config.model_dump(mode="json", include=set(_SETTINGS))
-    folder = Path(config.model).expanduser()
+    folder = Path(config.model).expanduser()  # `_can_check` says that there is one
     content = data.sha256 if isinstance(data, Dataset) else f"{data} {_changed(data)}"
     files = [(name, _changed(folder / name)) for name in ("config.json", "generation_config.json")]
     parts = [tokenizer_fingerprint(config.model, config.revision), content, columns, values, files]
@@ -172,7 +174,7 @@ def _changed(file: Path) -> int:
 def _run(config: RunConfig, file: Path, columns: str | None) -> tuple[TemplateReport, bool]:
     """The report, and whether it would be the same again: not if the program failed for a reason of its own."""
     settings = config.model_dump(mode="json", include=set(_SETTINGS))
-    model = str(Path(config.model).expanduser().absolute())
+    model = str(Path(config.model).expanduser())
     asked = {"config": settings | {"model": model, "data": "data"}, "file": str(file.absolute()), "columns": columns}
     try:
         limits = programs.TEMPLATE_CHECK.limits(file, *with_links(Path(model)), length=file.stat().st_size)

@@ -21,12 +21,12 @@ from training.config.machine import A_CLUSTER, Machine
 from training.config.run_config import RunConfig
 from training.errors import Problem
 from training.files import read_regular
-from training.model_info.config_json import ModelError
+from training.model_info.config_json import ModelError, local_path
 from training.model_info.folder import ADAPTER_CONFIG, ModelFacts, describe_model
 from training.rewards.rewards import reward_models, with_reward_models
 from training.run_folder.paths import result_dir, saved_result
 from worker import disk_quota
-from worker.allowed_paths import CODE_SETTING, EVERYTHING, RUN_ID, AllowedPaths, find_path
+from worker.allowed_paths import CODE_SETTING, EVERYTHING, RUN_ID, AllowedPaths
 from worker.allowed_rewards import judges_of_run, sampler_of_run
 from worker.datasets import datasets
 from worker.datasets.datasets import DatasetNotFound
@@ -162,14 +162,18 @@ def settle(
     refused = (*allowed.problems(config), *judges_of_run(config, allowed), *([sampler] if sampler else []))
     if refused:
         return Settled(typed, config, allowed, owner, refused, None, _GATE)
-    adapter = _visible_adapter(config.init_adapter) if config.init_adapter else None
+    adapter = None
     names: dict[str, Any] = {}
-    if path := find_path(config.model):
+    if path := allowed.find_model(config.model):
         names["model"] = str(path)
-    if config.teacher and (teacher := result_name(config.teacher)):
+    if config.init_adapter:
+        folder = allowed.find_model(config.init_adapter)
+        names["init_adapter"] = str(folder or config.init_adapter)
+        adapter = _visible_adapter(names["init_adapter"])
+    if config.teacher and (teacher := result_name(config.teacher, allowed)):
         names["teacher"] = teacher
     if config.task.traits.rewards_samples:
-        names["rewards"] = settled_rewards(config.rewards)
+        names["rewards"] = settled_rewards(config.rewards, allowed)
     if config.target_modules == "auto" and (targets := target_modules(adapter or {})):
         names["target_modules"] = targets
     return Settled(typed, config.model_copy(update=names), allowed, owner, (), adapter, _GATE)
@@ -226,7 +230,7 @@ def find_model(value: str, allowed: AllowedPaths = EVERYTHING) -> Path | None:
     """The model's folder or file on this machine; None for a hub id. Raises ConfigError if the user may not read it."""
     if problem := allowed.model(value):
         raise ConfigError([problem])
-    return find_path(value)
+    return allowed.find_model(value)
 
 
 def machine_of(engine: EngineName = EngineName.AUTO) -> Machine:
@@ -300,9 +304,9 @@ def _stored_path(field: str, dataset_id: str, problems: list[Problem]) -> str:
 
 
 def _visible_adapter(name: str) -> dict[str, Any] | None:
-    """The adapter_config.json of an adapter, if it is a path or of a run that the user sees."""
-    folder, path = _adapter_folder(name), find_path(name)
-    if folder is None or (folder != (path and path.absolute()) and _seen_run(name) != name):
+    """The adapter_config.json of a settled adapter, if it is a path or of a run that the user sees."""
+    folder = _adapter_folder(name)
+    if folder is None or (local_path(name) is None and _seen_run(name) != name):
         return None
     try:
         values = json.loads(read_regular(folder / ADAPTER_CONFIG, _MOST_ADAPTER_BYTES))
@@ -311,11 +315,11 @@ def _visible_adapter(name: str) -> dict[str, Any] | None:
     return values if isinstance(values, dict) else {}
 
 
-def settled_rewards(text: str) -> str:
+def settled_rewards(text: str, allowed: AllowedPaths) -> str:
     """Rewards with the absolute path or the whole id of the run of each reward model."""
 
     def named(name: str) -> dict[str, str] | None:
-        found = result_name(name)
+        found = result_name(name, allowed)
         return {"model" if found.startswith("/") else "run": found} if found else None
 
     return with_reward_models(text, named)
@@ -329,10 +333,11 @@ def resolved_rewards(text: str) -> tuple[str, list[Problem]]:
 
 
 def find_result(field: str, name: str) -> Path | Problem | None:
-    """The folder of a model that a setting names besides the trained one: of this name, or the result of a run that the user sees;
-    None for a hub id."""
-    if path := find_path(name):
-        return path.absolute()
+    """The folder of a settled model besides the trained one: of this path, or the result of a run that the user sees; None for a
+    hub id."""
+    path = local_path(name)
+    if path and path.exists():
+        return path
     if not _WHOLE_RUN_ID.fullmatch(name):
         return None
     if _seen_run(name) != name:
@@ -341,10 +346,10 @@ def find_result(field: str, name: str) -> Path | Problem | None:
     return saved_result(get_settings().runs_dir / name) or Problem(field, name, "has no result on this machine.", fix)
 
 
-def result_name(name: str) -> str | None:
+def result_name(name: str, allowed: AllowedPaths) -> str | None:
     """The absolute path of a model, or the whole id of the run that the name means; None for a hub id."""
-    path = find_path(name)
-    return str(path.absolute()) if path else _seen_run(name)
+    path = allowed.find_model(name)
+    return str(path) if path else _seen_run(name)
 
 
 def _seen_run(name: str) -> str | None:
@@ -360,7 +365,6 @@ def _seen_run(name: str) -> str | None:
 
 
 def _adapter_folder(name: str) -> Path | None:
-    """The folder of an adapter: one that `name` names, or the result of the run with this id; None if there is none."""
-    result = result_dir(get_settings().runs_dir / name, adapts=True) if RUN_ID.fullmatch(name) else None
-    folders = (path for path in (find_path(name), result) if path and (path / ADAPTER_CONFIG).is_file())
-    return next((folder.absolute() for folder in folders), None)
+    """The folder of a settled adapter: of this path, or the result of the run with this id; None if there is none."""
+    folder = result_dir(get_settings().runs_dir / name, adapts=True) if RUN_ID.fullmatch(name) else local_path(name)
+    return folder.absolute() if folder and (folder / ADAPTER_CONFIG).is_file() else None

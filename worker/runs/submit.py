@@ -97,18 +97,8 @@ def _create(ready: Prepared, parent_id: str | None, submission: Submission | Non
         run = stored(session, ready, parent_id=parent_id)
         if submission:
             submissions.add(session=session, submission=submission, stored_id=run.id)
-        refuse_too_many(session, ready.owner)
+        quotas.refuse_too_many(session=session, owner=ready.owner)
     return run
-
-
-def refuse_too_many(session: Session, owner: str) -> None:
-    """Refuses what this transaction has queued if the owner then has too many waiting runs.
-
-    Raises:
-        ConfigError: there are more than allowed.
-    """
-    if problem := quotas.waiting_problem(session=session, owner=owner):
-        raise ConfigError([problem])
 
 
 def stored(session: Session, ready: Prepared, *, parent_id: str | None = None, trial: SweepTrial | None = None) -> Run:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from training.config.choices import Quantization
 from training.forecast.gpus import like
-from training.model_info.config_json import ModelError
+from training.model_info.config_json import ModelError, local_folder
 from training.model_info.families import read_shape
 from training.model_info.shape import ModelShape
 from training.tables import only
@@ -77,8 +77,10 @@ def _cache_bytes(shape: ModelShape | None) -> int:
 
 def _base_folder(model: str, revision: str) -> Path | None:
     """A model's folder: its own, or that in the cache of the hub's client."""
-    config = Path(model).expanduser() / "config.json"
-    found = config if config.is_file() else hub_config(model, revision)
+    folder = local_folder(model)
+    if folder and (folder / "config.json").is_file():
+        return folder
+    found = hub_config(model, revision)
     return found.parent if found else None
 
 

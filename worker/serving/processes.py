@@ -18,6 +18,7 @@ from typing import Any
 from sqlmodel import Session
 
 from training.addresses import authority
+from training.limited import FOLDER
 from training.run_folder.paths import RUN_VARIABLE, SUPERVISOR_VARIABLE, VLLM_VARIABLE
 from training.units import signal_name
 from worker.machine import devices, free_devices, processes, programs
@@ -25,7 +26,7 @@ from worker.machine.process_identity import hostname, me
 from worker.results import results
 from worker.serving import memory, models, turns
 from worker.serving.joining import JoinedModel
-from worker.settings import ROOT, get_settings
+from worker.settings import get_settings
 from worker.store import database, served_models
 from worker.store.database import UNREACHABLE
 from worker.store.tables import ServedModel, ServedState
@@ -158,7 +159,7 @@ def _started(
         process = subprocess.Popen(
             program(planned),
             env=_environment(served, device),
-            cwd=ROOT,
+            cwd=FOLDER,
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,

@@ -23,7 +23,7 @@ def ask(names: Sequence[str], owner: str) -> ServedModel:
 
     Raises:
         NotServed: as `models.plan`.
-        ConfigError: a run names what its owner may not name.
+        ConfigError: a run names what its owner may not name, or `owner` may have no more waiting work.
     """
     models.fetch(names)
     with database.read() as session:  # of runs that the user sees

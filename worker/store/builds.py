@@ -6,7 +6,7 @@ Every function takes a session, which the caller commits: `with database.write()
 from sqlmodel import Session, col, select
 
 from training.errors import Conflict, NotFound
-from worker.store import database, runs, waiting
+from worker.store import database, quotas, runs, waiting
 from worker.store.tables import Build, Status
 from worker.store.tables.row import whole
 from worker.store.work import BUILD
@@ -21,7 +21,11 @@ class BuildEnded(Conflict):
 
 
 def create(*, session: Session, run_id: str, form: str, owner: str) -> Build:
-    """Queues a build; an earlier one of this form is forgotten if it has ended, and else returned. Locks the run."""
+    """Queues a build; an earlier one of this form is forgotten if it has ended, and else returned. Locks the run.
+
+    Raises:
+        ConfigError: its owner may have no more waiting work.
+    """
     runs.locked(session=session, run_id=run_id)
     if (item := _find(session, run_id, form)) and not item.status.ended:
         return item
@@ -31,7 +35,7 @@ def create(*, session: Session, run_id: str, form: str, owner: str) -> Build:
     now = database.now(session=session)
     item = Build(id=runs.new_id(now), run_id=run_id, form=form, owner=owner, created_at=now)
     session.add(item)
-    session.flush()
+    quotas.refuse_too_many(session=session, owner=owner)
     return item
 
 

@@ -31,11 +31,11 @@ class EvaluationActive(Conflict):
 
 
 def create(*, session: Session, run_id: str, request: dict[str, Any], owner: str) -> Evaluation:
-    """Queues an evaluation of a run."""
+    """Queues an evaluation of a run. Raises ConfigError if its owner may have no more waiting work."""
     now = database.now(session=session)
     item = Evaluation(id=runs.new_id(now), run_id=run_id, owner=owner, request=request, created_at=now)
     session.add(item)
-    session.flush()
+    quotas.refuse_too_many(session=session, owner=owner)
     return item
 
 

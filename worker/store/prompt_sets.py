@@ -1,6 +1,7 @@
 """Prompt sets in the database: prompts that a user keeps, and the latest answers of each model."""
 
 import json
+import logging
 import secrets
 from hashlib import sha256
 from typing import Any
@@ -12,8 +13,10 @@ from training.config import json_text
 from training.config.task import traits_of
 from training.errors import NotFound, UserError
 from training.scoring.request import EvaluationRequest
-from worker.store import accounts, database, runs, sight
+from worker.store import accounts, database, quotas, runs, sight
 from worker.store.tables import Evaluation, PromptSet, Run
+
+log = logging.getLogger(__name__)
 
 MOST_PROMPTS, MOST_SETS, MOST_MODELS = 200, 100, 40
 MOST_CHARACTERS = 20_000
@@ -110,10 +113,14 @@ def of_every_result(*, session: Session) -> list[PromptSet]:
 
 
 def ask_new_result(*, session: Session, run: Run) -> None:
-    """Queues an evaluation of a finished run for each set whose owner sees the run; none if its model generates no text."""
+    """Queues an evaluation of a finished run for each set whose owner sees the run and may have more waiting work; none if its
+    model generates no text."""
     if not traits_of(run.config).generates:
         return
     for found in filter(lambda one: _sees(session, one.owner, run.id), of_every_result(session=session)):
+        if quotas.waiting_problem(session=session, owner=found.owner, more=1):
+            log.warning("%s is not asked of run %s: %s may have no more waiting work", found.id, run.id, found.owner)
+            continue
         digest = sha256(json.dumps(found.prompts, sort_keys=True).encode()).hexdigest()
         asked = {
             "name": NAME + found.name,

@@ -1,6 +1,6 @@
-"""Quotas: how many devices and waiting runs an account may have at once, and how many it has.
+"""Quotas: how many devices, and how much waiting work, an account may have at once, and how much it has.
 
-They are checked in the transaction that takes devices or queues runs. Each check locks the account's row, so that two at once
+They are checked in the transaction that takes devices or queues work. Each check locks the account's row, so that two at once
 cannot both take the last device. The server's own user, and accounts without limits, have no quota and cost nothing.
 """
 
@@ -11,11 +11,13 @@ from typing import Any
 from sqlalchemy import ColumnElement, func
 from sqlmodel import Session, col, select
 
+from training.config.fields import ConfigError
 from training.config.run_config import RunConfig
 from training.errors import Problem
 from worker.engine_traits import ENGINES
 from worker.store import sight
 from worker.store.tables import LOCAL, Account, Evaluation, Machine, Run, ServedModel, ServedState, Status
+from worker.store.tables.held import owned_work
 
 _AS_STORED = {"populate_existing": True}  # a session keeps the rows that it has loaded, and others change them
 _HOLDING = (ServedState.STARTING, ServedState.READY)
@@ -23,7 +25,7 @@ _HOLDING = (ServedState.STARTING, ServedState.READY)
 
 @dataclass
 class Use:
-    """What an owner uses: devices, and runs in the queue."""
+    """What an owner uses: devices; and what waits for a worker: runs, evaluations, builds and models to serve."""
 
     devices: int = 0
     waiting: int = 0
@@ -92,8 +94,9 @@ def used(*, session: Session, owners: Collection[str]) -> dict[str, Use]:
         *_counted(session, ServedModel, owners, *_SERVING),
     ]:
         uses[owner].devices += number
-    for owner, number in _counted(session, Run, owners, col(Run.status) == Status.QUEUED):
-        uses[owner].waiting = number
+    for table in owned_work():
+        for owner, number in _counted(session, table, owners, table.waits()):
+            uses[owner].waiting += number
     return uses
 
 
@@ -104,7 +107,7 @@ def keeps_devices(*, session: Session, owner: str) -> bool:
 
 
 def waiting_problem(*, session: Session, owner: str, more: int = 0) -> Problem | None:
-    """The problem if the owner has more runs in the queue than allowed, with those that this transaction has added, or would
+    """The problem if the owner has more waiting work than allowed, with those that this transaction has added, or would
     have with `more`. Locks the account unless `more` is given; the session must see everything.
     """
     limit = limit_of(session=session, owner=owner, column=Account.max_waiting, lock=not more)
@@ -113,9 +116,19 @@ def waiting_problem(*, session: Session, owner: str, more: int = 0) -> Problem |
     waiting = used(session=session, owners=[owner])[owner].waiting + more
     if waiting <= limit:
         return None
-    message = f"may have {limit:,} waiting {'run' if limit == 1 else 'runs'} at once, and would have {waiting:,}."
-    fix = "Wait until runs have started, stop waiting ones, or ask an admin to raise the limit."
+    message = f"may have {limit:,} waiting at once (runs, evaluations, builds and models), and would have {waiting:,}."
+    fix = "Wait until some have started, stop waiting ones, or ask an admin to raise the limit."
     return Problem("owner", owner, message, fix)
+
+
+def refuse_too_many(*, session: Session, owner: str, more: int = 0) -> None:
+    """Refuses what this transaction has queued, or `more`, if the owner then has too much waiting work.
+
+    Raises:
+        ConfigError: there is more than allowed.
+    """
+    if problem := waiting_problem(session=session, owner=owner, more=more):
+        raise ConfigError([problem])
 
 
 def devices_problem(*, session: Session, config: RunConfig, owner: str, on_cpu: bool) -> Problem | None:

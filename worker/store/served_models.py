@@ -9,7 +9,7 @@ from sqlmodel import Session, col, select
 
 from training.errors import NotFound
 from training.redaction import redact
-from worker.store import database
+from worker.store import database, quotas
 from worker.store.tables import DeviceLease, ServedModel, ServedState
 from worker.store.tables.row import whole
 from worker.store.work import SERVED
@@ -23,7 +23,17 @@ class ServedNotFound(NotFound):
 
 
 def create(*, session: Session, models: list[str], owner: str) -> ServedModel:
-    """Asks for a process that serves these models. It waits for its turn: a worker ends the owner's earlier one for it."""
+    """Asks for a process that serves these models. It waits for its turn: a worker ends the owner's earlier one for it.
+
+    Raises:
+        ConfigError: the owner may have no more waiting work.
+    """
+    served = _added(session, models, owner)
+    quotas.refuse_too_many(session=session, owner=owner)
+    return served
+
+
+def _added(session: Session, models: list[str], owner: str) -> ServedModel:
     served = ServedModel(
         id=secrets.token_hex(6),
         owner=owner,
@@ -57,7 +67,7 @@ def loaded(*, session: Session, served_id: str, name: str, is_served: bool) -> N
     if is_served:
         served.models = [*served.models, name]
     else:
-        create(session=session, models=[name], owner=served.owner)
+        _added(session, [name], served.owner)
     session.add(served)
     session.flush()
 

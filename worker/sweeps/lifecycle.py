@@ -12,7 +12,7 @@ from worker import celery_app, disk_quota
 from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.runs import submit
 from worker.runs.submit import Prepared
-from worker.store import database, runs, shares, submissions, sweeps
+from worker.store import database, quotas, runs, shares, submissions, sweeps
 from worker.store.runs import InUse, NotEnded, RunNotFound, SweepTrial
 from worker.store.submissions import Submission
 from worker.store.tables import LOCAL, Sweep
@@ -89,7 +89,7 @@ def _store(plan: Plan, ready: list[tuple[int, Prepared]], owner: str, submission
         if submission:
             submissions.add(session=session, submission=submission, stored_id=sweep.id)
         created = [submit.stored(session, run, trial=SweepTrial(sweep.id, number, pause_at)) for number, run in ready]
-        submit.refuse_too_many(session, owner)
+        quotas.refuse_too_many(session=session, owner=owner)
     return sweep.id, created[0].id
 
 

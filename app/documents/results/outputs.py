@@ -18,6 +18,7 @@ from training.data.mapping import apply, format_of, parse_mapping
 from training.data.to_examples import to_example
 from training.errors import DataError
 from training.model_info.chat_template import ChatTemplate, chat_template_of
+from training.model_info.config_json import local_folder
 from training.rules.outputs import can_merge
 from training.run_folder import checkpoints, paths
 from training.run_folder.derived import ADAPTER_GGUF_FILE, GgufType
@@ -225,7 +226,8 @@ def _own_template(template: ChatTemplate | None, config: RunConfig) -> str:
     """The file of the trained chat template; "" if the base model, in a folder of this machine, has the same."""
     if template is None or template.file is None:
         return ""
-    base = chat_template_of(Path(config.model))
+    folder = local_folder(config.model)
+    base = chat_template_of(folder) if folder else None
     return "" if base and base.text == template.text else str(template.file)
 
 

@@ -22,7 +22,7 @@ from training.config.run_config import RunConfig
 from training.errors import Problem
 from worker.engine_traits import ENGINES
 from worker.runs.settle import FILES
-from worker.settings import ROOT, get_settings
+from worker.settings import get_settings
 from worker.store.runs import LONGEST_ID
 
 Component = gr.components.Component
@@ -215,8 +215,5 @@ def _fits(setting: Setting, value: Any) -> bool:
 
 
 def local_model(model: str) -> str:
-    """The folder of this name in Lathe's own folder if there is one, else the name (a hub id or a path)."""
-    try:
-        return str(ROOT / model) if (ROOT / model).is_dir() else model
-    except (OSError, ValueError):  # no valid folder name
-        return model
+    """The path of the model that the name means to the user, or the name if it is a hub id, or nothing that the user may name."""
+    return str(callers.current().allowed.find_model(model) or model)

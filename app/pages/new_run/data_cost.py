@@ -13,6 +13,7 @@ from app.texts import _, ngettext
 from training.config.run_config import RunConfig
 from training.config.task import Task
 from training.data.row_formats import UNKNOWN
+from training.model_info.config_json import local_folder
 from training.model_info.folder import has_tokenizer
 from training.rules.conflict import Conflict
 from training.tokens.duplicates import count_shared
@@ -63,11 +64,12 @@ def tokens_of(item: Dataset, model: str, columns: str) -> TokenCount:
     A mapping that is being typed starts nothing.
     """
     mapping, local = columns or item.columns_map, local_model(model)
+    folder = local_folder(local)
 
     def look() -> TokenCount:
         found = token_stores.state(item.sha256, local, mapping)
         settled = mapping == item.columns_map and (mapping or item.row_format != UNKNOWN)
-        if found.status != "absent" or not settled or not has_tokenizer(Path(local)):
+        if found.status != "absent" or not settled or folder is None or not has_tokenizer(folder):
             return found
         path = datasets.path_of(item)
         return token_stores.measure(path, item.sha256, local, mapping, rows=item.rows, name=item.name)

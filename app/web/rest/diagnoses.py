@@ -107,5 +107,4 @@ def _dimensions(model: str | None) -> Dimensions | None:
     """The dimensions of a model; None without one."""
     if not model:
         return None
-    find_model(model, callers.current().allowed)
-    return read_dimensions(model)
+    return read_dimensions(str(find_model(model, callers.current().allowed) or model))

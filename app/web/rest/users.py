@@ -25,7 +25,9 @@ class Limits(BodyForm):
     """What an account may use at once; null: no limit. A field that is left out stays as it is."""
 
     max_devices: int | None = Field(default=None, ge=1, le=MOST["max_devices"])
-    max_waiting: int | None = Field(default=None, ge=1, le=MOST["max_waiting"], description="runs in the queue")
+    max_waiting: int | None = Field(
+        default=None, ge=1, le=MOST["max_waiting"], description="waiting runs, evaluations, builds, models"
+    )
     max_disk_bytes: int | None = Field(
         default=None, ge=1, le=MOST["max_disk_bytes"], description="of the folders of its runs and its data sets"
     )

@@ -108,16 +108,21 @@ def test_each_setting_that_is_text_refuses_a_path_or_names_no_place(api, alice, 
     assert len(texts) > 20 and accepted == NO_PLACES, sorted(accepted)
 
 
-def test_an_account_is_not_told_which_files_exist(api, alice, secret, fine):
-    """The answer about a path is the same, but for the path, whether or not there is a file or folder."""
+@pytest.mark.parametrize("relative", [False, True])
+def test_an_account_is_not_told_which_files_exist(api, alice, secret, fine, relative, monkeypatch):
+    """The answer about a path is the same, but for the path, whether or not there is a file or folder. A relative one may be a hub
+    id, and must not be looked up in the folder in which the server was started."""
     (secret / "adapter_config.json").write_text('{"peft_type": "LORA", "target_modules": ["q_proj"]}')
-    absent = secret.with_name("sekret")
+    absent = secret.with_name("violin")
+    if relative:
+        monkeypatch.chdir(secret.parent)
+        secret, absent = Path(secret.name), Path(absent.name)
     files = {"data": "rows.jsonl", "validation_data": "rows.jsonl", "chat_template": "template.jinja"}
     files |= {"deepspeed_config": "zero.json"}
     told = {}
     for field in ("model", "teacher", "data", "init_adapter", "nvme_path", *files):
         more = {"task": "distill"} if field == "teacher" else {}
-        for path in ("/api/checks", "/api/runs"):
+        for path in ("/api/checks",) if relative else ("/api/checks", "/api/runs"):  # a hub id is queued
             answers = [
                 api.post(path, json=fine | more | {field: str(folder / files.get(field, ""))}, headers=alice)
                 for folder in (secret, absent)
@@ -137,8 +142,8 @@ def test_a_name_that_no_folder_can_have_is_no_adapter(api, alice, fine, letter):
             assert "init_adapter" in [problem["field"] for problem in answer.json()["problems"]]
 
 
-def test_only_settle_looks_up_what_a_configuration_names():
-    """What needs a file takes a `Settled`, which says what its user may not name. Commands act for the server's user."""
+def test_only_allowed_paths_look_up_what_a_user_names():
+    """Each look-up says who asks. Commands act for the server's user."""
     looking = {
         file.relative_to(ROOT).as_posix()
         for package in ("app", "worker")
@@ -146,10 +151,7 @@ def test_only_settle_looks_up_what_a_configuration_names():
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.Name) and node.id == "find_path"
     }
-    assert {file for file in looking if not file.startswith("app/cli/")} == {
-        "worker/allowed_paths.py",
-        "worker/runs/settle.py",
-    }
+    assert {file for file in looking if not file.startswith("app/cli/")} == {"worker/allowed_paths.py"}
 
 
 def test_a_settled_configuration_is_made_by_settle_alone():

@@ -40,7 +40,7 @@ def test_a_run_beyond_the_limit_of_waiting_runs_is_refused_before_and_at_start(a
     (foreseen,) = checks.problems(settle(config(), owner="alice"))
     assert problem_of(lambda: submit.submit(config(), owner="alice")) == foreseen
     assert (foreseen.field, foreseen.value) == ("owner", "alice")
-    assert foreseen.message == "may have 2 waiting runs at once, and would have 3."
+    assert foreseen.message == "may have 2 waiting at once (runs, evaluations, builds and models), and would have 3."
     assert "stop waiting ones, or ask an admin" in foreseen.fix
     assert stored() == (2, 1)
     submit.submit(config(), owner="local")
@@ -88,7 +88,7 @@ def test_a_request_gets_what_its_key_queued_in_the_last_place_while_it_was_check
 def test_a_sweep_is_queued_whole_or_not_at_all(alice, config):
     spec = {"config": config().model_dump(mode="json"), "include_unfit": True}
     problem = problem_of(lambda: lifecycle.start(parse_sweep(spec | {"space": {"lora_r": [2, 4, 8]}}), owner="alice"))
-    assert problem.message == "may have 2 waiting runs at once, and would have 3."
+    assert problem.message == "may have 2 waiting at once (runs, evaluations, builds and models), and would have 3."
     assert stored() == (0, 0)
     two = parse_sweep(spec | {"space": {"lora_r": [2, 4]}})
     lifecycle.start(two, owner="alice")

@@ -1,5 +1,6 @@
-"""What accounts may use at once: devices and waiting runs."""
+"""What accounts may use at once: devices and waiting work."""
 
+import secrets
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -8,11 +9,13 @@ from machines import gpu, machine
 from patience import eventually
 from sqlalchemy import event, text
 
+from training.config.fields import ConfigError
 from training.config.run_config import RunConfig
-from worker.store import accounts, claims, evaluations, jobs, quotas, runs, served_models, sight, waiting
+from worker.store import accounts, builds, claims, evaluations, jobs, quotas, runs, served_models, sight, waiting
 from worker.store import database as db
 from worker.store.quotas import DeviceQuotas
-from worker.store.tables import ServedState, Status
+from worker.store.tables import Build, Evaluation, Run, ServedModel, ServedState, Status
+from worker.store.tables.held import owned_work
 
 OTHER_GPU, THIRD_GPU = "node1/cuda:1", "node1/cuda:2"
 
@@ -115,7 +118,7 @@ def test_evaluations_and_served_models_take_devices_of_the_quota(queued):
     item, further = evaluation(run), evaluation(run)
     assert claim_evaluation(item, GPU)
     served_id, claimed = serve(OTHER_GPU)
-    assert claimed and used() == (2, 0)
+    assert claimed and used() == (2, 1)
     assert claim_evaluation(further, THIRD_GPU) is None
     with db.read() as session:
         assert evaluations.startable(session=session) == []
@@ -128,7 +131,7 @@ def test_evaluations_and_served_models_take_devices_of_the_quota(queued):
     with db.read() as session:
         assert served_models.get(session=session, served_id=served_id).state is ServedState.WAITING
     assert serve(None)[1]  # on a CPU it takes no device
-    assert used() == (2, 1)
+    assert used() == (2, 2)
 
 
 def test_a_submitted_job_counts_with_its_processes_from_its_submission_to_its_end(queued):
@@ -181,11 +184,39 @@ def test_more_waiting_runs_than_allowed_are_a_problem(queued):
     with db.write() as session:
         assert quotas.waiting_problem(session=session, owner="alice") is None
         problem = quotas.waiting_problem(session=session, owner="alice", more=1)
-    assert problem.message == "may have 3 waiting runs at once, and would have 4."
+    assert problem.message == "may have 3 waiting at once (runs, evaluations, builds and models), and would have 4."
     queued()
     with db.write() as session:
         assert quotas.waiting_problem(session=session, owner="alice") == problem
         assert quotas.waiting_problem(session=session, owner="bob") is None
+
+
+def test_all_work_that_waits_counts_and_no_more_is_queued_than_allowed(queued):
+    """One limit for every table of work with an owner: an account cannot queue one kind without end beside another."""
+    run = queued()
+
+    def build():
+        with db.write() as session:
+            builds.create(session=session, run_id=run.id, form=secrets.token_hex(4), owner="alice")
+
+    def serve():
+        with db.write() as session:
+            served_models.create(session=session, models=[run.id], owner="alice")
+
+    more = {Evaluation: lambda: evaluation(run), Build: build, ServedModel: serve}
+    assert set(owned_work()) == {Run, *more}
+    for number, queue in enumerate(more.values(), 2):
+        if number == 4:
+            with pytest.raises(ConfigError, match="would have 4"):
+                queue()
+        else:
+            queue()
+        assert used()[1] == min(number, 3)
+    for queue in more.values():
+        with pytest.raises(ConfigError, match="may have 3 waiting at once"):
+            queue()
+    evaluation(run, owner="bob")
+    assert used() == (0, 3)
 
 
 def _while_another_waits(database, first, second):

@@ -84,7 +84,9 @@ class Account(Row, table=True):
     admin: bool = Field(default=False, description="may change runs and data sets of others")
     created_at: Time
     max_devices: int | None = Field(default=None, description="that it may use at once; null: no limit")
-    max_waiting: int | None = Field(default=None, description="runs that it may have in the queue; null: no limit")
+    max_waiting: int | None = Field(
+        default=None, description="runs, evaluations, builds and models that may wait at once; null: no limit"
+    )
     max_disk_bytes: int | None = Field(
         default=None, sa_column=Column(BigInteger), description="for its runs and data sets; null: no limit"
     )

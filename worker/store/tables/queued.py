@@ -2,8 +2,8 @@
 
 from typing import Annotated, Any
 
-from sqlalchemy import JSON, BigInteger, Index, Text, UniqueConstraint
-from sqlmodel import Field
+from sqlalchemy import JSON, BigInteger, ColumnElement, Index, Text, UniqueConstraint
+from sqlmodel import Field, col
 
 from training.scoring.request import EvaluationRequest
 from worker.choices import Status
@@ -35,6 +35,10 @@ class QueuedWork(Held):
     reason: str = Field(
         default="", sa_type=Text, sa_column_kwargs={"server_default": ""}, description="of the last requeue"
     )
+
+    @classmethod
+    def waits(cls) -> ColumnElement[bool]:
+        return col(cls.status) == Status.QUEUED
 
 
 class Evaluation(QueuedWork, table=True):

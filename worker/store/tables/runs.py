@@ -3,8 +3,8 @@
 from typing import Annotated, Any
 
 from annotated_types import Ge, MaxLen
-from sqlalchemy import JSON, BigInteger, Column, Index, String, event
-from sqlmodel import Field
+from sqlalchemy import JSON, BigInteger, Column, ColumnElement, Index, String, event
+from sqlmodel import Field, col
 
 from training.config.choices import EngineName
 from training.config.fields import ConfigError, parse
@@ -153,6 +153,10 @@ class Run(Held, table=True):
     placed: Annotated[dict[str, Any], Shape(Changes)] = json_object(
         "settings that the latest attempt has instead, because machines were missing", added=True
     )
+
+    @classmethod
+    def waits(cls) -> ColumnElement[bool]:
+        return col(cls.status) == Status.QUEUED
 
     @property
     def settings(self) -> dict[str, Any]:

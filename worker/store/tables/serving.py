@@ -2,8 +2,8 @@
 
 from typing import Annotated, Any
 
-from sqlalchemy import Column
-from sqlmodel import Field
+from sqlalchemy import Column, ColumnElement
+from sqlmodel import Field, col
 
 from worker.choices import ServedState
 from worker.store.tables.columns import as_text, flag, json_list, json_object, text
@@ -34,6 +34,10 @@ class ServedModel(Held, table=True):
     device: str | None = Field(default=None, max_length=200, description="the leased device; null on a CPU")
     address: str = Field(default="", max_length=250, description="host:port of the process")
     secret: str = Field(default="", max_length=64, description="the token of its port; never shown")
+
+    @classmethod
+    def waits(cls) -> ColumnElement[bool]:
+        return col(cls.state) == ServedState.WAITING
 
 
 class PromptSet(Row, table=True):
