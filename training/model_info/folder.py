@@ -36,7 +36,7 @@ _TOKENIZER_FILES = (
     "vocab.json",
     "vocab.txt",
 )
-_HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[\w.-]+$|^[A-Za-z0-9][\w.-]*$")
+_HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]{0,95}(/[\w.-]{1,96})?$")
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,12 @@ from prepared import prepared_installation  # noqa: F401
 from training.rewards.rewards import MODEL
 from worker.settings import ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 THERE, NEARLY, ABSENT = "quartz", "quarts", "violin"
-FORMS = ("{}/inner", "./{}", "../here/{}", "~/{}", "{here}/{}", "{}.jinja")
+FORMS = ("{}", "{}/inner", "./{}", "../here/{}", "~/{}", "{here}/{}", "{here}/{}/rows.jsonl", "{}.jinja")
 """The names of files and folders, in which the brackets are the name that exists, nearly exists or does not."""
+_ASKED = re.compile("viol\\w*|quar\\w*")  # a message may cut it off
 _MADE_UP = re.compile(r"\b[0-9a-z]{12,64}\b|\d[\d.,:T-]*")
 
 
@@ -65,7 +66,7 @@ def test_no_field_tells_an_account_whether_a_name_exists(api, prepared, own, her
         run | {"task": "distill", "teacher": "static/starter"},
         run | {"task": "grpo", "rewards": "exact_match"},
     ]
-    told, cells, fields = {}, 0, set()
+    told, cells = {}, 0
 
     def answer(field, body, value):
         asked = address(field.path, own)
@@ -79,19 +80,16 @@ def test_no_field_tells_an_account_whether_a_name_exists(api, prepared, own, her
         queues = field.path in ("/api/runs", "/api/sweeps") or field.method in ("delete", "put", "patch")
         if field.where not in ("json", "query") or not field.is_text or queues or field.path.endswith("/stream"):
             continue
-        fields.add(field.name)
         for body in bodies(document, field, bases):
             for form in FORMS:
                 names = [form.format(name, here=here) for name in (ABSENT, THERE, NEARLY)]
                 for ways in zip(*(written(field, name) for name in names), strict=True):
                     cells += 1
                     first, *others = (
-                        (status, _MADE_UP.sub("#", re.sub(f"{THERE}|{NEARLY}", ABSENT, text)))
+                        (status, _MADE_UP.sub("#", _ASKED.sub("#", text)))
                         for status, text in (answer(field, body, way) for way in ways)
                     )
                     if any(other != first for other in others):
                         told[field.name, form, ways[0]] = first, *others
-    from pathlib import Path
-    Path('/tmp/h2_told.txt').write_text(repr(cells) + '\n' + '\n\n'.join(f'{k}\n' + '\n'.join(str(x)[:1500] for x in v) for k, v in told.items()))
-    assert cells > 100, cells
+    assert cells > 3000
     assert told == {}

@@ -108,7 +108,8 @@ def test_start_and_its_check_are_refused_beyond_the_limit(prepared):
     started = api.post("/api/runs", json=config, headers=alice)
     assert (checked["ready"], started.status_code) == (False, 422)
     assert checked["problems"] == started.json()["problems"]
-    assert started.json()["error"]["message"] == "may have 1 waiting at once (runs, evaluations, builds and models), and would have 2."
+    expected = "may have 1 waiting at once (runs, evaluations, builds and models), and would have 2."
+    assert started.json()["error"]["message"] == expected
     cloned = api.post(f"/api/runs?parent={prepared.finished}", json=config, headers=alice)
     assert cloned.json()["error"] == started.json()["error"]
     assert api.post("/api/runs", json=config).status_code == 201
