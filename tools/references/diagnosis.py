@@ -5,6 +5,7 @@ from pathlib import Path
 from training.config.fields import settings
 from worker.diagnosis.cause import Cause
 from worker.diagnosis.causes import BY_SUBJECT, CAUSES
+from worker.diagnosis.diagnosis import GROUP
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "diagnosis.md"
 
@@ -87,7 +88,7 @@ def _section(subject: str, causes: tuple[Cause, ...]) -> str:
 
 def _row(cause: Cause) -> str:
     fix = (
-        " ".join(cause.fix)
+        " ".join(GROUP.sub(lambda group: group[1].upper(), sentence) for sentence in cause.fix)
         or "Depends on the tensor and the phase: a smaller micro batch, gradient checkpointing, a lower max_length, sharding."
     )
     changes = ", ".join(f"`{name}: {_written(value)}`" for name, value in cause.changes.items() if name in settings())

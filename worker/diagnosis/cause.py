@@ -74,8 +74,8 @@ Analysis = Callable[[Log, int, Known], Detail]
 class Cause:
     """A cause of failure.
 
-    `name` is a stable identifier. `explanation` follows `title` if the signs matched all its named groups. `changes` are settings
-    that fix the run.
+    `name` is a stable identifier. `explanation` follows `title` if the signs matched all its named groups, and a sentence of `fix`
+    is left out if they did not match those that it names. `changes` are settings that fix the run.
     """
 
     name: str

@@ -6,7 +6,7 @@ The log may come from any training program. The launcher's own traceback is neve
 
 import math
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -30,6 +30,8 @@ _ASK = (
     "Provide more of the log: the output of every rank, from start to end (torchrun --tee 3, or the run's output.log)."
 )
 _READ = "Read the error and the frames above it in the log; start with the last frame in your own code."
+GROUP = re.compile(r"\{(\w+)\}")
+"""A group of a sign in a sentence."""
 _WORD = re.compile(r"[A-Za-z][a-z]{2,}|[A-Z]{3,}")
 _SYNTAX = re.compile(r"\(\?P<\w+>|\(\?[:=!<]+|\\[A-Za-z]")
 _COMMON = frozenset(
@@ -123,7 +125,7 @@ def _known(log: Log, matches: list[Match], known: Known) -> Diagnosis:
         explanation=f"{cause.title} {more}".strip(),
         evidence=_evidence(log, own, detail.evidence),
         first_failed_rank=rank,
-        fix=(*detail.fix, *(() if advising.sign.fix else cause.fix)),
+        fix=(*detail.fix, *(() if advising.sign.fix else _sentences(cause.fix, words))),
         changes={name: value for name, value in changes.items() if known.config.get(name) != value},
         inferred=detail.inferred,
     )
@@ -133,16 +135,20 @@ def _detail(log: Log, match: Match, known: Known) -> Detail:
     """What the sign itself advises, or else what the cause's analysis finds."""
     cause, sign = match.cause, match.sign
     if sign.fix:
-        filled = (_filled(sentence, match.words) if "{" in sentence else sentence for sentence in sign.fix)
-        return Detail(fix=tuple(sentence for sentence in filled if sentence), changes=sign.changes)
+        return Detail(fix=_sentences(sign.fix, match.words), changes=sign.changes)
     return cause.analyze(log, match.index, known) if cause.analyze else Detail()
 
 
 def _filled(template: str, words: dict[str, str]) -> str:
     """The sentence with the groups that the signs matched; empty if one is missing."""
-    groups = defaultdict(str, words)
-    filled = template.format_map(groups)
-    return filled if groups.keys() == words.keys() else ""
+    if any(name not in words for name in GROUP.findall(template)):
+        return ""
+    return GROUP.sub(lambda group: words[group[1]], template)
+
+
+def _sentences(fix: Sequence[str], words: dict[str, str]) -> tuple[str, ...]:
+    """Those sentences of a fix whose groups the signs matched."""
+    return tuple(filled for sentence in fix if (filled := _filled(sentence, words)))
 
 
 def _confidence(log: Log, best: Match, matches: list[Match]) -> float:
@@ -211,7 +217,7 @@ def _like(log: Log, line: Line, cause: Cause, error: str) -> Diagnosis:
         f"No known message matches; this cause has the most similar ones: {cause.title} {error}",
         evidence=(line,),
         first_failed_rank=log.timeline.root_rank if line.rank is None else line.rank,
-        fix=(*cause.fix, _READ),
+        fix=(*_sentences(cause.fix, {}), _READ),
         inferred={"nearest": cause.name},
     )
 

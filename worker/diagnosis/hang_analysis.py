@@ -15,6 +15,13 @@ _GLOO = re.compile(r"Timed out waiting (\d{1,12})ms for (?:recv|send) operation 
 _LAST = re.compile(r"[Rr]ank (\d{1,5})\].*?(?:last enqueued(?: NCCL)? work: |last enqueued work: )(\d{1,18})")
 _ENDED = re.compile(r": Rank (\d{1,5})")
 _BARRIER = re.compile(r"Ranks? (\d{1,5})[\d, ]* failed to pass monitoredBarrier in (\d{1,12}) ms")
+_FIRST = 1  # the number of the first collective; NCCL makes its connections in it
+_CONNECTION = (
+    "Rerun with NCCL_DEBUG=INFO, which shows the connections. On one machine, try NCCL_P2P_DISABLE=1 (GPUs behind an IOMMU or with "
+    "PCIe ACS, as in virtual machines, hang otherwise).",
+    "On several machines, set NCCL_SOCKET_IFNAME to the interface that connects them, open the firewall between them for all "
+    "ports, and try NCCL_IB_DISABLE=1.",
+)
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,8 @@ def analyze_hang(log: Log, index: int, known: Known) -> Detail:
     hung, why = _hung(log, waited)
     if hung is None:
         ranks = ", ".join(map(str, sorted(waited)))
+        if len(waited) == log.ranks > 1 and {wait.number for wait in waited.values()} == {_FIRST}:
+            return Detail(f"{ran} on all ranks, and is their first: they do not reach each other.", _CONNECTION, lines)
         return Detail(f"{ran} on rank {ranks}; the log does not show which rank did not join.", evidence=lines)
     return Detail(f"{ran}: rank {hung} {why}.", evidence=_with_own(log, hung, lines), rank=hung)
 

@@ -131,6 +131,107 @@ def traceback(function, code, error):
             "OSError: [Errno 107] Transport endpoint is not connected: '/content/drive/MyDrive/out'",
             "storage_failed", "drive.mount", "dmesg",
         ),
+        (
+            "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.",
+            "host_out_of_memory", "--mem (for a node)", "dmesg",
+        ),
+        ("    Reason:       OOMKilled\n    Exit Code:    137", "host_out_of_memory", "resources.limits.memory", "dmesg"),
+        (
+            "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2025-01-01T00:00:00 DUE TO NODE FAILURE ***\n"
+            "srun: error: Node failure on n1",
+            "time_limit", "A node failed, not the job", "more time",
+        ),
+        (
+            "sbatch: error: QOSMaxGRESPerUser\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy",
+            "scheduler_refused", "has a limit that this job exceeds (QOSMaxGRESPerUser)", "sinfo",
+        ),
+        (
+            "srun: error: Unable to create step for job 7: Memory required by task is not available",
+            "scheduler_refused", "--mem=0 takes all", "sinfo",
+        ),
+        (
+            "ValueError: At most one of fp16 and bf16 can be True, but not both",
+            "settings_invalid", "Keep one of the two", "lines below",
+        ),
+        (
+            "pyarrow.lib.ArrowInvalid: JSON parse error: Column(/score) changed from number to string in row 31",
+            "data_not_consistent", "it is number in those before, and string in row 31", "Give each column one type",
+        ),
+        (
+            traceback("batch", "row['reply']", "KeyError: 'reply'").replace("transformers/trainer", "datasets/arrow_dataset"),
+            "dataset_column_missing", "No column is named reply", "{column}",
+        ),
+        (
+            "ImportError: cannot import name 'gone' from 'transformers.utils' (/v/site-packages/transformers/utils/__init__.py)",
+            "package_incompatible", "transformers.utils is installed in a version that has no gone", "{name}",
+        ),
+        ("ModuleNotFoundError: No module named 'soundfile'", "package_missing", "Install soundfile", "{package}"),
+        (
+            "RuntimeError: TensorBoardCallback requires tensorboard to be installed. Either update or install tensorboardX.",
+            "package_missing", "Install tensorboard in the environment that trains, or set report_to to none", "protobuf",
+        ),
+        (
+            "Failed to initialize NVML: Unknown Error\n" + traceback("main", "cuda()", "RuntimeError: No CUDA GPUs are available"),
+            "gpu_not_found", "the container has lost its GPUs", "built with CUDA",
+        ),
+        (
+            "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.9, please update your driver: unknown.",
+            "driver_too_old", "needs a driver for CUDA 12.9", "pip install torch",
+        ),
+        (
+            "torch.AcceleratorError: CUDA error: unspecified launch failure\n"
+            "Unable to determine the device handle for GPU0: 0000:B1:00.0: Unknown Error",
+            "gpu_hardware", "Take the GPU out of use", "CUDA_LAUNCH_BLOCKING",
+        ),
+        (
+            "/v/main.c:4:10: fatal error: Python.h: No such file or directory",
+            "compiler_missing", "python3-dev", "gcc, g++",
+        ),
+        (
+            "torch._dynamo.exc.FailOnRecompileLimitHit: recompile_limit reached with fullgraph=True.",
+            "triton_compile_failed", "for each new shape", "reinstall torch",
+        ),
+        (
+            "      FileNotFoundError: [Errno 2] No such file or directory: '/usr/local/cuda/bin/nvcc'\n"
+            "error: metadata-generation-failed",
+            "extension_build_failed", "nvcc is missing", "offload",
+        ),
+        (
+            "requests.exceptions.SSLError: (MaxRetryError(\"HTTPSConnectionPool(host='huggingface.co', port=443): Max retries "
+            "exceeded (Caused by SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] self-signed')))\"))",
+            "network_unreachable", "REQUESTS_CA_BUNDLE", "HF_ENDPOINT",
+        ),
+        (
+            traceback("matmul_4bit", "assert quant_state is not None", "AssertionError")
+            .replace("transformers/trainer.py", "bitsandbytes/autograd/_functions.py"),
+            "quantized_device_move", "The 4-bit weights were never quantized", ".cuda()",
+        ),
+        (
+            "Error invalid configuration argument at line 119 in file /src/csrc/ops.cu",
+            "bitsandbytes_without_gpu", "under ZeRO-3 and FSDP use an optimizer without it", "LD_LIBRARY_PATH",
+        ),
+        (
+            "Could not load library libcudnn_cnn_train.so.8. Error: undefined symbol: x, version libcudnn_cnn_infer.so.8",
+            "cudnn_mismatch", "libcudnn_cnn_train was found in another version", "Nearly full",
+        ),
+        (
+            "python: /v/deepspeed/ops/csrc/aio/py_lib/handle.cpp:223: int handle_t::wait(): Assertion `pending > 0' failed.",
+            "segmentation_fault", "without nvme_path", "PYTHONFAULTHANDLER",
+        ),
+        (
+            traceback("_move", "engine.model_executor", "AttributeError: 'LLMEngine' object has no attribute 'model_executor'")
+            .replace("transformers", "site-packages/trl"),
+            "package_incompatible", "(LLMEngine.model_executor)", "flash-attn",
+        ),
+        ("AssertionError: {'id': 1, 'status': 'NOT_AVAILABLE'}", "zero3_parameter_not_gathered", "set_z3_leaf_modules", "resize"),
+        (
+            "\n".join(
+                f"[rank{rank}]:[E1 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL("
+                f"SeqNum=1, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600000 milliseconds before timing out."
+                for rank in range(2)
+            ),
+            "nccl_timeout", "NCCL_P2P_DISABLE", "rank named here",
+        ),
     ],
 )  # fmt: skip
 def test_advice_agrees_with_the_log(log, cause, advice, not_advised):
@@ -145,6 +246,12 @@ def test_advice_agrees_with_the_log(log, cause, advice, not_advised):
 def test_a_run_of_lathe_is_advised_by_its_own_settings_in_evaluation():
     log = traceback("evaluation_loop", "logits = self.model(**inputs)", OUT_OF_MEMORY)
     assert diagnose(log, config={"micro_batch_size": 8}).changes["micro_batch_size"] == 4
+
+
+def test_sentences_about_words_that_the_log_lacks_are_left_out():
+    advised = diagnose(traceback("read", "frame[names]", "KeyError: '[1] not found in axis'")).fix
+    assert advised and not any("{" in sentence for sentence in advised)
+    assert "No column is named" not in " ".join(advised)
 
 
 def test_a_hub_that_cannot_be_resolved_is_still_the_hubs():
