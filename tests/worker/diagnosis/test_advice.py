@@ -232,6 +232,51 @@ def traceback(function, code, error):
             ),
             "nccl_timeout", "NCCL_P2P_DISABLE", "rank named here",
         ),
+        (
+            "Warning  FailedScheduling  9s  default-scheduler  0/3 nodes are available: 3 Insufficient nvidia.com/gpu. preemption",
+            "scheduler_refused", "No node fits the pod (0/3 nodes are available: 3 Insufficient nvidia.com/gpu)", "sinfo",
+        ),
+        (
+            'docker: Error response from daemon: Conflict. The container name "/t" is already in use by container "1c9f".',
+            "container_not_started", "docker rm t", "imagePullSecrets",
+        ),
+        (
+            "ValueError: LoRA rank 32 is greater than max_lora_rank 16.",
+            "settings_invalid", "start it with --max-lora-rank 32", "The message names",
+        ),
+        (
+            "pydantic_core._pydantic_core.ValidationError: 1 validation error for VllmConfig\n  Value error, Total number of "
+            "attention heads (14) must be divisible by tensor parallel size (4). [type=value_error]",
+            "not_divisible", "Attention heads", "VllmConfig",
+        ),
+        (
+            "pydantic_core._pydantic_core.ValidationError: 1 validation error for EngineConfig\n  Value error, a and b exclude "
+            "each other [type=value_error]",
+            "settings_invalid", "Values of EngineConfig do not go together: a and b exclude each other", "PROGRAM --help",
+        ),
+        (
+            "yaml.scanner.ScannerError: while scanning for the next token\nfound a tab\n  in \"run.yaml\", line 7, column 1",
+            "settings_invalid", "run.yaml is no valid YAML at line 7", "PROGRAM --help",
+        ),
+        (
+            "Could not override 'trainer.epochs'.\nKey 'epochs' is not in struct",
+            "settings_unknown", "write +trainer.epochs=VALUE", "train_bash",
+        ),
+        (
+            "n1:1:1 [2] misc/shmutils.cc:87 NCCL WARN Error: failed to extend /dev/shm/nccl to 330 bytes, error: No space left on "
+            "device (28)\ntorch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:77, unhandled system error",
+            "shared_memory_full", "--shm-size", "save_total_limit",
+        ),
+        (
+            "RuntimeError: Data processing error: CAS service error : Reqwest Error: HTTP status server error (503)",
+            "network_unreachable", "HF_HUB_DISABLE_XET=1", "HF_ENDPOINT",
+        ),
+        (
+            "ValueError: Error occurred while packing the dataset. Make sure that your dataset has enough samples.",
+            "data_empty", "packing none", "the split leave",
+        ),
+        ("TypeError: BFloat16 is not supported on MPS", "bf16_unsupported", "Set precision to fp32", "V100"),
+        ("ImportError: numpy.core.multiarray failed to import", "package_incompatible", "pip install 'numpy<2'", "flash-attn"),
     ],
 )  # fmt: skip
 def test_advice_agrees_with_the_log(log, cause, advice, not_advised):
