@@ -277,6 +277,58 @@ def traceback(function, code, error):
         ),
         ("TypeError: BFloat16 is not supported on MPS", "bf16_unsupported", "Set precision to fp32", "V100"),
         ("ImportError: numpy.core.multiarray failed to import", "package_incompatible", "pip install 'numpy<2'", "flash-attn"),
+        (
+            "ValueError: Some modules are dispatched on the CPU or the disk. Make sure you have enough GPU RAM to fit the model.",
+            "cuda_out_of_memory", "The model does not fit on the GPU", "Halve micro_batch_size",
+        ),
+        (
+            "ValueError: Unknown split \"dev\". Should be one of ['train', 'test'].",
+            "settings_invalid", "give one of ['train', 'test']", "PROGRAM --help",
+        ),
+        (
+            "ValueError: You passed a collator for answers. This is not compatible with the packing argument.",
+            "settings_invalid", "exclude each other, one of them packing", "PROGRAM --help",
+        ),
+        (
+            "(raylet) A worker died or was killed while executing a task by an unexpected system error.\n"
+            "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.",
+            "rank_failed", "/tmp/ray/session_latest/logs", "torchrun",
+        ),
+        (
+            "n2:8:14 [4] transport/net_ib.cc:1061 NCCL WARN NET/IB : Got completion from peer 10.1.2.3<5> with status=12 opcode=0",
+            "nccl_failed", "(status 12;", "--shm-size",
+        ),
+        (
+            "[rank0]:[F1 ProcessGroupNCCL.cpp:1557] [Rank 0] Terminating the process after attempting to dump debug info, due to "
+            "ProcessGroupNCCL watchdog hang.",
+            "nccl_timeout", "py-spy dump", "torchrun",
+        ),
+        (
+            "ImportError: /v/flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so: undefined symbol: _ZN3c105ErrorC2E",
+            "package_incompatible", "flash_attn_2_cuda was built for another torch", "{module}",
+        ),
+        (
+            "ImportError: libcudart.so.12: cannot open shared object file: No such file or directory",
+            "package_incompatible", "libcudart.so.12 is not found", "If the script is older",
+        ),
+        ("ERROR: ResolutionImpossible: for help visit the page", "package_incompatible", "depends on", "flash-attn"),
+        (
+            "FileNotFoundError: [Errno 2] No such file or directory: 'out/trainer_state.json'",
+            "checkpoint_not_found", "Give a checkpoint-N folder", "several machines",
+        ),
+        (
+            "KeyError: \"param 'initial_lr' is not specified in param_groups[0] when resuming an optimizer\"",
+            "optimizer_state_mismatch", "made with last_epoch", "modules to save",
+        ),
+        (
+            "RuntimeError: TPU initialization failed: open(/dev/accel0): Device or resource busy",
+            "gpu_busy", "/tmp/libtpu_lockfile", "nvidia-smi",
+        ),
+        ("ValueError: too many dimensions 'str'", "rows_of_unequal_length", "A column of text is left", "DataCollatorForSeq2Seq"),
+        (
+            "ValueError: Expected input batch_size (124) to match target batch_size (0).",
+            "label_out_of_range", "has 124 predictions and the batch 0 labels", "padding id",
+        ),
     ],
 )  # fmt: skip
 def test_advice_agrees_with_the_log(log, cause, advice, not_advised):
