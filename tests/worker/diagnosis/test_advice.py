@@ -329,6 +329,22 @@ def traceback(function, code, error):
             "ValueError: Expected input batch_size (124) to match target batch_size (0).",
             "label_out_of_range", "has 124 predictions and the batch 0 labels", "padding id",
         ),
+        (
+            "ValueError: Invalid task type: 'CAUSAL'. Must be one of the following task types: SEQ_CLS, CAUSAL_LM.",
+            "settings_invalid", "Set task type to one of SEQ_CLS, CAUSAL_LM (now 'CAUSAL').", "PROGRAM --help",
+        ),
+        (
+            "ValueError: While loading /v/adapter, expected target modules in ['q_proj'] but received ['lm_head'].",
+            "target_modules_missing", "merge the adapter", "all-linear",
+        ),
+        (
+            "ImportError: You need to install `bitsandbytes` in order to use its optimizers: `pip install -U bitsandbytes`",
+            "package_missing", "Install bitsandbytes in the environment", "{package}",
+        ),
+        (
+            "huggingface_hub.errors.LocalEntryNotFoundError: Cannot find the files, and outgoing traffic has been disabled.",
+            "network_unreachable", "Downloads are switched off", "HTTPS_PROXY",
+        ),
     ],
 )  # fmt: skip
 def test_advice_agrees_with_the_log(log, cause, advice, not_advised):
