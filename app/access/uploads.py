@@ -7,6 +7,8 @@ import stat
 from pathlib import Path, PurePath
 from typing import Any
 
+from starlette.formparsers import MultiPartException
+
 from app.access import callers
 from training.errors import UserError
 from worker.machine.sizes import size_of
@@ -14,6 +16,8 @@ from worker.machine.sizes import size_of
 FOLDER = "GRADIO_TEMP_DIR"
 """The environment variable with Gradio's upload folder."""
 
+_FIELD = "files"
+_NO_FILE = "The form must consist of files, each with a name, in the field files, and must be complete."
 _FIX = "Upload the file first, and send the path in the upload's response."
 
 
@@ -24,16 +28,41 @@ class NotUploaded(UserError):  # noqa: N818
         super().__init__(field, path[:500], "is not a file that was uploaded here.", _FIX)
 
 
-def give_each_its_own_folder() -> None:
-    """Makes Gradio store each upload in a folder of its own.
+def change_gradio_s_uploads() -> None:
+    """Makes Gradio store each upload in a folder of its own, and take only files with names.
 
-    It names the folder by the file's hash: two uploads of the same bytes would share one file, which the first handler deletes.
+    It names the folder by the file's hash: two uploads of the same bytes would share one file, which the first handler deletes. It
+    keeps other fields of the form in memory, whatever their length, fails at them, and leaves what it has written by then.
     """
     from gradio import route_utils
 
-    usual = route_utils.GradioUploadFile
+    usual, parser = route_utils.GradioUploadFile, route_utils.GradioMultiPartParser
     if usual.__name__ == "SeparateUpload":
         return
+
+    class FilesOnly(parser):  # type: ignore[misc, valid-type]
+        is_whole = False
+
+        def on_end(self) -> None:
+            self.is_whole = True
+
+        def on_headers_finished(self) -> None:
+            super().on_headers_finished()
+            part = self._current_part
+            if part.file is None or part.field_name != _FIELD or not _can_be_name(part.file.filename):
+                raise MultiPartException(_NO_FILE)
+
+        async def parse(self) -> Any:
+            try:
+                form = await super().parse()
+                if not (self.items and self.is_whole):
+                    raise MultiPartException(_NO_FILE)
+            except BaseException:
+                for file in self._files_to_close_on_error:
+                    file.close()
+                    Path(file.name).unlink(missing_ok=True)
+                raise
+            return form
 
     class SeparateUpload(usual):  # type: ignore[misc, valid-type]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -41,6 +70,13 @@ def give_each_its_own_folder() -> None:
             self.sha = _FolderName(callers.current().name)
 
     route_utils.GradioUploadFile = SeparateUpload  # type: ignore[misc]
+    route_utils.GradioMultiPartParser = FilesOnly  # type: ignore[misc]
+
+
+def _can_be_name(name: str) -> bool:
+    """True for the name of a file, with folders or without; not for that of a folder, and what no file can be called. Surrogates
+    are not printable."""
+    return bool(PurePath(name).name) and PurePath(name).name != ".." and name.isprintable()
 
 
 class _FolderName:
