@@ -35,6 +35,7 @@ _EXAMPLE = """\
 [rank1]:     trainer.train()
 [rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 12.43 GiB. GPU 1 has a total capacity of 31.74 GiB ..."""
 _FIELDS = ("log", "model", "micro_batch")
+_MOST_FIELDS = len(_FIELDS) + 1  # and `share`: they are kept in memory
 
 
 def opened(query: QueryParams) -> Context:
@@ -110,7 +111,7 @@ posted = APIRouter(include_in_schema=False)
 @posted.post(view.path, response_model=None)
 async def post(request: Request) -> Response:
     """The page with the diagnosis of the posted log; a shared one is at its address."""
-    async with request.form(max_files=1, max_part_size=BODY_LIMIT) as form:
+    async with request.form(max_files=1, max_fields=_MOST_FIELDS, max_part_size=BODY_LIMIT) as form:
         context = await run_in_threadpool(answered, form)
     if (shared := context["shared"]) is not None:
         return RedirectResponse(diagnoses.address(shared.id), 303)

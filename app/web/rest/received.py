@@ -17,6 +17,8 @@ from worker.disk_quota import DiskQuota
 from worker.store.tables import LOCAL
 
 MOST_FILES = 64
+_MOST_FIELDS = 4
+"""Fields that are no files, which nothing reads: each takes up to 1 MB of memory."""
 _FORM = "multipart/form-data"
 
 
@@ -30,11 +32,10 @@ class OverQuota(UserError):  # noqa: N818
 
 @dataclass
 class Received:
-    """The files of a request with their names, and the other fields of its form."""
+    """The files of a request with their names."""
 
     paths: list[Path] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
-    fields: dict[str, str] = field(default_factory=dict)
 
 
 def in_process(request: Request) -> bool:
@@ -61,7 +62,7 @@ async def received(request: Request, name: str | None, owner: str = LOCAL) -> As
     folder = Path(tempfile.mkdtemp(dir=request.app.state.uploads, prefix="rest-"))
     try:
         if request.headers.get("content-type", "").startswith(_FORM):
-            async with request.form(max_files=MOST_FILES) as form:
+            async with request.form(max_files=MOST_FILES, max_fields=_MOST_FIELDS) as form:
                 files = await run_in_threadpool(_stored, form, folder, quota)
         else:
             files = await _streamed(request, folder / "0", name, quota)
@@ -77,7 +78,7 @@ def _refuse_over(quota: DiskQuota, length: int) -> None:
 
 def _stored(form: FormData, folder: Path, quota: DiskQuota) -> Received:
     """The files of a form with the key `file`."""
-    found = Received(fields={key: value for key, value in form.multi_items() if isinstance(value, str)})
+    found = Received()
     parts = form.getlist("file")
     _refuse_over(quota, sum(part.size or 0 for part in parts if isinstance(part, UploadFile)))
     for number, part in enumerate(parts):

@@ -83,6 +83,14 @@ def test_other_names_are_kept_without_their_folders(api, name, kept):
     path.unlink()
 
 
+@table("path", ["/api/datasets", "/api/datasets/check", "/api/archives", "/diagnose"])
+def test_a_form_of_many_fields_is_refused_before_they_fill_the_memory(api, path):
+    fields = [part(None, b"x", field=f"f{number}") for number in range(100)]
+    kind = {"Content-Type": f"multipart/form-data; boundary={EDGE}"}
+    answer = api.post(path, content=form(*fields, part(b"rows.jsonl", field="file")), headers=kind)
+    assert answer.status_code == 400 and "Too many fields" in answer.text, answer.text
+
+
 def test_files_of_one_name_are_separate(api):
     answer = sent(api, form(part(b"a", b"1"), part(b"a", b"2"), part(b"a", b"1")))
     paths = [Path(path) for path in answer.json()]
