@@ -28,7 +28,9 @@
     clearTimeout(waiting);
     if (document.hidden || leaving || asking) return;
     asking = true;
-    const refusal = await fetch("/healthz", { cache: "no-store", signal: AbortSignal.timeout(ANSWER_MS) }).then(() => null, (error) => error);
+    // The answer is read: a browser ends the connection of one that is not.
+    const answer = fetch("/healthz", { cache: "no-store", signal: AbortSignal.timeout(ANSWER_MS) }).then((reply) => reply.text());
+    const refusal = await answer.then(() => null, (error) => error);
     asking = false;
     if (document.hidden || leaving) return;
     if (!refusal) answered = Date.now();

@@ -6,6 +6,8 @@
   const DASHES = [[], [2, 3], [7, 4], [10, 3, 2, 3], [14, 3]];
   const VALUE_AXIS = 64; // pixels, equal in all plots so that they align
   const FEW = 40; // points of a line that are drawn as dots
+  const REACH = 24; // pixels between a line and the pointer
+  const [ROWS, ROW] = [4, 20]; // rows of a readout and their height, in pixels
 
   const style = window.lathe.color;
   const color = (name) => (name.startsWith("--") ? style(name) : name);
@@ -26,12 +28,20 @@
       this.element.hidden = true; // until it has points
       const header = this.element.appendChild(make("header"));
       this.menu = window.lathe.plotMenu(this);
-      header.append((this.title = make("h3")), (this.readout = make("div", "plot-readout")), this.menu.menu);
+      this.more = make("button", "plot-more");
+      this.more.type = "button";
+      this.more.addEventListener("click", () => {
+        this.named = !this.named;
+        this.offerMore();
+      });
+      this.named = false; // the readout has as many rows as it needs
+      header.append((this.title = make("h3")), (this.readout = make("div", "plot-readout")), this.more, this.menu.menu);
       this.canvas = this.element.appendChild(make("div", "plot-canvas"));
       this.canvas.tabIndex = 0;
       this.canvas.setAttribute("role", "img");
       this.canvas.addEventListener("keydown", (event) => shared.key(event, this));
       this.canvas.addEventListener("blur", () => this.readout.removeAttribute("aria-live"));
+      this.pointed = make("div", "plot-pointed");
       this.describe(spec);
       shared.sight.observe(this.element);
     }
@@ -78,7 +88,33 @@
     }
 
     get shown() {
-      return this.lines.filter((line) => !this.shared.hidden.has(line.group ?? line.key));
+      return this.lines.filter((line) => !this.shared.hidden.has(entryOf(line)));
+    }
+
+    // The line at most REACH pixels from a place in the plot; null if there is none, or only one line at all.
+    lineAt(x, top) {
+      const away = (line) => {
+        const y = line.y[nearest(line.x, x)];
+        return y === null || x < line.x[0] || x > line.x[line.x.length - 1] ? Infinity : Math.abs(this.plot.valToPos(y, "y") - top);
+      };
+      const { shown } = this;
+      if (shown.length < 2) return null;
+      const [first] = shown.map((line) => [away(line), line]).sort(([one], [other]) => one - other);
+      return first[0] <= REACH ? first[1] : null;
+    }
+
+    // Draws the lines besides that of the pointed entry pale, and names it where it was pointed at.
+    point(moved, line, left, top) {
+      if (moved) {
+        this.plot.redraw(false);
+        for (const [key, button] of this.buttons) button.classList.toggle("pointed", key === this.shared.pointed);
+      }
+      if (!line) return this.pointed.remove();
+      this.pointed.replaceChildren(swatchOf(line), make("bdi", "", line.label));
+      this.plot.over.append(this.pointed);
+      const { offsetWidth: width } = this.pointed;
+      this.pointed.style.left = `${Math.max(0, Math.min(left + 12, this.plot.over.clientWidth - width))}px`;
+      this.pointed.style.top = `${top > 40 ? top - 32 : top + 14}px`;
     }
 
     destroy() {
@@ -117,17 +153,19 @@
         tables.push([line.x, column]);
         series.push({ key: `${line.key} ${key}`, spanGaps: false, points: { show: false }, ...options });
       };
+      const { shared } = this;
       for (const line of this.shown) {
-        const ink = () => color(line.color);
+        const isAside = () => shared.pointed !== null && shared.pointed !== entryOf(line);
+        const ink = () => (isAside() ? pale(line.color, 16) : color(line.color));
         if (line.low) {
           part(line, "high", line.high, { width: 0 });
           part(line, "low", line.low, { width: 0 });
-          bands.push({ series: [series.length - 2, series.length - 1], fill: () => pale(line.color, 18) });
+          bands.push({ series: [series.length - 2, series.length - 1], fill: () => pale(line.color, isAside() ? 4 : 18) });
         }
         const smooth = scale && line.smooth && line.x.length > 2;
         const dash = DASHES[(line.dash ?? (line.picked || line.group ? line.rank : 0)) % DASHES.length];
         const points = { show: () => this.few(line.key), size: 5, fill: ink };
-        part(line, "raw", line.y, { stroke: smooth ? () => pale(line.color, 35) : ink, width: smooth ? 1 : 1.6, dash, points });
+        part(line, "raw", line.y, { stroke: smooth ? () => pale(line.color, isAside() ? 6 : 35) : ink, width: smooth ? 1 : 1.6, dash, points });
         if (smooth) part(line, "smooth", smoothed(line.x, line.y, scale), { stroke: ink, width: 1.8, dash });
       }
       return { series, bands, tables };
@@ -161,7 +199,7 @@
           bind: { dblclick: () => () => shared.reset() },
         },
         hooks: {
-          setCursor: [(plot) => shared.cursor(this, plot.cursor.left)],
+          setCursor: [(plot) => shared.cursor(this, plot.cursor.left, plot.cursor.top)],
           setSelect: [(plot) => this.selected(plot)],
           drawAxes: [(plot) => this.drawMarks(plot)],
         },
@@ -230,30 +268,30 @@
       this.canvas.style.height = `${window.lathe.heightOfPlot(this)}px`;
       this.plot?.setSize(this.size());
       this.reserve(this.canvas.clientWidth);
+      if (this.plot) this.offerMore();
     }
 
     // The readout: for each line, or group of lines, a button that hides it and its values.
     buildReadout() {
       const entries = new Map();
       for (const line of this.lines) {
-        const key = line.group ?? line.key;
+        const key = entryOf(line);
         entries.set(key, [...(entries.get(key) ?? []), line]);
       }
       this.where = make("span", "plot-where");
       this.readout.replaceChildren(this.where);
       this.cells = [];
+      this.buttons = new Map();
       for (const [key, lines] of entries) {
         const button = this.readout.appendChild(make("button", "plot-line"));
+        this.buttons.set(key, button);
         button.type = "button";
         button.setAttribute("aria-pressed", String(!this.shared.hidden.has(key)));
         button.title = this.shared.hidden.has(key) ? _("Show") : _("Hide");
         button.addEventListener("click", () => this.shared.toggle(key));
-        const swatch = button.appendChild(make("i"));
-        const ink = lines[0].color.startsWith("--") ? `var(${lines[0].color})` : lines[0].color;
-        const dash = DASHES[(lines[0].dash ?? 0) % DASHES.length];
-        swatch.classList.toggle("dashed", dash.length > 0);
-        swatch.style.background = dash.length ? dashed(ink, dash) : ink;
-        button.append(make("span", "", lines[0].label));
+        for (const event of ["mouseenter", "focus"]) button.addEventListener(event, () => this.shared.point(entries.size > 1 ? key : null));
+        for (const event of ["mouseleave", "blur"]) button.addEventListener(event, () => this.shared.point(null));
+        button.append(swatchOf(lines[0]), make("span", "", lines[0].label));
         for (const line of lines) {
           const cell = button.appendChild(make("b"));
           if (line.rank !== undefined && !line.ranks) cell.title = _("rank {rank}", line);
@@ -261,6 +299,19 @@
         }
       }
       this.happened = this.readout.appendChild(make("span", "plot-event"));
+      this.offerMore();
+    }
+
+    // "+ 12" beside a readout in which that many lines have no room; it makes room.
+    offerMore() {
+      this.element.classList.remove("named");
+      const end = this.readout.getBoundingClientRect().top + ROWS * ROW - 1;
+      const without = [...this.buttons.values()].filter((button) => button.getBoundingClientRect().top >= end).length;
+      this.element.classList.toggle("named", this.named && without > 0);
+      this.more.hidden = !without;
+      this.more.textContent = this.named ? _("Fewer") : `+ ${without}`;
+      this.more.title = this.named ? "" : _("Show all lines by name");
+      this.more.setAttribute("aria-expanded", String(this.named));
     }
 
     // The height of the readout in a plot of this width, so that it changes neither with the values nor when they are drawn.
@@ -272,7 +323,7 @@
         if (wide > left) [rows, left] = [rows + 1, room];
         left -= wide;
       }
-      this.readout.style.height = `${Math.min(rows, 4) * 20}px`;
+      this.readout.style.height = `${Math.min(rows, ROWS) * ROW}px`;
     }
 
     // Shows the values nearest to `x`; the last ones without it.
@@ -302,6 +353,18 @@
       const known = { title: this.title.textContent, values: values.join(", ") };
       return _("{title}. Last values: {values}. Arrow keys move the cursor, plus and minus zoom, 0 shows all.", known);
     }
+  }
+
+  // What hides a line and names it: its group, or itself.
+  const entryOf = (line) => line.group ?? line.key;
+
+  function swatchOf(line) {
+    const swatch = make("i");
+    const ink = line.color.startsWith("--") ? `var(${line.color})` : line.color;
+    const dash = DASHES[(line.dash ?? 0) % DASHES.length];
+    swatch.classList.toggle("dashed", dash.length > 0);
+    swatch.style.background = dash.length ? dashed(ink, dash) : ink;
+    return swatch;
   }
 
   // The dash pattern of a line as a background.

@@ -42,6 +42,7 @@
       this.width = 1;
       this.ranks = [];
       this.hidden = new Set();
+      this.pointed = null; // the entry of a readout, or the line, at which the user points
       this.tools = make("div", "plot-tools");
       this.note = make("p", "note");
       this.note.setAttribute("role", "status");
@@ -232,10 +233,19 @@
       this.draw();
     }
 
+    // Shows the lines of one entry in all plots, and names the line in the plot in which it is pointed at.
+    point(key, panel = null, line = null, left = 0, top = 0) {
+      const moved = key !== this.pointed;
+      this.pointed = key;
+      for (const one of this.panels) if (one.plot && (moved || one === panel)) one.point(moved, one === panel ? line : null, left, top);
+    }
+
     // The cursor of one plot is that of all.
-    cursor(source, left) {
+    cursor(source, left, top) {
       if (this.moving) return;
       this.moving = true;
+      const line = left < 0 ? null : source.lineAt(source.plot.posToVal(left, "x"), top);
+      if (line || this.pointed) this.point(line && (line.group ?? line.key), source, line, left, top);
       const x = left < 0 ? null : source.plot.data[0][nearest(source.plot.data[0], source.plot.posToVal(left, "x"))];
       for (const panel of this.panels) {
         if (panel !== source) panel.plot?.setCursor({ left, top: left < 0 ? -10 : 1 });

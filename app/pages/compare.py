@@ -25,8 +25,10 @@ from worker.store.runs import LONGEST_ID
 
 _LIVE_SECONDS, _ENDED_SECONDS = 3.0, 20.0
 _LONGEST_KEY = 60
+_MOST_COLUMNS = 8
+"""Settings that differ have columns beside the results; more are only rows of the table of settings."""
 _CLASSES = {Verdict.BETTER: "good", Verdict.WORSE: "bad", Verdict.NONE: "none"}
-_FIRST = {"name": gettext_noop("Name"), "status": gettext_noop("Status"), "method": gettext_noop("Method")}
+_SETTINGS = gettext_noop("Settings")
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,11 @@ class Selection:
             return replace(self, order=order, descending=False).query
         return replace(self, order="" if self.descending else order, descending=not self.descending).query
 
+    @property
+    def turned(self) -> str:
+        """The address with the opposite order."""
+        return replace(self, descending=not self.descending).query
+
     def sort(self, key: str) -> str:
         """How the table is sorted by a column, as aria-sort."""
         return ("descending" if self.descending else "ascending") if self.order == key else "none"
@@ -99,19 +106,29 @@ def comparison(query: QueryParams) -> Context:
     missing = [str(error.problem.value) for error in compared.missing]
     scores = dict.fromkeys(score for other in compared.against for score in other.scores)
     selection = replace(asked.showing([*(run.id for run in compared.runs), *missing]), dropped=asked.dropped)
-    lines = [line for line in compared.results if not line.minor]
+    methods = [method(run.settings) for run in compared.runs]
+    first_columns = _first_columns(methods)
+    settings = _setting_columns(compared.settings)
+    results = [line for line in compared.results if not line.minor]
+    rows = compared.settings if asked.all_settings or len(settings) < len(_differing(compared.settings)) else []
+    same = [line for line in results if len(compared.runs) > 1 and len(set(line.texts)) == 1]
+    lines = [*settings, *(line for line in results if line not in same)]
     return {
         "selection": selection,
         "comparison": compared,
         "names": short_names(compared.runs),
-        "methods": [method(run.settings) for run in compared.runs],
+        "methods": methods,
         "status": status_shown,
         "strokes": strokes(run.id for run in compared.runs),
         "groups": _groups(compared, _places(selection, compared, lines)),
         "columns": [place for part in _groups(compared, range(len(compared.runs))) for place in part[1]],
         "groupings": grouping.choices([line.key for line in compared.settings if line.differs], asked.group),
-        "first_columns": _FIRST,
+        "first_columns": first_columns,
+        "heads": [*("" for _column in first_columns), *(_(line.label) for line in lines)],
         "results": [(heading, list(part)) for heading, part in groupby(lines, key=lambda line: line.group)],
+        "same": [(_(line.label), line.texts[0]) for line in same],
+        "setting_rows": rows,
+        "heading_of_settings": _heading_of(rows, all_settings=asked.all_settings),
         "scores": list(scores),
         "score_labels": list(map(label, scores)),
         "verdict_classes": _CLASSES,
@@ -124,6 +141,32 @@ def comparison(query: QueryParams) -> Context:
     }
 
 
+def _first_columns(methods: Sequence[str]) -> dict[str, str]:
+    """The columns before the settings and results, by key; runs of one method need no column for it."""
+    method_differs = len(set(methods)) > 1 or len(methods) == 1
+    return {"name": _("Name"), "status": _("Status")} | ({"method": _("Method")} if method_differs else {})
+
+
+def _differing(settings: Sequence[Line]) -> list[Line]:
+    """The settings that differ and are not seen from the method's column."""
+    return [line for line in settings if line.differs and line.key != "method"]
+
+
+def _setting_columns(settings: Sequence[Line]) -> list[Line]:
+    """The settings that differ as columns beside the results; none if they are too many."""
+    differing = _differing(settings)
+    if len(differing) > _MOST_COLUMNS:
+        return []
+    return [replace(line, group=_SETTINGS, short=line.label) for line in differing]
+
+
+def _heading_of(rows: Sequence[Line], *, all_settings: bool) -> str:
+    """The heading of the table whose rows are settings and what differs besides."""
+    if all_settings:
+        return _("Settings")
+    return _("Settings that differ") if rows else _("What else differs")
+
+
 def _notes(selection: Selection, compared: Comparison) -> Iterator[str]:
     """What to know about a comparison."""
     if selection.dropped:
@@ -133,6 +176,8 @@ def _notes(selection: Selection, compared: Comparison) -> Iterator[str]:
         )
     if len(compared.runs) == 1:
         yield _("Add another run to see what differs.")
+    elif not any(line.differs for line in compared.settings):
+        yield _("All settings are the same.")
     if not same_data(compared.runs, evaluated=True):
         yield _("The runs have different tasks or evaluation data: compare their losses and scores with care.")
 
@@ -140,7 +185,7 @@ def _notes(selection: Selection, compared: Comparison) -> Iterator[str]:
 def _places(selection: Selection, compared: Comparison, lines: Sequence[Line]) -> list[int]:
     """The places of the runs in the order of the table; runs without a value come last."""
     places = list(range(len(compared.runs)))
-    columns: dict[str, list[Any]] = {line.key: line.values for line in lines} | {
+    columns: dict[str, list[Any]] = {line.key: line.sortable for line in lines} | {
         "name": [run.name.lower() for run in compared.runs],
         "status": [run.status.value for run in compared.runs],
         "method": [method(run.settings) for run in compared.runs],

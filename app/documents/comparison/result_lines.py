@@ -36,7 +36,23 @@ class Line:
     @property
     def known(self) -> bool:
         """True if at least one run has a value."""
-        return any(value is not None for value in self.values)
+        return bool(self._present)
+
+    @property
+    def has_numbers(self) -> bool:
+        """True if the values are numbers, which stand to the right and have an order."""
+        return all(isinstance(value, int | float) and not isinstance(value, bool) for value in self._present)
+
+    @property
+    def sortable(self) -> list[Any]:
+        """Values that can be compared with each other: numbers, or else the texts in any case; None where a run has none."""
+        if self.has_numbers:
+            return self.values
+        return [None if value is None else text.casefold() for value, text in zip(self.values, self.texts, strict=True)]
+
+    @property
+    def _present(self) -> list[Any]:
+        return [value for value in self.values if value is not None]
 
     @property
     def differs(self) -> bool:

@@ -40,6 +40,12 @@ def plotted(page):
     return page.locator(".compare-plots .plot").first.locator(".plot-line span").all_inner_texts()
 
 
+def column(page, heading):
+    """The cells of a column of the results, from the top."""
+    headings = page.locator("table.compared thead tr:last-child th").all_inner_texts()
+    return page.locator(f"table.compared tbody tr > :nth-child({headings.index(heading) + 1})").all_inner_texts()
+
+
 def copied(page, button, said):
     """What a button copies, after the note that says so."""
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -59,9 +65,9 @@ class TestOfOnePage:
 
     def test_a_table_of_results_the_differing_settings_and_plots_are_shown(self, two):
         page, *_ = two
-        says(page, "table.compared", "294,912", "0.2364%", "3.5 GiB", "96.0%")
-        assert page.locator("table.settings tbody th").all_inner_texts() == ["LoRA r"]
-        assert page.locator("table.settings tbody td").all_inner_texts() == ["16", "64"]
+        assert column(page, "LoRA r") == ["16", "64"]
+        says(page, ".same", "294,912", "0.2364%", "3.5 GiB", "96.0%")
+        assert not page.locator("table.settings").count()  # no second time
         assert page.locator("h1").inner_text() == "Compare 2 runs"
         assert plotted(page) == ["first", "second"]
 
@@ -113,7 +119,7 @@ def test_the_switch_shows_all_settings_and_is_kept_in_the_address(two):
     page.locator("#all-settings").check()
     says(page, "table.settings", "Learning rate", "Model")
     assert page.locator("tr.differs th").all_inner_texts() == ["LoRA r"]
-    page.wait_for_function("location.search.endsWith('&all=1')")
+    page.wait_for_url("**&all=1")
     page.reload()
     says(page, "table.settings", "Learning rate")
 
@@ -135,12 +141,13 @@ def test_the_runs_of_a_group_stand_together_in_both_tables_and_the_address_says_
     says(page, "tr.runs-group", "8", "64", "2 runs")
     page.wait_for_url("**&group=lora_r")
     assert page.locator(".run-name bdi").all_inner_texts() == ["b", "c", "a"]
-    headings = page.locator("table.settings thead th").all_inner_texts()
-    assert [" ".join(heading.split()) for heading in headings] == ["8 1 run", "64 2 runs", "Setting", "b", "a", "c"]
-    assert page.locator("table.settings tbody td").all_inner_texts() == ["8", "64", "64"]
     assert plotted(page) == ["a", "b", "c"]  # lines keep their order and colors
     page.locator("#all-settings").check()
-    page.wait_for_url("**&group=lora_r&all=1")
+    page.wait_for_url("**&all=1&order=name&group=lora_r")
+    says(page, "table.settings", "Learning rate")
+    headings = page.locator("table.settings thead th").all_inner_texts()
+    assert [" ".join(heading.split()) for heading in headings] == ["8 1 run", "64 2 runs", "Setting", "b", "a", "c"]
+    assert page.locator("table.settings tr.differs td").all_inner_texts() == ["8", "64", "64"]
 
 
 def test_plots_are_arranged_for_each_account_in_all_browsers(page):
@@ -245,8 +252,75 @@ def test_a_hostile_name_is_shown_as_text_and_does_not_widen_the_page(page):
     for width in (1280, 390):
         page.set_viewport_size({"width": width, "height": 900})
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    box = page.locator(".on-phone")
-    before = box.locator("tbody th").first.bounding_box()
-    assert box.evaluate("box => (box.scrollLeft = 200)") == box.evaluate("box => box.scrollLeft")
-    assert box.locator("tbody th").first.bounding_box() == before  # only the first column stands
     page.set_viewport_size({"width": 1280, "height": 900})
+
+
+def test_settings_that_differ_are_columns_by_which_the_runs_are_sorted(page):
+    ids = [
+        trained(name, lora_r=rank, target_modules=modules).id
+        for name, rank, modules in (("a", 64, "q_proj"), ("b", 8, "all-linear"), ("c", 16, "k_proj,q_proj"))
+    ]
+    page.goto(f"/compare?runs={','.join(ids)}")
+    assert column(page, "LoRA r") == ["64", "8", "16"]
+    page.locator("table.compared th a", has_text="LoRA r").click()
+    page.locator("th[aria-sort=ascending]").wait_for()
+    assert page.locator(".run-name bdi").all_inner_texts() == ["b", "c", "a"]
+    page.goto(f"/compare?runs={','.join(ids)}&order=target_modules&descending=1")
+    assert page.locator(".run-name bdi").all_inner_texts() == ["a", "c", "b"]
+
+
+def test_many_settings_that_differ_are_rows_of_a_table_of_their_own(page):
+    other = {"lora_r": 8, "lora_alpha": 4, "lora_dropout": 0.1, "learning_rate": 1e-3, "seed": 1, "max_length": 64}
+    ids = [trained("a").id, trained("b", **other, weight_decay=0.1, warmup=0.5, max_steps=50).id]
+    page.goto(f"/compare?runs={','.join(ids)}")
+    assert page.locator("table.settings tbody th").count() >= 9
+    assert "LoRA r" not in page.locator("table.compared").first.locator("thead").inner_text()
+
+
+def test_a_phone_shows_every_run_with_its_settings_and_results_and_sorts_them(page):
+    ids = [trained(f"run {rank}", lora_r=rank).id for rank in (64, 8, 16)]
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.goto(f"/compare?runs={','.join(ids)}")
+    rows = page.locator("table.compared tbody tr")
+    rows.first.wait_for()
+    assert all(row.is_visible() for row in rows.all())
+    assert [row.locator("[data-label='LoRA r']").inner_text() for row in rows.all()] == ["64", "8", "16"]
+    edges = [row.bounding_box() for row in rows.all()]
+    assert all(edge["x"] >= 0 and edge["x"] + edge["width"] <= 390 for edge in edges)
+    page.get_by_label("Sort by").select_option(label="LoRA r")
+    page.wait_for_url("**&order=lora_r")
+    says(page, "table.compared tbody tr:first-child", "run 8")
+    page.get_by_label("Turn the order round").click()
+    says(page, "table.compared tbody tr:first-child", "run 64")
+    page.set_viewport_size({"width": 1280, "height": 900})
+
+
+def test_a_legend_names_every_run_and_a_line_is_found_by_pointing_at_it_or_at_its_name(page):
+    names = [f"number {number} is a run with a name of some length" for number in range(12)]
+    ids = []
+    for level, name in enumerate(names):
+        run = PlayedRun(name).claim()
+        run.report(*(Metrics(step=step, values={"loss": 1.0 + level}) for step in range(1, 60)))
+        ids.append(run.end(summary=SUMMARY).id)
+    page.goto(f"/compare?runs={','.join(ids)}")
+    plot = page.locator(".compare-plots .plot").first
+    plot.locator("canvas").wait_for()
+    more = plot.locator(".plot-more")
+    hidden = int(more.inner_text().removeprefix("+ "))
+    assert 0 < hidden < 12
+    more.click()
+    assert more.inner_text() == "Fewer"
+    bottom = plot.locator(".plot-canvas").bounding_box()["y"]
+    assert all(name.bounding_box()["y"] < bottom for name in plot.locator(".plot-line").all())
+    plot.locator(".plot-line", has_text="number 4").hover()
+    says(page, ".plot-line.pointed", "number 4")
+    more.click()
+    over = plot.locator(".u-over")
+    over.scroll_into_view_if_needed()
+    box = over.bounding_box()
+    low, high = 1.0, 12.0
+    share = (high - 8.0) / (high - low)  # of the run number 7
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] * share)
+    says(page, ".plot-pointed", "number 7")
+    page.mouse.move(0, 0)
+    page.locator(".plot-pointed").wait_for(state="detached")
