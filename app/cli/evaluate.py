@@ -52,7 +52,10 @@ def request(options: dict[str, Any]) -> dict[str, Any]:
     """The options as the values of an evaluation, with the code of own metrics."""
     own: dict[str, str] = {}
     metrics = [with_code(name, own, "--metric") for name in options["metrics"]]
-    values = {name: options[name] for name in ("source", "rows", "columns", "max_new_tokens", "decoding")}
+    values = {
+        name: options[name]
+        for name in ("source", "rows", "columns", "max_new_tokens", "decoding", "exclude_leaked_rows")
+    }
     judge = _judge(options)
     if judge and "judge" not in metrics:
         metrics = [*(metrics or ["exact_match"]), "judge"]
@@ -104,7 +107,7 @@ def _follow(found: dict[str, Any], screen: Screen) -> dict[str, Any]:
     while not Status(found["status"]).ended:
         if found["overlap"] and not overlap:
             overlap = True
-            screen.note(words.overlap(found["overlap"]))
+            screen.note(words.overlap(found))
         waiting = found["status"] == Status.QUEUED and time.monotonic() - began > QUIET_SECONDS
         line = "Waiting for a device; `lathe up` starts a worker" if waiting else words.progress(found)
         screen.update(line, found["phase"] or found["status"])

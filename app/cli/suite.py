@@ -21,7 +21,17 @@ from worker.choices import Status
 def suite(run_id: str, *, junit_file: Path | None, as_json: bool, **options: Any) -> int:
     """Queues a suite and waits for its end. Returns 0 if it passed."""
     client = connect()
-    sent = ("source", "rows", "shots", "columns", "max_new_tokens", "most_kl", "most_loss", "most_gap")
+    sent = (
+        "source",
+        "rows",
+        "shots",
+        "columns",
+        "max_new_tokens",
+        "most_kl",
+        "most_loss",
+        "most_gap",
+        "exclude_leaked_rows",
+    )
     body = {name: options[name] for name in sent if options[name] is not None} | {"metrics": list(options["metrics"])}
     body |= {"cases": _cases(options["cases"])} if options["cases"] else {}
     body |= {"text": options["text"].read_text(encoding="utf-8")} if options["text"] else {}

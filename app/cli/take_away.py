@@ -19,6 +19,9 @@ FORMS = (
     *(f"gguf-{kind.value}" for kind in GgufType if kind is not GgufType.TRAINED),
 )
 
+leaked_option = click.option(
+    "--exclude-leaked-rows", is_flag=True, help="Leave out rows that training rows contain, entirely or in part."
+)
 merged_option = click.option("--merged", is_flag=True, help="The adapter merged into its base model.")
 
 
@@ -117,6 +120,7 @@ def restore() -> None:
     help="exact_match, f1, rougeL, json_valid, ..., judge, FILE.py:FUNCTION, or a reward as JSON. Repeatable.",
 )
 @click.option("--rows", type=count_type, metavar="N", help="Only the first N rows.")
+@leaked_option
 @click.option("--columns", metavar="TEXT", help="Column of each role, such as prompt=question, completion=answer.")
 @click.option("--max-new-tokens", type=count_type, metavar="N", help="Longest answer.  [default: the run's]")
 @click.option(
@@ -155,6 +159,7 @@ def evaluate() -> None:
     "--metric", "metrics", multiple=True, metavar="NAME", help="As for lathe evaluate; the first one decides."
 )
 @click.option("--rows", type=count_type, metavar="N", help="Only the first N rows.")
+@leaked_option
 @click.option("--columns", metavar="TEXT", help="Column of each role, such as prompt=question, completion=answer.")
 @click.option(
     "--shots", type=click.IntRange(0, MOST_SHOTS), metavar="K", help="Training rows in the prompts of a baseline."

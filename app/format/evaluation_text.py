@@ -153,8 +153,9 @@ def comparisons(count: int) -> str:
     return sentence.format(count=f"{count:,}")
 
 
-def overlap(found: dict[str, Any] | None) -> str:
-    """How many evaluation rows the training rows contain."""
+def overlap(evaluation: dict[str, Any]) -> str:
+    """How many evaluation rows the training rows contain, and whether they were left out."""
+    found = evaluation["overlap"]
     if not found:
         return NONE
     if "problem" in found:
@@ -169,10 +170,11 @@ def overlap(found: dict[str, Any] | None) -> str:
         "Of {rows}, {equal} are equal to one of the {trained}, {same} have the prompt of one, and {shared} share {words} "
         "consecutive words with one (for example row {examples})."
     )
-    return sentence.format(
+    counted = sentence.format(
         rows=rows, trained=trained, equal=f"{found['equal']:,}", same=f"{found['same_prompt']:,}",
         shared=f"{found['shared_words']:,}", words=found["words"], examples=examples,
     )  # fmt: skip
+    return " ".join([counted, _("These rows are left out.")]) if evaluation["exclude_leaked_rows"] else counted
 
 
 def problem(error: dict[str, Any]) -> str:
@@ -219,7 +221,7 @@ def lines(evaluation: dict[str, Any]) -> list[str]:
         *rows,
         *troubles(summary),
         *_against(evaluation),
-        f"Overlap: {overlap(evaluation['overlap'])}",
+        f"Overlap: {overlap(evaluation)}",
         "Score card:",
         *(f"  {name}: {value}" for name, value in card(evaluation)),
     ]

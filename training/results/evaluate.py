@@ -223,13 +223,14 @@ def ask(
     """Returns the rows that are answered: the first ones with a prompt, or those `trained` rows that have what the metrics need.
     Raises UserError if no row has a prompt and an answer."""
     files = [DataFile(Path(request.path), request.columns, request.name)] if trained is None else trained.files
+    leaked = frozenset(request.leaked)
     before, plain, compares = shots(request), dict[int, str](), bool(request.comparing)
     columns: dict[int, dict[str, Any]] = {}
     scored: dict[int, Example] = {}
 
     def examples() -> Iterator[tuple[int, Example]]:
         for number, _, _, row, example in read_files(files):
-            if example and (trained is None or (number in trained.numbers and (example.answered or not compares))):
+            if example and number not in leaked and (trained is None or _is_of(trained, number, example, compares)):
                 if request.own:
                     columns[number] = row
                 if request.reward_models:
@@ -245,6 +246,10 @@ def ask(
     except DataError as error:
         message = f"{f'row {error.line} ' if error.line else ''}{error.message}"
         raise UserError("data", request.name, message, error.fix) from error
+    if not found and leaked:
+        message = "has no row with a prompt that is not in the training rows."
+        fix = "Choose other rows, or evaluate these with the leaked ones."
+        raise UserError("exclude_leaked_rows", request.name, message, fix)
     if not found:
         fix = "Choose rows with a prompt and an answer, or give --columns."
         raise UserError("data", request.name, "has no rows with a prompt.", fix)
@@ -258,6 +263,11 @@ def ask(
         )
         for question in found
     ]
+
+
+def _is_of(trained: TrainedRows, number: int, example: Example, compares: bool) -> bool:
+    """True for one of the rows, if it has an answer with which metrics can compare, or they need none."""
+    return number in trained.numbers and (example.answered or not compares)
 
 
 def with_saved_template(tokenizer: PreTrainedTokenizerBase, weights: Path | None) -> PreTrainedTokenizerBase:

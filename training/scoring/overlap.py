@@ -1,10 +1,11 @@
 """`python -m training.scoring.overlap`: counts evaluation rows that are in the training rows, entirely or in part.
 
-Standard input has {"evaluation": [SET, ...], "training": [SET, ...], "rows": N}, a SET being [path, columns, name]. Counted are
+Standard input has {"evaluation": SET, "training": [SET, ...], "rows": N}, a SET being [path, columns, name]. Counted are
 rows whose text (prompt and answer) is that of a training row, rows whose prompt is, and rows that share 13 consecutive words with
-one (Brown et al., "Language Models are Few-Shot Learners", 2020, appendix C), or 26 characters in scripts without spaces. Case,
-white space, the encoding of accents (NFC) and the punctuation after a word make no difference. Sequences that many evaluation rows
-share, such as a template, are ignored. Memory grows with the evaluation rows only.
+one (Brown et al., "Language Models are Few-Shot Learners", 2020, appendix C), or 26 characters in scripts without spaces; `leaked`
+are the numbers of all of these in their file, from 0. Case, white space, the encoding of accents (NFC) and the punctuation after a
+word make no difference. Sequences that many evaluation rows share, such as a template, are ignored. Memory grows with the
+evaluation rows only.
 """
 
 import json
@@ -62,8 +63,13 @@ class _Seen:
 
 def overlap(evaluation: Iterable[Example], training: Iterable[Example]) -> Overlap:
     """Counts the evaluation rows that training rows contain."""
+    return overlapping(enumerate(evaluation), training)[0]
+
+
+def overlapping(evaluation: Iterable[tuple[int, Example]], training: Iterable[Example]) -> tuple[Overlap, list[int]]:
+    """The same, with the numbers of all of these rows; `evaluation` are rows with their numbers from 0."""
     found, seen, numbers = Overlap(), _Seen(), []
-    for number, example in enumerate(evaluation, 1):
+    for number, example in evaluation:
         numbers.append(number)
         prompt, whole = _texts(example)
         seen.texts.setdefault(_hash(whole), []).append(number)
@@ -83,8 +89,9 @@ def overlap(evaluation: Iterable[Example], training: Iterable[Example]) -> Overl
         for sequence in _sequences(whole):
             shared.update(seen.sequences.get(sequence, ()))
     found.equal, found.same_prompt, found.shared_words = len(equal), len(prompts), len(shared)
-    found.examples = sorted(equal.keys() | prompts.keys() | shared.keys())[:_EXAMPLES]
-    return found
+    leaked = sorted(equal.keys() | prompts.keys() | shared.keys())
+    found.examples = [number + 1 for number in leaked[:_EXAMPLES]]
+    return found, leaked
 
 
 def _texts(example: Example) -> tuple[str, str]:
@@ -116,16 +123,19 @@ def _hash(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def _examples(sets: list[list[Any]]) -> Iterator[Example]:
+def _examples(sets: list[list[Any]], *, unwanted: bool) -> Iterator[tuple[int, Example]]:
     files = [DataFile(Path(path), columns, name) for path, columns, name in sets]
-    return (example for *_, example in read_files(files, unwanted=True) if example is not None)
+    rows = read_files(files, unwanted=unwanted)
+    return ((number, example) for number, *_, example in rows if example is not None)
 
 
 def main() -> None:
     """Prints the overlap as JSON."""
     asked = json.load(sys.stdin)
-    found = overlap(islice(_examples(asked["evaluation"]), asked["rows"]), _examples(asked["training"]))
-    print(json.dumps(vars(found)))
+    # An answer that is unwanted is no row that an evaluation answers, but training has seen it.
+    answered = islice(_examples([asked["evaluation"]], unwanted=False), asked["rows"])
+    found, leaked = overlapping(answered, (example for _, example in _examples(asked["training"], unwanted=True)))
+    print(json.dumps(vars(found) | {"leaked": leaked}))
 
 
 if __name__ == "__main__":

@@ -81,6 +81,8 @@ class EvaluationRequest(BaseModel):
     With `lm_eval` its tasks are evaluated instead; with `prompts` those of the prompt set `prompt_set` are answered, without
     scores. `compares`: the rows are searched for in the training rows. `shots`: so many rows of the `training` sets (path, columns,
     name) stand before each prompt. With `of_training` the rows are drawn from those of these sets that the run trained on.
+    With `exclude_leaked_rows` the rows of the data set that training rows contain (training/scoring/overlap.py) are not answered;
+    their numbers are `leaked`.
     `suite` is the id of the suite that it belongs to, whose limits are `most_kl`, `most_loss` and `most_gap`; `text` is the plain
     text whose loss is measured before and after training, by default Lathe's own.
     """
@@ -105,6 +107,8 @@ class EvaluationRequest(BaseModel):
     prompts: tuple[Prompt, ...] = ()
     shots: int = Field(0, ge=0, le=MOST_SHOTS)
     of_training: bool = False
+    exclude_leaked_rows: bool = False
+    leaked: tuple[int, ...] = ()
     training: tuple[tuple[str, str | None, str], ...] = ()
     suite: str = ""
     text: str = Field("", max_length=100_000)

@@ -64,6 +64,8 @@ def submit(
         problems += _lm_eval_problems(request, allowed)
     elif not data and not request.prompts and not request.of_training:
         problems.append(Problem("data", None, "is missing.", "Give a data file or a data set id."))
+    if request.exclude_leaked_rows and not data:
+        problems.append(Problem("exclude_leaked_rows", True, "needs a data set.", "Give a data file or a data set id."))
     if problems:
         raise ConfigError(problems)
     if data and not request.lm_eval:

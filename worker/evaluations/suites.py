@@ -58,6 +58,9 @@ class Suite(BaseModel):
     )
     source: str = Field(RESULT, max_length=200, description="result (default) or checkpoint-N")
     rows: int | None = Field(None, ge=1, description="Number of first rows. Default: all.")
+    exclude_leaked_rows: bool = Field(
+        False, description="Leave out the held-out rows that training rows contain, entirely or in part."
+    )
     shots: int = Field(
         0, ge=0, le=MOST_SHOTS, description="Training rows in the prompts of the few-shot baseline. 0: none."
     )
@@ -104,6 +107,7 @@ def start(run_id: str, suite: Suite, *, allowed: AllowedPaths = EVERYTHING, owne
     asked: list[tuple[dict[str, Any], str]] = []
     if suite.data:
         rows = shared | {"columns": suite.columns, "rows": suite.rows, "metrics": suite.metrics or None}
+        rows |= {"exclude_leaked_rows": suite.exclude_leaked_rows}
         asked += [(rows | {"source": suite.source}, suite.data), (rows | {"source": BASE}, suite.data)]
         asked += [(rows | {"source": BASE, "shots": suite.shots}, suite.data)] if suite.shots else []
     if suite.cases:

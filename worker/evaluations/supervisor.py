@@ -56,13 +56,18 @@ def evaluate(item: Evaluation, run: Run, state: WorkState, mark: str) -> dict[st
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in (requests.RECORDS_FILE, requests.PROGRESS_FILE, _ERROR_FILE, requests.SUMMARY_FILE):
         (folder / name).unlink(missing_ok=True)
-    (folder / requests.REQUEST_FILE).write_text(_resolved(request, run).model_dump_json(indent=2), encoding="utf-8")
+    request = _resolved(request, run)
     if not (run_dir / CONFIG_FILE).is_file():
         fix = "Start the worker on the machine that trained it, or share the data folder."
         raise EvaluationFailed("run", run_dir.name, "has no folder on this machine.", fix)
     if request.path:
         state.progress("comparing with the training rows")
-        state.more = {"overlap": _overlap(run.used, request)}
+        found = _overlap(run.used, request)
+        leaked = tuple(found.pop("leaked", ()))
+        state.more = {"overlap": found}
+        if request.exclude_leaked_rows:
+            request = request.model_copy(update={"leaked": _known(leaked, found)})
+    (folder / requests.REQUEST_FILE).write_text(request.model_dump_json(indent=2), encoding="utf-8")
     state.progress("loading model")
     launch = launched(run, item)
     _answer(folder, launch, environment(launch, mark, get_settings()), state)
@@ -133,8 +138,16 @@ def _summary(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def _overlap(config: RunConfig, request: requests.EvaluationRequest) -> dict[str, Any] | None:
-    """The overlap; None with the reason as `problem` if the training data is no longer here."""
+def _known(leaked: tuple[int, ...], overlap: dict[str, Any]) -> tuple[int, ...]:
+    """The leaked rows. Raises EvaluationFailed if they are not known."""
+    if problem := overlap.get("problem"):
+        fix = "Evaluate without exclude_leaked_rows."
+        raise EvaluationFailed("exclude_leaked_rows", True, f"needs the training rows. {problem}", fix)
+    return leaked
+
+
+def _overlap(config: RunConfig, request: requests.EvaluationRequest) -> dict[str, Any]:
+    """The overlap, with all `leaked` rows; only the reason as `problem` if the training data is no longer here."""
     if not request.compares:
         return {"problem": "The training data was deleted, or is not shared with the run's owner."}
     try:
@@ -143,13 +156,14 @@ def _overlap(config: RunConfig, request: requests.EvaluationRequest) -> dict[str
         return {"problem": f"The training data is not on this machine: {error.problem.message}"}
     sets = [[source.path, source.columns or config.columns, source.name] for source in sources(training.data)]
     answered = [request.path, request.columns, request.name]
-    asked = {"evaluation": [answered], "training": sets, "rows": request.rows}
+    rows = None if request.exclude_leaked_rows else request.rows  # of those that are left, the first ones are answered
+    asked = {"evaluation": answered, "training": sets, "rows": rows}
     reads = tuple(Path(path) for path, *_ in (answered, *sets) if path)
     try:
         limits = programs.OVERLAP.limits(*reads)
         return dict(programs.run_for_json(programs.OVERLAP, [], limits, text=json.dumps(asked)))
     except ProgramError as error:
-        return {"problem": f"The training rows could not be read: {error}."}
+        return {"problem": f"The training rows could not be read: {str(error).rstrip('.')}."}
 
 
 def _keep_answers(run_id: str, folder: Path, request: requests.EvaluationRequest) -> None:

@@ -126,6 +126,7 @@ class EvaluationAnswer(Stored):
     asked_rows: int | None
     shots: int = Field(description="training rows in each prompt")
     of_training: bool = Field(description="the rows are drawn from those that the run trained on")
+    exclude_leaked_rows: bool = Field(description="rows that training rows contain were not answered")
     suite: str = Field(description="the suite that it belongs to, or empty")
     metrics: list[str]
     lm_eval: list[str]
@@ -204,6 +205,7 @@ def document(
         asked_rows=request.rows,
         shots=request.shots,
         of_training=request.of_training,
+        exclude_leaked_rows=request.exclude_leaked_rows,
         suite=request.suite,
         metrics=list(request.metrics),
         lm_eval=list(request.lm_eval),

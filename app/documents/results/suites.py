@@ -215,9 +215,15 @@ def _leak(item: Evaluation) -> Check:
     copies, rows = max(found["equal"], found["same_prompt"]), found["rows"]
     if not copies:
         return Check(name="leak", state=PASSED, text=f"None of {rows:,} held-out rows is a training row.")
+    if item.asked.exclude_leaked_rows:
+        return Check(
+            name="leak", state=PASSED, text=f"{copies:,} of {rows:,} held-out rows are training rows, and left out."
+        )
     examples = ", ".join(str(number) for number in found["examples"][:5])
     text = f"Leaked: {copies:,} of {rows:,} held-out rows are training rows, or have the prompt of one (such as row {examples}). "
-    return Check(name="leak", state=FAILED, text=f"{text}Evaluate on rows that were not trained on.")
+    return Check(
+        name="leak", state=FAILED, text=f"{text}Leave them out (exclude_leaked_rows), or evaluate on other rows."
+    )
 
 
 def _template(item: Evaluation) -> Check:

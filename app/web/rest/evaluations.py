@@ -50,6 +50,9 @@ class Asked(BodyForm):
         None, max_length=10, description="Code by file name; each function is a metric if `metrics` names none."
     )
     judge: dict[str, Any] | None = Field(None, description="url and model of a judge, and optionally prompt and scale.")
+    exclude_leaked_rows: bool | None = Field(
+        None, description="Leave out the rows that training rows contain, entirely or in part. Default: false."
+    )
     lm_eval: list[ShortText] | None = Field(
         None, max_length=20, description="Tasks of lm-eval, instead of data and metrics."
     )

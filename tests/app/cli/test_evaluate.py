@@ -51,5 +51,10 @@ def test_with_queue_it_only_queues(prepared, polled):
     assert not polled["waited"]
 
 
+def test_leaked_rows_are_left_out_where_that_is_asked_for(prepared, polled):
+    assert json.loads(lathe(*options(prepared), "--queue", "--exclude-leaked-rows", "--json").stdout)["exclude_leaked_rows"]
+    assert not json.loads(lathe(*options(prepared), "--queue", "--json").stdout)["exclude_leaked_rows"]
+
+
 def test_scores_are_printed(prepared, polled):
     assert "Exact match: 50.0%" in lathe(*options(prepared)).stdout

@@ -13,9 +13,10 @@ from app.format.junit import junit
 from worker.store import database, evaluations
 
 
-def suite(prepared, **found):
+def suite(prepared, exclude_leaked_rows=False, **found):
     """A finished suite of the prepared run, by REST."""
     asked = {"cases": CASES, "data": prepared.heldout, "shots": 2, "metrics": ["exact_match"]}
+    asked["exclude_leaked_rows"] = exclude_leaked_rows
     answer = client().post(f"/api/runs/{prepared.finished}/suites", json=asked)
     assert answer.status_code == 201, answer.text
     queued = answer.json()
@@ -74,6 +75,16 @@ def test_a_model_that_is_over_trained_leaked_or_has_a_changed_template_fails_wit
     assert not found["passed"]
     assert list(failed(found)) == [check]
     assert cause in failed(found)[check]
+
+
+def test_leaked_rows_that_are_left_out_are_no_failure(prepared):
+    found = suite(
+        prepared, overlap=CLEAN | {"equal": 30, "same_prompt": 30, "examples": [1, 2]}, exclude_leaked_rows=True
+    )
+    assert found["passed"] and of(found, "leak") == (
+        "passed",
+        "30 of 200 held-out rows are training rows, and left out.",
+    )
 
 
 def of(found, name):

@@ -57,12 +57,14 @@ def test_an_evaluation_is_queued_from_the_page_and_its_problems_shown(page, run)
     page.get_by_label("Data set").first.select_option(data)
     page.get_by_label("ROUGE-1").check()
     page.get_by_label("JSON fields equal").check()
+    page.locator("#evaluation-leaked").check()
     page.get_by_role("button", name="Evaluate").click()
     says(page, "table.evaluations", "queued", "held.jsonl")
     assert page.locator("#evaluation-data").input_value() == data  # for the next one
     with database.read() as session:
         (item,) = evaluations.of_run(session=session, run_id=run_id)
     assert (item.request["metrics"], item.request["rows"]) == (["exact_match", "f1", "rouge1", "json_fields"], None)
+    assert item.asked.exclude_leaked_rows
 
 
 def test_what_is_typed_for_an_evaluation_stays_while_the_page_changes(page, run, tmp_path):

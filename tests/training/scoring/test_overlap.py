@@ -1,9 +1,13 @@
 """Tests of the overlap between training and evaluation rows."""
 
+import io
+import json
+import sys
+
 from subtest_table import table
 
 from training.data.example import Example
-from training.scoring.overlap import overlap
+from training.scoring.overlap import main, overlap, overlapping
 
 LONG = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
 
@@ -70,3 +74,27 @@ def test_system_prompts_do_not_count():
 
     assert overlap(chat("first"), chat("second")).shared_words == 0
     assert overlap(chat("first"), chat("first")).equal == 1
+
+
+def test_all_rows_that_training_rows_contain_are_named_by_their_numbers():
+    asked = [(row, *rows((f"question {row}", "x"))) for row in range(3, 40)]
+    found, leaked = overlapping(asked, rows(*((f"Question {row}", "y") for row in range(10, 30))))
+    assert leaked == list(range(10, 30)) and found.examples == [11, 12, 13, 14, 15]
+
+
+def test_the_numbers_are_those_of_the_file_and_answers_that_are_unwanted_are_not_evaluated(
+    tmp_path, monkeypatch, capsys
+):
+    evaluated, trained = tmp_path / "evaluated.jsonl", tmp_path / "trained.jsonl"
+    lines = [
+        {"prompt": "a", "completion": ""}, {"prompt": "b", "completion": "x", "label": False},
+        {"prompt": "c", "completion": "x", "label": True}, {"prompt": "d", "completion": "x", "label": True},
+    ]  # fmt: skip
+    for path, part in ((evaluated, lines), (trained, lines[1:3])):
+        path.write_text("".join(json.dumps(line) + "\n" for line in part))
+    asked = {"evaluation": [str(evaluated), None, "one"], "training": [[str(trained), None, "two"]], "rows": None}
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(asked)))
+    main()
+    found = json.loads(capsys.readouterr().out)
+    assert (found["rows"], found["training_rows"], found["equal"]) == (2, 2, 1)
+    assert (found["leaked"], found["examples"]) == ([2], [3])

@@ -80,6 +80,26 @@ def test_an_evaluation_survives_the_loss_of_its_supervisor_and_finishes_with_sco
         assert session.get(DeviceLease, ended.device) is None
 
 
+def ended(item):
+    starting.start_waiting()
+    return eventually(lambda: (one := get(item)).status.ended and one, every=0.2)
+
+
+def test_leaked_rows_are_left_out_and_only_where_they_are_known(run, tmp_path):
+    rows = make_data(tmp_path / "rows.jsonl", rows=6)
+    asked = {"source": "base", "metrics": ["exact_match"], "exclude_leaked_rows": True, "rows": 2}
+    found = ended(submit(run, asked, data=str(rows)))
+    assert (found.error, found.overlap["rows"], found.overlap["equal"]) == (None, 6, 3)
+    assert [row["row"] for row in evaluated_rows.records(found)] == [3, 4]
+    shown = words.lines(document.document(found).model_dump(mode="json"))
+    assert any(line.endswith("These rows are left out.") for line in shown)
+    nothing = make_data(tmp_path / "same.jsonl", rows=3)
+    assert ended(submit(run, asked, data=str(nothing))).error["field"] == "exclude_leaked_rows"
+    (tmp_path / "train.jsonl").unlink()
+    error = ended(submit(run, asked, data=str(rows))).error
+    assert error["field"] == "exclude_leaked_rows" and "The training rows could not be read" in error["message"]
+
+
 def test_a_prompt_set_is_answered_by_a_new_result_without_anybody_asking(tmp_path, home, monkeypatch):
     monkeypatch.setattr(overload, "here", lambda: "")
     prompts = [{"user": "count 1: ", "system": "", "mode": "chat"}, {"user": "abc", "system": "", "mode": "text"}]
