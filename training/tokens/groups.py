@@ -18,11 +18,9 @@ from numpy.typing import NDArray
 from training.tokens.alike_texts import LONGEST, Texts, alike_pairs
 from training.tokens.duplicates import Signatures, exact_duplicates, similar_pairs
 from training.tokens.order import Integers
-from training.tokens.store import TOKENIZER, Store, TokenStore, locked, making_folder, parts_of
+from training.tokens.store import GROUPS, TOKENIZER, Store, TokenStore, locked, making_folder, parts_of
 
 _CHUNK_ROWS = 1000
-_FILE = "groups.i32"
-_MEASURE = "2"  # of what is near; groups of another one are computed again
 Progress = Callable[[int, int], None]
 
 
@@ -87,7 +85,7 @@ class Compared:
 
 def write_groups(folder: Path, groups: Integers) -> None:
     """Keeps the groups of a store's rows in its folder."""
-    _write(folder / _FILE, groups)
+    _write(folder / GROUPS, groups)
 
 
 def _computed(store: Store, report: Progress) -> Integers:
@@ -151,8 +149,8 @@ class _Groups:
 
 def _file(stores: Sequence[TokenStore]) -> Path:
     if len(stores) == 1:
-        return stores[0].folder / _FILE
-    names = "\n".join((_MEASURE, *(store.folder.name for store in stores)))
+        return stores[0].folder / GROUPS
+    names = "\n".join(store.folder.name for store in stores)
     return stores[0].folder / f"groups-{hashlib.sha256(names.encode()).hexdigest()[:16]}.i32"
 
 

@@ -10,7 +10,7 @@ make the same one. Maximum length and `train_on_prompt` are applied when reading
     weights.f32         the loss weight of each span; absent if no row has weights
     first_trained.i32   a row's first token with loss, except token 0 (it has no predecessor), or -1
     hashes.u64          a hash of each row's tokens (0: no tokens), to compare two data sets
-    groups.i32          the first row of each row's group of near duplicates (groups.py); absent in stores of earlier versions
+    groups.i32          the first row of each row's group of near duplicates (groups.py)
     tokenizer.json      what decodes the tokens
     facts.json          statistics that do not depend on a limit, written last
 """
@@ -37,11 +37,12 @@ from training.tokens.order import Integers
 
 # The folder of the stores that all runs share; without it a run uses its own folder.
 VARIABLE = "LATHE_TOKENS"
-VERSION = 4  # of the layout and the rendering of rows; a new version makes all stores again
+VERSION = 5  # of the layout, the rendering of rows and what near duplicates are; a new version makes all stores again
 FACTS = "facts.json"
 PROGRESS = "progress.json"
 WEIGHTS = "weights.f32"
 TOKENIZER = "tokenizer.json"
+GROUPS = "groups.i32"
 _TOKENIZER_FILES = ("tokenizer*", "*.jinja", "chat_template*", "special_tokens_map.json", "added_tokens.json")
 _VOCABULARY_FILES = ("vocab*", "merges*", "*.model", "*.tiktoken", "config.json", "generation_config.json")
 
@@ -209,9 +210,8 @@ def is_whole(folder: Path) -> bool:
     a part, the store is made again."""
     try:
         facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-        sizes = facts.get("bytes", {})  # stores of earlier versions have none
-        return all((folder / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError):
+        return all((folder / name).stat().st_size == size for name, size in facts["bytes"].items())
+    except (OSError, ValueError, KeyError):
         return False
 
 

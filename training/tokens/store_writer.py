@@ -20,7 +20,7 @@ from training.tokens.encoding import Encoded
 from training.tokens.groups import Compared, write_groups
 from training.tokens.order import Integers
 from training.tokens.rendered import Rendered
-from training.tokens.store import FACTS, TOKENIZER, VERSION, WEIGHTS
+from training.tokens.store import FACTS, GROUPS, TOKENIZER, VERSION, WEIGHTS
 
 _BLOCKS: dict[str, list[list[int]]] = tomllib.loads(
     Path(__file__).with_name("scripts.toml").read_text(encoding="utf-8")
@@ -118,7 +118,7 @@ class StoreWriter:
         near = np.where((groups != np.arange(len(groups))) & (exact < 0), groups, -1)
         self._tokenizer.backend_tokenizer.save(str(self._folder / TOKENIZER))
         facts = self._facts() | _pairs("duplicate", exact) | _pairs("near_duplicate", near)
-        facts["bytes"] = {name: (self._folder / name).stat().st_size for name in self._files}
+        facts["bytes"] = {name: (self._folder / name).stat().st_size for name in (*self._files, GROUPS, TOKENIZER)}
         (self._folder / FACTS).write_text(json.dumps(facts), encoding="utf-8")
         for path in self._folder.iterdir():
             with path.open("rb") as file:

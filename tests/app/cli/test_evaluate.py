@@ -52,7 +52,9 @@ def test_with_queue_it_only_queues(prepared, polled):
 
 
 def test_leaked_rows_are_left_out_where_that_is_asked_for(prepared, polled):
-    assert json.loads(lathe(*options(prepared), "--queue", "--exclude-leaked-rows", "--json").stdout)["exclude_leaked_rows"]
+    assert json.loads(lathe(*options(prepared), "--queue", "--exclude-leaked-rows", "--json").stdout)[
+        "exclude_leaked_rows"
+    ]
     assert not json.loads(lathe(*options(prepared), "--queue", "--json").stdout)["exclude_leaked_rows"]
 
 

@@ -15,9 +15,10 @@ from training.chat.rendering_settings import ChatSettings
 from training.data.example import Example
 from training.errors import DataError
 from training.tokens.encoding import Encoder
+from training.tokens.groups import near_groups
 from training.tokens.make_store import find_or_make, make_store
 from training.tokens.rendering import Renderer
-from training.tokens.store import TokenStore, making_folder, open_store
+from training.tokens.store import VERSION, TokenStore, making_folder, open_store
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -254,7 +255,40 @@ def test_what_the_template_drops_is_counted_with_the_first_row(tokenizers: dict[
     }
 
 
-@pytest.mark.parametrize("damaged", ["tokens.i32", "ends.i64", "spans.i32", "hashes.u64", "facts.json"])
+LAYOUT = {"tokens.i32", "ends.i64", "spans.i32", "first_trained.i32", "hashes.u64", "groups.i32", "tokenizer.json"}
+
+
+def test_a_store_that_an_earlier_version_wrote_without_the_groups_of_its_rows_is_made_again(
+    tokenizers: dict[bool, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "rows.jsonl"
+    rows = (
+        "Please name the capital city of France.",
+        "Please name the capital city of Frence.",
+        "Count to three, slowly.",
+    )
+    source.write_text("".join(json.dumps({"prompt": row, "completion": "yes"}) + "\n" for row in rows))
+    args = (source, tmp_path / "stores", tokenizers[True], "model", None, None, lambda *_: None)
+    with monkeypatch.context() as before:
+        before.setattr("training.tokens.store.VERSION", 4)
+        old = find_or_make(*args)
+    for name in ("groups.i32", "tokenizer.json"):
+        (old.folder / name).unlink()
+        del old.facts["bytes"][name]
+    (old.folder / "facts.json").write_text(json.dumps(old.facts))
+    assert near_groups(find_or_make(*args)).tolist() == [0, 0, 2]
+
+
+def test_a_new_layout_of_stores_is_a_new_version(tokenizers: dict[bool, Any], tmp_path: Path) -> None:
+    found = store(tmp_path, [{"prompt": "hello", "completion": "world"}], tokenizers[True])
+    files = {path.name for path in found.folder.iterdir()}
+    assert (VERSION, files) == (5, LAYOUT | {"facts.json"}), (
+        "raise VERSION, so that stores of the old layout are made again"
+    )
+    assert set(found.facts["bytes"]) == LAYOUT
+
+
+@pytest.mark.parametrize("damaged", sorted(LAYOUT | {"facts.json"}))
 def test_a_store_that_a_disk_has_damaged_is_made_again(
     tokenizers: dict[bool, Any], tmp_path: Path, damaged: str
 ) -> None:
@@ -263,7 +297,7 @@ def test_a_store_that_a_disk_has_damaged_is_made_again(
     args = (source, tmp_path / "stores", tokenizers[True], "model", None, None, lambda *_: None)
     made = find_or_make(*args)
     tokens = made.row(0)[0].tolist()
-    os.truncate(made.folder / damaged, 4)
+    os.truncate(made.folder / damaged, 3)
     with pytest.raises(FileNotFoundError):
         open_store(made.folder)
     assert find_or_make(*args).row(0)[0].tolist() == tokens
