@@ -46,6 +46,13 @@ ALLOWED: dict[str, Numbers] = {
     "getrandom": (318, 278), "exit": (60, 93), "exit_group": (231, 94),
 }  # fmt: skip
 
+WRITES: dict[str, Numbers] = {
+    "open": (2, None), "openat": (257, 56), "pwrite64": (18, 68), "ftruncate": (77, 46), "fallocate": (285, 47), "fsync": (74, 82),
+    "fdatasync": (75, 83), "flock": (73, 32), "mkdir": (83, None), "mkdirat": (258, 34), "rmdir": (84, None), "unlink": (87, None),
+    "unlinkat": (263, 35), "rename": (82, None), "renameat": (264, 38), "renameat2": (316, 276), "utimensat": (280, 88),
+}  # fmt: skip
+"""The further calls of a process that writes into a folder, which Landlock holds there."""
+
 ABSENT: dict[str, Numbers] = {"clone3": (435, 435), "openat2": (437, 437)}
 """Their flags are in memory, where the filter cannot look."""
 
@@ -80,8 +87,8 @@ def filtered(own: int) -> dict[str, Filtered]:
     }
 
 
-def program(machine: str, own: int) -> list[Instruction]:
-    """The filter for the process with the id `own` on a machine, as instructions of BPF."""
+def program(machine: str, own: int, *, writes: bool = False) -> list[Instruction]:
+    """The filter for the process with the id `own` on a machine, as instructions of BPF. `writes`: it may write files."""
     column = list(MACHINES).index(machine)
     refuse: Instruction = (_RETURN, 0, 0, _REFUSE | _NOT_PERMITTED)
     lines: list[Instruction] = [
@@ -92,7 +99,8 @@ def program(machine: str, own: int) -> list[Instruction]:
         (_AT_LEAST, 0, 1, _OTHER_ABI),
         refuse,
     ]
-    for numbers, answer in ((ALLOWED, _ALLOW), (ABSENT, _REFUSE | _NO_SUCH_CALL)):
+    allowed = ALLOWED | (WRITES if writes else {})
+    for numbers, answer in ((allowed, _ALLOW), (ABSENT, _REFUSE | _NO_SUCH_CALL)):
         for call in numbers.values():
             if (found := call[column]) is not None:
                 lines += [(_EQUAL, 0, 1, found), (_RETURN, 0, 0, answer)]

@@ -33,6 +33,7 @@ _EVENTS = (
     "os.remove", "os.rename", "os.rmdir", "os.spawn", "os.symlink", "os.system", "os.truncate", "os.utime", "pty.spawn",
     "shutil.", "signal.pthread_kill", "socket.", "subprocess.Popen", "tempfile.",
 )  # fmt: skip
+_OF_WRITING = ("os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "os.utime", "shutil.", "tempfile.")
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,16 @@ class Confinement:
         return [name for name, lacking in lacks.items() if lacking]
 
 
-def confine(who: str, readable: Iterable[Path], parent: int | None = None) -> Confinement:
+def confine(
+    who: str, readable: Iterable[Path], parent: int | None = None, *, writable: Path | None = None
+) -> Confinement:
     """Refuses from now on, and says what the kernel refuses of it: network, writing files, reading others than those below
     `readable` and the interpreter's, and starting, ending or changing processes. `who` is named in the errors, such as "a reward".
-    The kernel ends this process when `parent` does.
+    The kernel ends this process when `parent` does. It may write below `writable`, where only Landlock keeps it.
     """
-    found = _by_kernel([*readable, *libraries()], parent) if sys.platform == "linux" else Confinement()
-    sys.addaudithook(_refusing(who))
+    linux = sys.platform == "linux"
+    found = _by_kernel([*readable, *libraries()], parent, writable) if linux else Confinement()
+    sys.addaudithook(_refusing(who, writes=writable is not None))
     return found
 
 
@@ -77,7 +81,7 @@ def libraries() -> Iterator[Path]:
     yield _ROOT / "training"
 
 
-def _by_kernel(readable: Iterable[Path], parent: int | None) -> Confinement:
+def _by_kernel(readable: Iterable[Path], parent: int | None, writable: Path | None) -> Confinement:
     library = ctypes.CDLL(None, use_errno=True)
     user = library.unshare(_NEW_USER | _NEW_NET | _NEW_IPC) == 0
     network = user or library.unshare(_NEW_NET | _NEW_IPC) == 0
@@ -90,8 +94,9 @@ def _by_kernel(readable: Iterable[Path], parent: int | None) -> Confinement:
     if user:  # elsewhere all processes of the user count
         _limit(resource.RLIMIT_NPROC, _MOST_THREADS)
     library.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-    version = landlock.restrict(library, readable)
-    return Confinement(_filter_calls(library, platform.machine()), version, user, network)
+    version = landlock.restrict(library, readable, writable)
+    filtered = _filter_calls(library, platform.machine(), writes=writable is not None)
+    return Confinement(filtered, version, user, network)
 
 
 def _limit(which: int, most: int) -> None:
@@ -100,18 +105,20 @@ def _limit(which: int, most: int) -> None:
     resource.setrlimit(which, (most, most))
 
 
-def _filter_calls(library: ctypes.CDLL, machine: str) -> bool:
+def _filter_calls(library: ctypes.CDLL, machine: str, *, writes: bool) -> bool:
     if machine not in calls.MACHINES:
         return False
-    instructions = calls.program(machine, os.getpid())
+    instructions = calls.program(machine, os.getpid(), writes=writes)
     code = b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
     buffer = ctypes.create_string_buffer(code)
     header = struct.pack("@HP", len(instructions), ctypes.addressof(buffer))
     return int(library.prctl(_SET_SECCOMP, _FILTER, ctypes.create_string_buffer(header), 0, 0)) == 0
 
 
-def _refusing(who: str) -> Callable[[str, tuple[Any, ...]], None]:
+def _refusing(who: str, *, writes: bool) -> Callable[[str, tuple[Any, ...]], None]:
     def refuse(event: str, arguments: tuple[Any, ...]) -> None:
+        if writes and (event == "open" or event.startswith(_OF_WRITING)):
+            return
         if event == "open" and isinstance(arguments[2], int) and arguments[2] & calls.WRITING:
             raise PermissionError(f"{who} may not write files: {arguments[0]!r}")
         if event.startswith(_EVENTS):

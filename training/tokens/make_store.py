@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections import deque
@@ -25,6 +26,8 @@ from training.data.example import Example, Row
 from training.data.rows import read_numbered
 from training.errors import DataError, UserError
 from training.files import sha256, write_whole
+from training.jail.confinement import confine
+from training.model_info.config_json import local_folder
 from training.tokens.coverage import GapCounts
 from training.tokens.parts import PartRenderer
 from training.tokens.store import (
@@ -210,10 +213,29 @@ def failure_file(folder: Path) -> Path:
 
 
 def _make(options: argparse.Namespace) -> None:
+    read = [options.file, *_model_files(options.model, options.revision)]
+    # From here on it reads what others have written: rows, a tokenizer, and a template, which is a program.
+    confine("the program that tokenizes", read, writable=options.into.parent)
     from training.chat.tokenizer import load
 
     progress = FileProgress(making_folder(options.into) / PROGRESS, options.rows)
     make_store(options.file, options.into, load(options.model, options.revision), options.columns, progress)
+
+
+def _model_files(model: str, revision: str | None) -> Iterator[Path]:
+    """The folders with a model's tokenizer; a hub model's is downloaded by another process, which reads none of it."""
+    if folder := local_folder(model):
+        yield folder
+        yield from {link.resolve().parent for link in (folder, *folder.iterdir()) if link.is_symlink()}
+        return
+    offline = os.environ | {"HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-m", "training.model_info.hub_files", model, *([revision] if revision else [])]
+    for environment in (offline, os.environ):  # the hub is asked only if the files are not here
+        done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        if done.returncode == 0:
+            yield Path(os.fsdecode(done.stdout.splitlines()[-1])).parents[1]
+            break
+    os.environ["HF_HUB_OFFLINE"] = "1"  # the hub's client would wait for a network that is not there
 
 
 class FileProgress:

@@ -32,7 +32,11 @@ from worker.settings import get_settings
 
 log = logging.getLogger(__name__)
 
-TOKENIZER_VARIABLES = {"TOKENIZERS_PARALLELISM": "true", "TRANSFORMERS_VERBOSITY": "error"}
+TOKENIZER_VARIABLES = {
+    "TOKENIZERS_PARALLELISM": "true",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "RAYON_NUM_THREADS": str(min(32, os.cpu_count() or 1)),  # the jail allows 64 threads
+}
 STORE_FACTOR = 8  # a store rarely exceeds 8 times its file: four bytes per token, and facts about the rows
 SPARE_BYTES = 64 * 2**20
 _LOOK_SECONDS = 0.2

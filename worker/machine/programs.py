@@ -74,7 +74,7 @@ SIMULATE = _of_torch("training.simulation.simulate", 12, 300)  # a model of 7B t
 REWARD_SCORES = _of_torch("training.results.reward_scores", 16, 600)
 MAKE_STORE = Program(
     "training.tokens.make_store", 4 * _GIB, 300, bytes_per_second=20_000, allocated=True, variables=HUB,
-    unconfined="it writes the folder of the tokens, and downloads tokenizers",
+    unconfined="it confines itself once the tokenizer is here, and then writes only into the folder of the tokens",
 )  # fmt: skip
 MAKE_GROUPS = Program(
     "training.tokens.make_groups", 4 * _GIB, 300, bytes_per_second=1_000_000, allocated=True,
