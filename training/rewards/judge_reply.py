@@ -44,6 +44,9 @@ _SAID = re.compile(
 _LIMIT = re.compile(
     r"(?:max(?:imum|imal)?|min(?:imum|imal)?|possible|highest|lowest|perfect|full|passing)\s*\Z", re.IGNORECASE
 )
+_RANGE = re.compile(
+    rf"\d\s*(?:{_DASH}|to\b|or\b|and\b|bis\b|oder\b|und\b)\s*\Z", re.IGNORECASE
+)  # before its end: 6 to 7/10
 _RATIO = re.compile(rf"(?<![\w.,/+\u2044-]){_VALUE}{_OF}", re.IGNORECASE)
 _BOXED = re.compile(rf"\\boxed\s*\{{\s*{_VALUE}(?:{_OF})?\s*\}}", re.IGNORECASE)
 _ALONE = re.compile(rf"{_VALUE}(?P<percent>\s*%)?(?:{_OF})?\.?", re.IGNORECASE)
@@ -115,6 +118,8 @@ def _of_json(value: Any, scale: float) -> float | None:
 
 def _share(match: re.Match[str], scale: float) -> float | None:
     groups = match.groupdict()
+    if match.re is _RATIO and _RANGE.search(match.string, max(0, match.start() - 20), match.start()):
+        return None
     most = 100.0 if groups.get("percent") else _number(groups["most"]) if groups.get("most") else scale
     return _within(_number(match["value"]), most)
 

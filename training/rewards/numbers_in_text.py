@@ -1,7 +1,8 @@
-"""Numbers in text, exact, with the separators that people write: 1,234.5, 1.234,5, 1 234,5, 1'234, 1_234, 3/4, 1e-3."""
+"""Numbers in text, exact, with the separators that people write: 1,234.5, 1.234,5, 1 234,5, 1'234, 1_234, 3/4, 1 1/2, 1½, 1e-3."""
 
 import math
 import re
+import unicodedata
 from collections.abc import Iterator
 from fractions import Fraction
 
@@ -18,19 +19,21 @@ _MANTISSA = (
 )
 _NUMBER = re.compile(
     r"(?P<sign>(?<![\w)\]}.])[-+])?"
-    r"(?:(?<![\d/])(?P<numerator>\d+) ?/ ?(?P<denominator>\d+)(?![\d/]|[.,]\d)"
+    r"(?:(?<![\d/])(?:(?P<whole>\d{1,3}) )?(?P<numerator>\d+) ?/ ?(?P<denominator>\d+)(?![\d/]|[.,]\d)"
     rf"|(?P<mantissa>{_MANTISSA})(?:[eE](?P<exponent>[-+]?\d+)(?!\w))?)"
 )
 _MINUS = str.maketrans(
     {"\u2212": "-", "\uff0d": "-", "\uff0b": "+", "\uff0e": ".", "\uff0c": ",", "\u066b": ".", "\u066c": ","}
 )
 _IN_LATEX = re.compile(r"(?<=\d)(?:\{,\}|,\\!|\\,)(?=\d{3}(?!\d))")  # separators of groups: 1{,}234, 1,\!234, 1\,234
+_VULGAR = re.compile(r"(?P<after>(?<=\d)[ \u00a0\u202f]?)?(?P<fraction>[\u00bc-\u00be\u2150-\u215e\u2189])")
 _IN_DOUBT = re.compile(r"[1-9]\d{0,3},\d{4}")
 _LONGEST, _LARGEST_EXPONENT = 400, 300  # digits
 
 
 def numbers(text: str) -> Iterator[Number]:
-    """Yields the numbers in a text, in their order. A hyphen after a word or a number is no sign, and 28/11/2026 no fraction.
+    """Yields the numbers in a text, in their order. A hyphen after a word or a number is no sign, 28/11/2026 no fraction, and
+    1 1/2 one and a half.
 
     5/0 has no value, and 1,2345 may be 12345 in groups of ten thousand or 1.2345 with a decimal comma: both are NaN.
     """
@@ -61,13 +64,20 @@ def _plain(text: str) -> str:
     text = _IN_LATEX.sub(",", text)
     if text.isascii():
         return text
+    text = _VULGAR.sub(lambda match: " " * (match["after"] is not None) + _written(match["fraction"]), text)
     return "".join(str(int(letter)) if letter.isdecimal() else letter for letter in text.translate(_MINUS))
+
+
+def _written(fraction: str) -> str:
+    """A fraction that is one character, such as ½, as 1/2."""
+    return unicodedata.normalize("NFKC", fraction).replace("\u2044", "/")
 
 
 def _value(match: re.Match[str]) -> Number:
     sign = -1 if match["sign"] == "-" else 1
     if match["numerator"]:
-        return sign * _fraction(match["numerator"], match["denominator"])
+        fraction = _fraction(match["numerator"], match["denominator"])
+        return sign * (int(match["whole"]) + fraction if match["whole"] and fraction < 1 else fraction)
     exponent = match["exponent"] or "0"
     if len(match["mantissa"]) > _LONGEST or len(exponent) > 5 or abs(int(exponent)) > _LARGEST_EXPONENT:
         return sign * math.inf
