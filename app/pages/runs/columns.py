@@ -1,13 +1,13 @@
 """The columns of the table of runs. Each setting is a column as well, by its name."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from app.format import numbers
 from app.format.dataset_text import data_names
-from app.format.run_text import evaluation
+from app.format.run_text import evaluation, method
 from app.format.setting_text import value_in_words
 from app.texts import gettext_noop
 from training.config.fields import Setting, settings
@@ -37,6 +37,30 @@ DEFAULT = (
     "owner", "queued_at",
 )  # fmt: skip
 SORTED_UPWARDS = ("name", "model", "data", "method", "status", "owner")
+
+
+_MAKES_ROOM: Mapping[str, Callable[[Run], Any]] = {
+    "model": lambda run: run.config.get("model"),
+    "data": lambda run: run.config.get("data"),
+    "method": lambda run: method(run.settings),
+    "owner": lambda run: run.owner,
+}
+"""Default columns that are left out where they say the same of all runs, for a setting that varies."""
+_MOST_VARYING = 3
+
+
+def with_varying(runs: Sequence[Run], varying: Sequence[str]) -> tuple[str, ...]:
+    """The default columns for these runs: the settings among `varying` with the most values take the places of columns that say the
+    same of all runs."""
+    own = columns()
+    values = {
+        name: {own[name].value(run, {}) for run in runs} for name in varying if name in own and name not in DEFAULT
+    }
+    chosen = sorted(values, key=lambda name: -len(values[name]))[:_MOST_VARYING]
+    same = [name for name, value in _MAKES_ROOM.items() if chosen and len({str(value(run)) for run in runs}) == 1]
+    left = [name for name in DEFAULT if name not in same]
+    place = left.index("progress")
+    return (*left[:place], *chosen, *left[place:])
 
 
 @cache

@@ -1,5 +1,7 @@
 """The page Runs, at /: the queue and the history, filtered, sorted and grouped by its address (/?search=...&status=...)."""
 
+from collections.abc import Sequence
+
 from sqlmodel import Session
 from starlette.datastructures import QueryParams
 
@@ -11,7 +13,7 @@ from app.format import run_text as words
 from app.format.numbers import capitalized
 from app.pages.common import grouping
 from app.pages.common.view import Context, View
-from app.pages.runs.columns import DEFAULT, columns
+from app.pages.runs.columns import DEFAULT, columns, with_varying
 from app.pages.runs.listing import PAGE, Listing
 from app.texts import _
 from training.config.fields import settings
@@ -37,6 +39,7 @@ def listed(query: QueryParams) -> Context:
                 "total": 0,
                 "runs": {},
                 "groupings": grouping.choices([], listing.group),
+                "shown": listing.columns,
             }
         return shown | {
             "queue": queue.document(session).model_dump(mode="json"),
@@ -50,7 +53,7 @@ def listed(query: QueryParams) -> Context:
             "listing": listing,
             "page_size": PAGE,
             "columns": columns(),
-            "offered": _offered(listing),
+            "offered": _offered(shown["shown"]),
             "statuses": [(status.value, capitalized(_(status.value))) for status in Status],
             "examples": filters.fields().values(),
         }
@@ -69,20 +72,22 @@ def _runs(session: Session, listing: Listing) -> Context:
         runs, groups = grouped(session, listing.group, query)
     else:
         runs, groups = run_list.listing(session=session, query=query), []
+    differing = [line.key for line in configured(runs, {}, everything=False)]
     return {
+        "shown": with_varying(runs, differing) if listing.columns == DEFAULT else listing.columns,
         "problems": [],
         "total": run_list.count(session=session, query=query),
         "runs": {run.id: run for run in runs},
         "groups": groups,
-        "groupings": grouping.choices([line.key for line in configured(runs, {}, everything=False)], listing.group),
+        "groupings": grouping.choices(differing, listing.group),
         "names": {item.id: item.name for item in datasets.listing(session=session)} if runs else {},
         "repeated": run_list.repeated_names(session=session, names={run.name for run in runs}),
     }
 
 
-def _offered(listing: Listing) -> list[str]:
+def _offered(shown: Sequence[str]) -> list[str]:
     """The columns with a box in the menu: those of a run, and the settings among the default and the shown ones."""
-    return [name for name in columns() if name not in settings() or name in (*DEFAULT, *listing.columns)]
+    return [name for name in columns() if name not in settings() or name in (*DEFAULT, *shown)]
 
 
 view = View("/", "runs.html", listed, _REFRESH_SECONDS, remembered=("columns",))

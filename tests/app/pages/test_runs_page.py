@@ -103,6 +103,18 @@ class TestItsHtml:
         assert re.findall(r'value="(\w+)"( selected)?', choice[0]) == [("lora_r", ""), ("seed", " selected")]
         assert "optgroup" not in client().get("/?search=one").text
 
+    def test_settings_that_vary_take_the_places_of_columns_that_say_the_same_of_all_runs(self, home):
+        heads = re.compile(r"<th[^>]*><(?:a|span)[^>]*>(.*?)</")
+        PlayedRun("one")
+        assert "LoRA r" not in heads.findall(list_of())
+        for rank in (4, 8):
+            PlayedRun(f"rank {rank}", lora_r=rank, learning_rate=rank / 1000)
+        shown = heads.findall(list_of())
+        assert {"LoRA r", "Learning rate"} <= {*shown} and not {"Model", "Method", "Owner"} & {*shown}
+        PlayedRun("another model", model="models/other")
+        assert "Model" in heads.findall(list_of())
+        assert "LoRA r" not in heads.findall(list_of("?columns=name,model"))
+
     def test_columns_are_those_of_the_address_else_those_that_the_browser_keeps(self, home):
         PlayedRun("sums", lora_r=24)
         heads = re.compile(r"<th[^>]*><(?:a|span)[^>]*>(.*?)</")
@@ -213,7 +225,7 @@ class TestInChromium:
         dialog.get_by_label("Notes").fill("worth keeping")
         dialog.get_by_label("Tags").fill("x" * 41)
         dialog.get_by_role("button", name="Save").click()
-        says(page, "#edit .alert", "1 run unchanged.", "Use at most 40")
+        says(page, "#edit .alert", "1 run unchanged.", "at most 40")
         assert dialog.get_by_label("Notes").input_value() == "worth keeping"
 
     def test_what_is_typed_filters_and_the_address_keeps_it(self, page):
@@ -295,12 +307,12 @@ class TestInChromium:
         says(page, ".pager", "51 to 53 of 53 runs")
         page.wait_for_url("**/?page=2")
         page.locator("summary", has_text="Columns").click()
-        page.locator("[name=columns][value=owner]").click()
-        page.locator("[data-add-column]").select_option("lora_r")
-        says(page, "table.runs th", "LoRA r")
+        page.locator("[name=columns][value=duration]").click()
+        page.locator("[data-add-column]").select_option("seed")
+        says(page, "table.runs th", "Seed")
         page.goto("/")
-        says(page, "table.runs th", "LoRA r")
-        assert page.locator("table.runs th", has_text="Owner").count() == 0
+        says(page, "table.runs th", "Seed", "LoRA r")  # which varied, and was kept with the others
+        assert page.locator("table.runs th", has_text="Duration").count() == 0
         page.get_by_label("Group by").select_option("method")
         says(page, "table.runs tr.group", "53 runs")
 
