@@ -283,7 +283,7 @@ def traceback(function, code, error):
         ),
         (
             "ValueError: Unknown split \"dev\". Should be one of ['train', 'test'].",
-            "settings_invalid", "give one of ['train', 'test']", "PROGRAM --help",
+            "settings_invalid", "give one of ['train', 'test'] (split=", "PROGRAM --help",
         ),
         (
             "ValueError: You passed a collator for answers. This is not compatible with the packing argument.",
