@@ -28,6 +28,9 @@ _FOLDER_FIX = "Give the folder with config.json and the .safetensors weights."
 _MOST_NAMES, _NEARLY, _MOST_BYTES = 1000, 0.75, 2**20
 _LONGEST_HEADER = 16 * 2**20
 """Bytes of a header: a tensor takes about 100 bytes, and a file has some thousands."""
+_MOST_VALUES = 700_000
+"""Values of a header: a tensor has seven, with its brackets."""
+_MOST_DIMENSIONS = 64
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -141,7 +144,7 @@ def _refuse_missing_shards(model: str, path: Path) -> None:
         names = {str(name) for name in index["weight_map"].values()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return  # there is no index, or transformers names what is wrong with it
-    missing = sorted(name for name in names if not (path / name).is_file())
+    missing = sorted(names - {file.name for file in path.iterdir() if file.is_file()})
     if missing:
         message = f"the folder lacks {missing[0]}" + (f" and {len(missing) - 1} more files" if missing[1:] else "")
         fix = "Copy or download it again, with all files that model.safetensors.index.json names."
@@ -183,15 +186,28 @@ def check_weights(folder: Path, field: str, value: str, fix: str = "Restore it, 
 
 
 def _header(file: Path) -> dict[str, Any]:
-    """The entries of the tensors in a safetensors file, by name."""
+    """The entries of the tensors in a safetensors file, by name; each has a shape whose elements its bytes can hold. Raises
+    ValueError or struct.error if the file is truncated or damaged."""
     with open_regular(file) as stream:
         (length,) = struct.unpack("<Q", stream.read(8))
         if length > min(file.stat().st_size, _LONGEST_HEADER):
             raise ValueError("the header is longer than the file, or than 16 MB")
         text = stream.read(length)
-    header = json_files.of_file(text)
+    header = json_files.of_file(text, _MOST_VALUES)
+    if not isinstance(header, dict):
+        raise ValueError("the header is no JSON object")
     tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
-    end = max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
+    end = max(map(_end, tensors.values()), default=0)
     if 8 + length + end > file.stat().st_size:
         raise ValueError("the file is truncated")
     return tensors
+
+
+def _end(entry: Any) -> int:
+    """Where the data of a tensor ends. Raises ValueError for an entry that no tensor has: its numbers cost more than its text."""
+    match entry:
+        case {"shape": [*shape], "data_offsets": [int(begin), int(end)]} if len(shape) <= _MOST_DIMENSIONS:
+            sizes = [size for size in shape if isinstance(size, int) and 0 <= size < 2**63]
+            if len(sizes) == len(shape) and 0 <= begin <= end < 2**63 and prod(sizes) <= 8 * (end - begin):
+                return end
+    raise ValueError("the header has an entry that is no tensor's")
