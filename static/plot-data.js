@@ -97,7 +97,7 @@
   function text(value) {
     if (value === null || value === undefined) return NONE;
     const size = Math.abs(value);
-    if (size && (size < 1e-3 || size >= 1e7)) return value.toExponential(2);
+    if (size && (size < 1e-3 || size >= 1e6)) return value.toExponential(2);
     return value.toLocaleString("en-US", size >= 1000 ? { maximumFractionDigits: 0 } : { maximumSignificantDigits: 4 });
   }
 

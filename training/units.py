@@ -41,6 +41,14 @@ def parse_size(text: str) -> int:
     return int(Decimal(match[1]) * _BYTES[match[2]])
 
 
+def decimal(number: float | None, places: int = 4) -> str:
+    """A metric such as a loss, rounded to `places`: "0.1234"; with
+    an exponent from a million on and below 10^-places: "1.2e-06"."""
+    if number is None or not math.isfinite(number):
+        return NONE
+    return f"{number:.{places}f}" if number == 0 or 10**-places <= abs(number) < 1e6 else f"{number:.1e}"
+
+
 def duration(seconds: float | None) -> str:
     """Seconds in at most two units: "0.4 s", "12 s", "2 min 5 s", "3 h 12 min", "2 d 4 h"."""
     if seconds is None or not math.isfinite(seconds):

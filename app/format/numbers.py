@@ -10,7 +10,7 @@ from training.units import NONE
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would compute a cell that begins so
 
-duration = units.duration
+duration, decimal = units.duration, units.decimal
 
 
 def energy(joules: float | None) -> str:
@@ -42,13 +42,6 @@ def plural(number: int, one: str, many: str) -> str:
 def capitalized(text: str) -> str:
     """The text with a capital at its start."""
     return text[:1].upper() + text[1:]
-
-
-def decimal(number: float | None, places: int = 4) -> str:
-    """A metric such as a loss, rounded to `places`: "0.1234"; very small values as "1.2e-06"."""
-    if number is None or not math.isfinite(number):
-        return NONE
-    return f"{number:.{places}f}" if number == 0 or abs(number) >= 10**-places else f"{number:.1e}"
 
 
 def rate(number: float | None, unit: str) -> str:

@@ -15,6 +15,7 @@ from training.run_folder.evaluated import evaluated
 from training.run_folder.paths import CARD_FILE
 from training.run_folder.record import Lineage, hardware, shared, versions
 from training.scoring.paired import Paired, in_words
+from training.units import NONE, decimal
 
 if TYPE_CHECKING:
     import huggingface_hub
@@ -91,9 +92,9 @@ def metadata(config: RunConfig, lineage: Lineage, kind: str) -> "huggingface_hub
 def _results(task: Task, summary: dict[str, Any]) -> Rows:
     (measure, value), (_, final) = evaluated(task, summary.get("eval_loss")), evaluated(task, summary.get("final_loss"))
     rows = [
-        (f"Final training {measure}", _decimal(final)),
-        (f"Evaluation {measure}", _decimal(value)),
-        ("Evaluation perplexity", _decimal(summary.get("eval_perplexity"))),
+        (f"Final training {measure}", decimal(final)),
+        (f"Evaluation {measure}", decimal(value)),
+        ("Evaluation perplexity", decimal(summary.get("eval_perplexity"))),
     ]
     answers = summary.get("answers") or {}
     for name, label in _ANSWER_METRICS.items():
@@ -102,7 +103,7 @@ def _results(task: Task, summary: dict[str, Any]) -> Rows:
             change = (answers.get("changes") or {}).get(name)
             shown = f": {in_words(Paired.read(change))}" if change else ""
             rows.append((f"{label}, {answers['rows']} held-out rows", f"{before:.1%} before, {after:.1%} after{shown}"))
-    return [row for row in rows if row[1]]
+    return [row for row in rows if row[1] != NONE]
 
 
 def _parity(found: dict[str, Any] | None) -> Rows:
@@ -152,10 +153,6 @@ def _fenced(yaml: str) -> str:
     """A block of code, within more backticks than any line of it has."""
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", yaml)), default=0))
     return f"{fence}yaml\n{yaml}{fence}"
-
-
-def _decimal(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}"
 
 
 def environment_token() -> str | None:

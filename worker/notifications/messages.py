@@ -1,7 +1,6 @@
 """What a notification says, as JSON, as text for chat programs, and as an e-mail. Pure, except for the settings of links."""
 
 import json
-import math
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -10,7 +9,7 @@ from urllib.parse import quote
 from training.addresses import authority, is_loopback
 from training.redaction import one_line, printable
 from training.run_folder.evaluated import evaluated
-from training.units import NONE
+from training.units import decimal
 from worker.settings import Settings
 from worker.store.tables import Event, WebhookFormat
 from worker.supervision.run_diagnosis import DIVERGED, failure_cause
@@ -158,16 +157,12 @@ def _results(run: dict[str, Any]) -> str:
     """Steps, losses and duration in one line."""
     total = f" of {run['total_steps']:,}" if run.get("total_steps") else ""
     measure, final = evaluated(run.get("task"), run.get("final_loss"))
-    parts = [f"Step {run.get('step') or 0:,}{total}", f"{measure} {_loss(final)}"]
+    parts = [f"Step {run.get('step') or 0:,}{total}", f"{measure} {decimal(final)}"]
     measure, value = evaluated(run.get("task"), run.get("best_loss"))
-    parts += [f"best evaluation {measure} {_loss(value)}"] if value is not None else []
+    parts += [f"best evaluation {measure} {decimal(value)}"] if value is not None else []
     seconds = _seconds(run)
     parts += [f"duration {_duration(seconds)}"] if seconds is not None else []
     return ", ".join([*parts, f"owner {run.get('owner')}, run {run.get('id')}"])
-
-
-def _loss(value: float | None) -> str:
-    return NONE if value is None or not math.isfinite(value) else f"{value:.4f}"
 
 
 def _duration(seconds: float) -> str:

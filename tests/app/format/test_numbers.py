@@ -61,9 +61,18 @@ def test_a_rate_has_a_unit(number, text):
 
 
 @pytest.mark.parametrize(
-    ("number", "text"), [(0.12345, "0.1235"), (0.0, "0.0000"), (1.2e-6, "1.2e-06"), (math.nan, "-"), (None, "-")]
+    ("number", "text"),
+    [
+        (0.12345, "0.1235"),
+        (0.0, "0.0000"),
+        (1.2e-6, "1.2e-06"),
+        (1.234e107, "1.2e+107"),
+        (999_999.0, "999999.0000"),
+        (math.nan, "-"),
+        (None, "-"),
+    ],
 )
-def test_a_loss_has_four_decimals_and_a_tiny_one_an_exponent(number, text):
+def test_a_loss_has_four_decimals_and_a_tiny_or_huge_one_an_exponent(number, text):
     assert numbers.decimal(number) == text
 
 
