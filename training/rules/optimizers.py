@@ -143,6 +143,27 @@ def _bound(config: RunConfig) -> _Bound | None:
     return None
 
 
+def lower_rate(config: RunConfig) -> tuple[float, str]:
+    """The learning rate to try after one at which training diverged, and why: what is usual for the method and optimizer where the
+    rate was far above that, and else half of it."""
+    bound, factor = _bound(config), config.optimizer.traits.rate_factor
+    if bound and factor and config.learning_rate > 2 * (usual := _rounded(bound.usual * factor)):
+        return (
+            usual,
+            f"{_what(config)} usually trains with about {usual:g}, and the learning rate was {config.learning_rate:g}.",
+        )
+    return config.learning_rate / 2, f"{config.learning_rate / 2:g} is half the learning rate."
+
+
+def _what(config: RunConfig) -> str:
+    what = "Full fine-tuning" if config.method is Method.FULL else "LoRA"
+    return what if config.optimizer.traits.rate_factor == 1 else f"{what} with {config.optimizer.value}"
+
+
+def _rounded(rate: float) -> float:
+    return float(f"{rate:.1g}")
+
+
 @rule
 def the_learning_rate_fits_the_method(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
     bound, factor = _bound(config), config.optimizer.traits.rate_factor
@@ -151,13 +172,11 @@ def the_learning_rate_fits_the_method(config: RunConfig, machine: Machine) -> It
     if config.learning_rate < bound.risky * factor:
         return
     sure = config.learning_rate >= bound.hopeless * factor
-    what = "Full fine-tuning" if config.method is Method.FULL else "LoRA"
-    rate, optimizer = f"{config.learning_rate:g}", f" with {config.optimizer.value}" if factor < 1 else ""
     effect = "Almost certainly, the loss will not fall" if sure else "Likely, the model will lose what it knows"
-    usual = float(f"{bound.usual * factor:.1g}")
+    usual, limit = _rounded(bound.usual * factor), bound.risky * factor
     yield Conflict(
         ("learning_rate", "method"),
-        f"{effect}: {what}{optimizer} bears a learning rate up to about {bound.risky * factor:g}, and it is {rate}.",
+        f"{effect}: {_what(config)} bears a learning rate up to about {limit:g}, and it is {config.learning_rate:g}.",
         f"Set learning_rate to {usual:g} or near it.",
         {"learning_rate": usual},
         blocking=False,

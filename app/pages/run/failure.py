@@ -7,6 +7,7 @@ from typing import Any
 from app.format import numbers
 from app.pages.run.attempts import proposal
 from app.texts import _
+from training.rules.optimizers import lower_rate
 from worker.store.tables import Attempt, Run, Status
 from worker.supervision.run_diagnosis import DIVERGED, failure_cause
 
@@ -42,12 +43,13 @@ def _explained(error: dict[str, Any], attempts: Sequence[Attempt], proposed: str
 
 
 def _diverged(run: Run, attempts: Sequence[Attempt]) -> Failure:
-    """The step at which the loss was no longer finite, and a run with half the learning rate."""
+    """The step at which the loss was no longer finite, and a run with a lower learning rate."""
     title, message, fix = DIVERGED
     reason = attempts[-1].reason if attempts and run.status is Status.DIVERGED else ""
-    rate = run.settings.get("learning_rate")
-    changes = {"learning_rate": rate / 2} if run.status.ended and isinstance(rate, float) else {}
-    return Failure(title, reason or message, fix, changes=changes)
+    if not run.status.ended or not run.is_configured:
+        return Failure(title, reason or message, fix)
+    rate, why = lower_rate(run.used)
+    return Failure(title, reason or message, f"{fix} {why}", changes={"learning_rate": rate})
 
 
 def _certainty(diagnosis: dict[str, Any] | None) -> str:

@@ -130,6 +130,14 @@ def test_a_diverged_run_names_the_step_and_offers_half_the_learning_rate(run):
     assert "status-diverged" in page and "status-finished" not in page and "not finite" in page
 
 
+def test_after_a_hopeless_learning_rate_the_usual_one_of_the_method_is_proposed_and_why(home):
+    run = PlayedRun("ruined", method="full", learning_rate=1.0).claim()
+    run.end(Status.DIVERGED, reason="The loss was not finite at step 2.")
+    box, _ = shown(run)
+    assert f"/new?clone={run.id}&amp;learning_rate=2e-05" in box
+    assert "Full fine-tuning usually trains with about 2e-05, and the learning rate was 1." in box
+
+
 def test_another_user_is_offered_no_button_that_is_refused(prepared):
     page = (
         client().get(f"/run?id={prepared.failed}", headers={"Authorization": f"Bearer {prepared.tokens['bob']}"}).text
