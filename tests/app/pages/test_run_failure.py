@@ -12,7 +12,8 @@ from web import client
 from training.run_folder.events import OutOfMemory
 from training.run_folder.memory_words import summary
 from worker.diagnosis.diagnosis import diagnose
-from worker.store.tables import Status
+from worker.store import database
+from worker.store.tables import Run, Status
 
 LOG = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 8.00 GiB."
 STEP_DOWN = {"micro_batch_size": 2, "gradient_accumulation_steps": 4}
@@ -136,6 +137,16 @@ def test_after_a_hopeless_learning_rate_the_usual_one_of_the_method_is_proposed_
     box, _ = shown(run)
     assert f"/new?clone={run.id}&amp;learning_rate=2e-05" in box
     assert "Full fine-tuning usually trains with about 2e-05, and the learning rate was 1." in box
+
+
+def test_once_the_run_is_queued_again_its_failure_is_one_line(run):
+    run.end(Status.FAILED, error={"error": "ValueError", "message": "it broke"})
+    box, _ = shown(run)
+    assert "it broke" in box
+    with database.write() as session:
+        session.get(Run, run.id).status = Status.QUEUED
+    box, whole = shown(run)
+    assert "it broke" not in box and "An earlier attempt failed" in whole and "it broke" in whole
 
 
 def test_another_user_is_offered_no_button_that_is_refused(prepared):
