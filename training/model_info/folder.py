@@ -30,6 +30,8 @@ _LONGEST_HEADER = 16 * 2**20
 """Bytes of a header: a tensor takes about 100 bytes, and a file has some thousands."""
 _MOST_VALUES = 700_000
 """Values of a header: a tensor has seven, with its brackets."""
+_MOST_NAMED = 200_000
+"""Tensors in an index: the largest models have 100,000. Of a longer one nothing is compared."""
 _MOST_DIMENSIONS = 64
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -140,7 +142,7 @@ def _gguf(model: str) -> ModelError:
 def _refuse_missing_shards(model: str, path: Path) -> None:
     """Refuses a folder without one of the files that the index of its weights names. Raises ModelError if one is missing."""
     try:
-        index = json.loads(read_regular(path / "model.safetensors.index.json", _LONGEST_HEADER))
+        index = json_files.of_file(read_regular(path / "model.safetensors.index.json", _LONGEST_HEADER), _MOST_NAMED)
         names = {str(name) for name in index["weight_map"].values()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return  # there is no index, or transformers names what is wrong with it

@@ -116,3 +116,9 @@ def test_an_index_of_many_files_is_compared_with_one_list_of_the_folder(home, te
     (problem,) = checks.model_problems(settle(RunConfig(model=str(teacher), data="none")))
     assert "lacks f0.safetensors and 19999 more files" in problem.message
     assert len(asked) < 100
+
+
+def test_an_index_that_is_too_long_to_be_parsed_at_once_is_not_compared(home, teacher):
+    names = ",".join(f'"t{number}":"f.safetensors"' for number in range(300_000))
+    (teacher / "model.safetensors.index.json").write_text('{"weight_map":{' + names + "}}")
+    assert growth(lambda: list(checks.model_problems(settle(RunConfig(model=str(teacher), data="none"))))) < 2**25
