@@ -21,7 +21,7 @@ from training.errors import Problem, UserError
 from training.rewards.built_in import JUDGE, WITHOUT_EXPECTED
 from training.rewards.rewards import functions_in, reward_of
 from training.run_folder.paths import saved_result
-from training.scoring.request import ACCURACY, DEFAULT_METRICS, RESULT, EvaluationRequest, evaluation_dir
+from training.scoring.request import ACCURACY, BASE, DEFAULT_METRICS, RESULT, EvaluationRequest, evaluation_dir
 from worker import allowed_rewards, celery_app, disk_quota
 from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.datasets import datasets, run_data
@@ -151,6 +151,10 @@ def _run_problems(run: Run, request: EvaluationRequest) -> list[Problem]:
         return [Problem("run", run.id, "trained a reward model, which gives no answers.", "Evaluate another run.")]
     if request.has_cases and not traits_of(run.config).generates:
         return [Problem("cases", run.id, "trained a model that generates no text.", "Give data instead of cases.")]
+    if traits_of(run.config).has_classes and (request.source == BASE or request.suite):
+        field, given = ("suite", run.id) if request.suite else ("source", BASE)
+        message = "needs a base model with trained classes, which there are none of before training."
+        return [Problem(field, given, message, f"Evaluate the result: lathe evaluate {run.id} --data FILE")]
     here = saved_result(get_settings().runs_dir / run.id)
     elsewhere = get_settings().broker_url or fetching.is_elsewhere(run)
     if request.source == RESULT and here is None and not elsewhere:

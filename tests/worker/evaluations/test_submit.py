@@ -8,11 +8,12 @@ from sqlmodel import select
 
 from training.config.fields import ConfigError
 from worker.allowed_paths import allowed
+from worker.evaluations import suites
 from worker.evaluations.submit import folder_of, remove, submit
 from worker.settings import get_settings
 from worker.store import claims, database, evaluations
 from worker.store.evaluations import EvaluationActive, EvaluationEnded
-from worker.store.tables import DeviceLease, Run, Status
+from worker.store.tables import DeviceLease, Evaluation, Run, Status
 from worker.store.work import EVALUATION, LeaseLost
 
 CODE = "def score(prompt, answer, expected): return 1"
@@ -58,6 +59,17 @@ def test_a_data_file_is_stored_and_the_evaluation_queued(home, rows):
     assert (item.status, item.request["name"], item.request["rows"]) == (Status.QUEUED, "rows.jsonl", 2)
     assert item.request["metrics"] == ["exact_match", "f1", "rougeL"]
     assert item.request["path"].startswith(str(get_settings().datasets_dir))
+
+
+def test_a_classifier_has_no_base_to_compare_with_so_a_suite_of_it_is_refused_before_it_is_queued(home, rows):
+    run_id = ended(task="classification")
+    message = "needs a base model with trained classes, which there are none of before training."
+    assert refused(run_id, {"source": "base"}, data=rows) == [("source", message)]
+    with pytest.raises(ConfigError) as failure:
+        suites.start(run_id, suites.parse({"data": rows}))
+    assert [(one.field, one.message) for one in failure.value.problems] == [("suite", message)]
+    with database.read() as session:
+        assert not session.exec(select(Evaluation)).all()
 
 
 def test_what_cannot_be_evaluated_is_refused_with_the_reason(home, rows):
