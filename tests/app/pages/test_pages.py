@@ -61,6 +61,19 @@ def wait_for_points(page, count):
     page.wait_for_function(f"() => lathe.plotsOfRun()?.panels[0]?.lines[0]?.x.length === {count}")
 
 
+def test_nothing_in_the_header_moves_between_pages(page):
+    measured = """() => [document.querySelector('.top').offsetHeight,
+      ...[...document.querySelectorAll('.top .brand, .top nav a')].map((one) => one.getBoundingClientRect().toJSON())]"""
+
+    def places(path):
+        page.goto(path)
+        page.locator(".top nav a").first.wait_for()
+        return page.evaluate(measured)
+
+    runs = places("/")
+    assert [path for path in ("/datasets", "/new", "/system", "/start") if places(path) != runs] == []
+
+
 def test_an_empty_history_leads_to_a_new_run(page):
     page.goto("/")
     says(page, ".empty", "No runs yet")
