@@ -76,7 +76,9 @@ def header(path: str) -> Markup:
     here = Markup(' aria-current="page"')
     marks = {page.parent: Markup(' aria-current="true"') for page in PAGES if page.path == path} | {path: here}
     links = Markup("").join(
-        Markup('<a href="{}" data-name="{name}"{}>{name}</a>').format(page.path, marks.get(page.path, ""), name=_(page.name))
+        Markup('<a href="{}" data-name="{name}"{}>{name}</a>').format(
+            page.path, marks.get(page.path, ""), name=_(page.name)
+        )
         for page in PAGES
         if page.in_header
     )

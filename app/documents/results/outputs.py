@@ -1,13 +1,17 @@
 """Every form of a finished run's result: what it is for, its size, and where it is or the command that makes it."""
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pydantic import Field
 from sqlmodel import Session
 
 from app.documents import Document, Stored, columns
+from app.format import numbers
+from app.format.evaluation_text import label
 from app.format.numbers import capitalized
 from app.format.run_text import result_noun
 from app.format.snippets import Snippet, Used, snippets
@@ -22,11 +26,14 @@ from training.model_info.config_json import local_folder
 from training.rules.outputs import can_merge
 from training.run_folder import checkpoints, paths
 from training.run_folder.derived import ADAPTER_GGUF_FILE, GgufType
+from training.scoring.paired import Paired, Verdict
 from worker.results import fetching
 from worker.results.results import GGUF_ADAPTER, GGUF_FORMS, MERGED, file_of
 from worker.settings import get_settings
 from worker.store import builds
 from worker.store.tables import Build, Dataset, Run, Status
+
+_RANDOM_LOSS = math.log(300_000)  # nats per token; the largest vocabularies have about 262,000 tokens
 
 
 @columns(
@@ -70,13 +77,31 @@ class Outputs(Document):
 
     outputs: list[Output]
     snippets: list[Snippet]
+    ruined: str = Field(description="how it is known that training has ruined the model; empty otherwise")
 
 
 def document(session: Session, run: Run) -> Outputs:
     """The outputs of a run, and the snippets that use its result."""
     used = used_by_snippets(session, run)
     requested = builds.of_run(session=session, run_id=run.id)
-    return Outputs(outputs=outputs(run, requested), snippets=snippets(used) if used else [])
+    return Outputs(outputs=outputs(run, requested), snippets=snippets(used) if used else [], ruined=ruined(run))
+
+
+def ruined(run: Run) -> str:
+    """How it is known that training has ruined the model, as a sentence; empty if it is not known.
+
+    Its loss on held-out rows is higher than that of a model which draws each token at random from the largest vocabulary, or its
+    answers are shown to be worse than before training.
+    """
+    summary = run.summary or {}
+    if summary.get("eval_perplexity") is not None and (summary.get("eval_loss") or 0) > _RANDOM_LOSS:
+        loss = numbers.decimal(summary["eval_loss"])
+        return _("The loss on held-out rows is {loss}: tokens drawn at random have a lower one.").format(loss=loss)
+    changes = (summary.get("answers") or {}).get("changes") or {}
+    worse = [label(name) for name, change in changes.items() if Paired.read(change).verdict is Verdict.WORSE]
+    if worse and len(worse) == len(changes):
+        return _("Held-out answers are worse than before training: {scores}.").format(scores=", ".join(worse))
+    return ""
 
 
 def built(run: Run, item: Build) -> BuildAnswer:

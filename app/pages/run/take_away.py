@@ -5,7 +5,7 @@ from typing import Any
 
 from starlette.datastructures import QueryParams
 
-from app.documents.results.outputs import Output, outputs, used_by_snippets
+from app.documents.results.outputs import Output, outputs, ruined, used_by_snippets
 from app.format.run_text import building, difference, figures, result_noun, verdict
 from app.format.snippets import Snippet, snippets
 from app.pages.common.cache import TimedCache
@@ -23,13 +23,14 @@ _snippets: TimedCache[tuple[str, int, str], list[Snippet]] = TimedCache(_SECONDS
 def shown(run: Run, query: QueryParams) -> dict[str, Any]:
     """The forms of an ended run's result, how they compare with the trained model, and the snippets."""
     if not run.status.ended:
-        return {"outputs": [], "snippets": [], "parity": None, "can_be_tried": False, "building": False}
+        return {"outputs": [], "snippets": [], "parity": None, "can_be_tried": False, "building": False, "ruined": ""}
     compared = latest(run) if run.has_result else None
     with database.read() as session:
         requested = builds.of_run(session=session, run_id=run.id)
     forms = groupby(outputs(run, requested), key=lambda one: one.group or one.name)
     return {
         "outputs": [_chosen(list(group), query) for _, group in forms],
+        "ruined": ruined(run) if run.has_result else "",
         "building": any(not item.status.ended for item in requested),
         "snippets": _snippets.get((run.id, run.attempt, run.name), lambda: _all_snippets(run)) if run.has_result else [],
         "parity": compared and {

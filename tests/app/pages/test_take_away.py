@@ -13,6 +13,7 @@ from web import client
 
 from app.documents.results.answers import Change, answers_of, differences
 from training.run_folder.derived import GgufType
+from training.scoring.paired import Verdict
 from worker.settings import get_settings
 from worker.store.tables import Status
 
@@ -46,6 +47,42 @@ def finished(*, answers: bool = True, **settings: Any) -> PlayedRun:
 def outputs(run: PlayedRun) -> dict[str, dict[str, Any]]:
     document = client().get(f"/api/runs/{run.id}/outputs").json()
     return {one["name"]: one for one in document["outputs"]}
+
+
+def changed(verdict: str, difference: float) -> dict[str, Any]:
+    interval = {"difference": difference, "low": difference - 0.05, "high": difference + 0.05}
+    return interval | {"rows": 50, "verdict": verdict, "rows_needed": 100, "common": 50}
+
+
+@pytest.mark.parametrize(
+    ("summary", "reason"),
+    [
+        ({"eval_loss": 247.0, "eval_perplexity": 1.3e107}, "The loss on held-out rows is 247.0000"),
+        ({"eval_loss": 2.0, "eval_perplexity": 7.4}, ""),
+        ({"eval_loss": 247.0}, ""),  # of a task whose loss is none of tokens
+        ({"answers": {"changes": {"f1": changed(Verdict.WORSE.value, -0.2)}}}, "worse than before training: Token F1"),
+        (
+            {
+                "answers": {
+                    "changes": {
+                        "f1": changed(Verdict.WORSE.value, -0.2),
+                        "exact_match": changed(Verdict.NONE.value, 0.0),
+                    }
+                }
+            },
+            "",
+        ),
+    ],
+)
+def test_a_model_that_training_has_ruined_is_called_so_where_it_is_downloaded(
+    home: Path, summary: dict[str, Any], reason: str
+) -> None:
+    played = PlayedRun("ruined").claim()
+    played.end(summary=SUMMARY | {"eval_loss": 1.0, "answers": {}} | summary)
+    (get_settings().runs_dir / played.id / "adapter").mkdir(parents=True)
+    said = client().get(f"/api/runs/{played.id}/outputs").json()["ruined"]
+    assert reason in said and bool(reason) == bool(said)
+    assert ("Training has ruined this model." in client().get(f"/run?id={played.id}").text) == bool(reason)
 
 
 def test_every_form_has_a_download_or_the_command_that_makes_it(home: Path) -> None:
