@@ -46,7 +46,9 @@ last one counts.
 one, or while another was handled, the last of them that Lathe knows counts, and of those with the same cause the first; one that
 only says what could not be done ("We couldn't connect", "Failed to import") gives way to its cause. An error that your own code
 was handling does not count if that code then failed by a mistake of its own (TypeError, SyntaxError). Other output before it
-counts only if the exception reports what happened elsewhere, such as a lost worker or a CUDA error. Source code in a traceback is
+counts only if the exception reports what happened elsewhere, such as a lost worker or a CUDA error, or, with a lower confidence, if
+no sign explains the exception and the same package raised the one before: a library that was not loaded fails again where it is
+used. Source code in a traceback is
 never the cause, nor is a text that says what to do if an error occurs. A warning is a symptom: it counts only if the log shows that
 the run failed and has no traceback. Python's tracebacks are read, those of notebooks (IPython), of rich and of pytest, and
 exceptions in the form of their repr.
@@ -55,7 +57,11 @@ exceptions in the form of their repr.
 known cause whose messages are most like it (`inferred.nearest`). If a message of that type of exception has nearly the same words,
 its cause is the answer, with confidence 0.5. A log in which no line shows a failure has the cause `no_failure`.
 
-**Advice** reads its own log: some messages have a fix of their own, with their numbers, in place of the one listed below, such as
+**Errors in your own code** (`error_in_own_code`, confidence 0.5): the answer names the last line that is not of an installed package,
+also in the forms of IPython and pytest, and what None or the shapes mean there. An exception that your code raises by itself is
+`unknown`: its message says what is wrong.
+
+**Advice** reads its own log: some messages have a title and a fix of their own, with their numbers, in place of the one listed below, such as
 those of vLLM's KV cache, a batch with labels but no loss, and a kernel's shared memory.
 
 **Memory**: for a GPU that is out of memory, `inferred` contains the requested size (`bytes_requested`), the phase, and the memory

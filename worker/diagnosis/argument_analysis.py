@@ -20,6 +20,12 @@ _ARGUMENT_CLASSES = re.compile(r"(?:Seq2Seq|)TrainingArguments")
 _TRAINERS = re.compile(
     r"(?:Seq2Seq|)Trainer|(?:SFT|DPO|KTO|ORPO|CPO|GRPO|PPO|PPOv2|RLOO|Reward|Online\w+)(?:Trainer|Config)"
 )
+_CALLBACK = re.compile(
+    r"\b((?:\w+_)?(?:func|fn|function)|compute_metrics|preprocess_logits_for_metrics|data_collator|model_init|optimizer_cls)\("
+)
+"""A call of a function that the user gave."""
+_SUBCLASS = re.compile(r"\w+(?:Trainer|Callback|Collator)")
+_TO_OWN = "A library calls a function of your own with an argument that it does not have."
 _LAYERS = re.compile(r"\w+(?:Attention\w*|MLP|DecoderLayer|RotaryEmbedding|RMSNorm)")  # called by a model, not by users
 _OF_TRAINING = re.compile(r"(?:Lora|\w+Peft|BitsAndBytes|Model)Config|Accelerator|DataCollator\w+|\w+LanguageModeling")
 
@@ -45,6 +51,17 @@ def _renamed(callee: str, argument: str) -> tuple[str, str] | None:
         if name == argument and (not callee or re.fullmatch(pattern, callee)):
             return version, instead
     return None
+
+
+def _own_function(log: Log, index: int, callee: str, function: str) -> str:
+    """The user's own function or method that a package called with the argument; empty if it is not one."""
+    trace = log.traceback_at(index)
+    if trace is None or not raised_by_package(trace.frames) or function in ("__init__", "forward", "compute_loss"):
+        return ""
+    if callee:
+        return f"{callee}.{function}" if _SUBCLASS.fullmatch(callee) and not _TRAINERS.fullmatch(callee) else ""
+    called = _CALLBACK.search(trace.frames[-1].code)
+    return f"your function {function}" if called and called[1] != function else ""
 
 
 def is_renamed(log: Log, index: int) -> bool:
@@ -97,6 +114,16 @@ def analyze_argument(log: Log, index: int, known: Known) -> Detail:
         return Detail()
     callee, _, argument = given
     named = f"{callee or 'The function'} has no argument {argument}."
+    if own := _own_function(log, index, callee, given[1]):
+        return Detail(
+            explanation=f"{own[0].upper()}{own[1:]} has no argument {argument}.",
+            fix=(
+                f"Add **kwargs to the parameters of {own} (or {argument}=None, to use it): the library passes more arguments than it "
+                "takes, and newer versions pass more than older ones.",
+            ),
+            title=_TO_OWN,
+            alone=True,
+        )
     if argument == "num_items_in_batch":
         return Detail(explanation=named, fix=(_OVERRIDE,))
     if renamed := _renamed(callee, argument):

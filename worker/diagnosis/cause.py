@@ -31,7 +31,8 @@ class Sign:
     `inside` must match a frame of the traceback that ends in the pattern, and all of `when` must hold. `notice` is true if a
     program prints it as a warning although it ends. `lasting` is true for values that are a failure if they last to the log's end.
     `fix` and `changes` take the place of those of the cause, and of its analysis, if the sign is the best: sentences in which
-    `{name}` is a group, and which are left out if it did not match.
+    `{name}` is a group, and which are left out if it did not match. `title` then takes the place of the cause's: what happened, in
+    the sign's own words.
     """
 
     pattern: re.Pattern[str]
@@ -43,6 +44,7 @@ class Sign:
     lasting: bool = False
     fix: tuple[str, ...] = ()
     changes: dict[str, Any] = field(default_factory=dict)
+    title: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,10 @@ class Known:
 
 @dataclass(frozen=True)
 class Detail:
-    """What a cause's own analysis adds: sentences, fixes before the usual ones, evidence, settings, computed values."""
+    """What a cause's own analysis adds: sentences, fixes before the usual ones, evidence, settings, computed values.
+
+    `title` takes the place of the cause's, and `alone` leaves out the cause's own fixes.
+    """
 
     explanation: str = ""
     fix: tuple[str, ...] = ()
@@ -64,6 +69,8 @@ class Detail:
     rank: int | None = None
     changes: dict[str, Any] | None = None
     inferred: dict[str, Any] = field(default_factory=dict)
+    title: str = ""
+    alone: bool = False
 
 
 Analysis = Callable[[Log, int, Known], Detail]

@@ -12,6 +12,8 @@ _HTTP = re.compile(
     r"urllib3|requests/|httpx|httpcore|aiohttp|huggingface_hub|http/client|urllib/request|socket\.py|ssl\.py"
 )
 _PID = re.compile(r"\bpid: (\d{1,9})\)|received by PID (\d{1,9})")
+_BAR = re.compile(r"\d%\|")
+_LOADING = re.compile(r"(?i)loading (?:\w+ )?(?:checkpoint|safetensors|weights|pipeline)|loading weights")
 _PIPES = re.compile(r"multiprocess|multiprocessing|subprocess")
 
 
@@ -42,6 +44,13 @@ def from_outside(log: Log, index: int) -> bool:
     killed = killed_in(log.text)
     named = _PID.search(log.lines[index].text)
     return killed is None or not killed.includes(int(named[1] or named[2]) if named else None)
+
+
+def while_loading(log: Log, index: int) -> bool:
+    """True if another program than Lathe killed the process, and the last progress before was that of loading weights."""
+    bars = [text for text in log.searched[:index] if _BAR.search(text)]
+    loading = bool(bars) and bool(_LOADING.search(bars[-1])) and not log.timeline.trained_after(-1)
+    return loading and from_outside(log, index)
 
 
 def by_remote_server(log: Log, index: int) -> bool:
@@ -93,7 +102,9 @@ def unless(log: Log, _: int, pattern: re.Pattern[str]) -> bool:
 
 PLAIN: dict[str, When] = {
     test.__name__: test
-    for test in (between_ranks, by_package, by_remote_server, from_outside, of_package, without_exception)
+    for test in (
+        between_ranks, by_package, by_remote_server, from_outside, of_package, while_loading, without_exception,
+    )
 }
 OF_PATTERN: dict[str, Callable[..., bool]] = {
     test.__name__: test for test in (at_code, at_code_only, ends_in, mentions, outside, unless, within)

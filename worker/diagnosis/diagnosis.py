@@ -26,6 +26,7 @@ UNKNOWN = "unknown"
 NO_FAILURE = "no_failure"
 _MOST_EVIDENCE = 8
 _MUCH = 0.15  # a sign whose confidence is lower by this much makes another one no less sure
+_EARLIER = 0.8  # of the confidence of a sign that was printed before an exception that no sign explains
 _ASK = (
     "Provide more of the log: the output of every rank, from start to end (torchrun --tee 3, or the run's output.log)."
 )
@@ -42,6 +43,8 @@ _LEAST_SHARE = 0.4  # of the error's rare words
 _ANSWERING_WORDS, _ANSWERING_SHARE = 4, 0.65
 """Words of a sign's alternative, and the share of them and of the error's words that both have, which make its cause the answer."""
 _KIND = re.compile(r"\w+(?:Error|Exception)\b")
+_SAYING_LITTLE = frozenset({"RuntimeError", "ValueError", "Exception", "OSError", "AssertionError"})
+"""Types of exceptions that a program raises for anything."""
 _TYPE = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception))(?:\(\w+\))?: ")
 
 
@@ -92,7 +95,9 @@ def diagnose(
     if not read.text.strip():
         return Diagnosis(UNKNOWN, "The log is empty.", 0.0, "It contains no text.", fix=(_ASK,))
     matches = explaining_matches(read, CAUSES)
-    if not matches or (matches[0].continued and not read.timeline.failed) or _is_unknown_of_root(read, matches[0]):
+    if matches and _is_unknown_of_root(read, matches[0]):
+        matches = [match for match in matches if not match.elsewhere]
+    if not matches or (matches[0].continued and not read.timeline.failed):
         return _unnamed(read)
     return _known(read, matches, Known(dimensions, micro_batch, config or {}))
 
@@ -106,10 +111,11 @@ def _known(log: Log, matches: list[Match], known: Known) -> Diagnosis:
     best = matches[0]
     cause = best.cause
     own = [match for match in matches if match.cause is cause]
-    advising = next((match for match in own if match.sign.fix), best)
+    advising = next((match for match in own if match.sign.fix or match.sign.title), best)
     detail = _detail(log, advising, known)
     words = {name: word for match in reversed(own) for name, word in match.words.items()}
     more = detail.explanation or _filled(cause.explanation, words)
+    title = detail.title or _filled(advising.sign.title, words) or cause.title
     changes = cause.changes if detail.changes is None else detail.changes
     ranks = (
         detail.rank,
@@ -120,12 +126,12 @@ def _known(log: Log, matches: list[Match], known: Known) -> Diagnosis:
     rank = next((rank for rank in ranks if rank is not None), None)
     return Diagnosis(
         cause=cause.name,
-        title=cause.title,
+        title=title,
         confidence=_confidence(log, best, matches),
-        explanation=f"{cause.title} {more}".strip(),
+        explanation=f"{title} {more}".strip(),
         evidence=_evidence(log, own, detail.evidence),
         first_failed_rank=rank,
-        fix=(*detail.fix, *(() if advising.sign.fix else _sentences(cause.fix, words))),
+        fix=(*detail.fix, *(() if advising.sign.fix or detail.alone else _sentences(cause.fix, words))),
         changes={name: value for name, value in changes.items() if known.config.get(name) != value},
         inferred=detail.inferred,
     )
@@ -159,7 +165,7 @@ def _confidence(log: Log, best: Match, matches: list[Match]) -> float:
     first = any(
         one.handled and one.contains(best.index) and best.index < one.links[-1].first for one in log.timeline.endings
     )
-    return round(sure * (0.6 if best.continued else 1.0) * (0.9 if rivals else 1.0) * (0.9 if first else 1.0), 2)
+    return round(sure * (0.6 if best.continued else 1.0) * (0.9 if rivals else 1.0) * (0.9 if first else 1.0) * (_EARLIER if best.earlier else 1.0), 2)
 
 
 def _evidence(log: Log, own: list[Match], more: tuple[Line, ...]) -> tuple[Line, ...]:
@@ -256,16 +262,24 @@ def _nearest(error: str) -> Cause | None:
     """The cause whose signs contain most of the error's words, weighted by their rarity; None if none has enough of them."""
     by_cause, rarity = _words()
     words = _split(error) & rarity.keys()
-    if len(words) < _LEAST_WORDS:
+    if len(words) < _LEAST_WORDS or "NoneType" in error:  # any value may be None
         return None
     total = sum(rarity[word] for word in words)
+    raised = _TYPE.match(error)
 
     def shared(cause: Cause) -> float:
         common = words & by_cause[cause.name]
         return sum(rarity[word] for word in common) / total if len(common) >= _LEAST_WORDS else 0.0
 
-    best = max(CAUSES, key=shared)
-    return best if shared(best) >= _LEAST_SHARE else None
+    fitting = [cause for cause in CAUSES if not raised or _may_raise(cause, raised[1])]
+    best = max(fitting, key=shared, default=None)
+    return best if best and shared(best) >= _LEAST_SHARE else None
+
+
+def _may_raise(cause: Cause, kind: str) -> bool:
+    """True if a sign of the cause names this type of exception, or none where the type says little."""
+    named = [set(_KIND.findall(sign.pattern.pattern)) for sign in cause.signs]
+    return any(kind in kinds or (kind in _SAYING_LITTLE and not kinds) for kinds in named)
 
 
 @cache

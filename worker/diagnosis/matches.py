@@ -13,8 +13,9 @@ from worker.diagnosis.timeline import Log
 _PER_SIGN = 200  # matches of one sign; a warning may be printed a million times
 _REPORT = re.compile(
     r"(?:\w+\.)*(?:CalledProcessError|ChildFailedError|EOFError|ConnectionResetError|BrokenPipe\w*|SystemExit|ProcessExitedException"
-    r"|ProcessRaisedException|RemoteError|RayTaskError)\b|.*(?:CUDA|CUBLAS|cuBLAS|CUDNN|NCCL|HIP) ?(?:error|Error|_STATUS)"
+    r"|ProcessRaisedException|RemoteError|RayTaskError|DistBackendError)\b|.*(?:CUDA|CUBLAS|cuBLAS|CUDNN|NCCL|HIP) ?(?:error|Error|_STATUS)"
     r"|.*DataLoader worker|.*subprocess"
+    r"|.*\b(?:[Ss]ee|[Cc]heck) (?:the )?(?:root cause|(?:error|log|traceback|stack ?trace|output)s?)\b"
 )
 """Exceptions that only report what another process or a device printed before."""
 _LOOKED_UP = re.compile(r"(?:\w+\.)*(?:Key|Index|Attribute|Type|ModuleNotFound|FileNotFound)Error\b|StopIteration\b")
@@ -40,6 +41,8 @@ class Match:
     """True if another rank or node printed it than the one that failed first, according to the launcher."""
     decides: bool = False
     """True if it is in the exception that ended the run, or in that one's cause if no sign matches the exception itself."""
+    earlier: bool = False
+    """True if it was printed before the exception that ended the run, which no sign explains."""
 
     @property
     def order(self) -> tuple[bool, int, bool, bool, int, int, float]:
@@ -95,7 +98,7 @@ def _explaining(log: Log, matches: list[Match]) -> list[Match]:
         return [match for match in matches if _ends_without_exception(match, log)]
     final = log.lines[ended.links[-1].last].text
     reports = not _BY_USER.match(final) and (bool(_REPORT.match(final)) or _is_consequence(matches, log))
-    return [
+    found = [
         match
         for match in matches
         if (
@@ -104,6 +107,26 @@ def _explaining(log: Log, matches: list[Match]) -> list[Match]:
             else (reports and match.role is Role.ERROR) or _is_of_ending(match, log)
         )
     ]
+    if _BY_USER.match(final) or any(match.kind is not CauseKind.SYMPTOM for match in found):
+        return found
+    return [*found, *(replace(match, earlier=True) for match in matches if _led_to(match, ended, log))]
+
+
+def _led_to(match: Match, ended: Chain, log: Log) -> bool:
+    """True if the match is in an earlier exception of the same process that the same package raised as the one that ended it.
+
+    A package that could not load its library, say, fails again where it is used, with a message that no longer says why.
+    """
+    last, before = ended.links[-1], log.traceback_at(match.index)
+    return (
+        before is not None
+        and match.kind is not CauseKind.SYMPTOM
+        and not match.continued
+        and match.index < ended.links[0].first
+        and log.lines[before.first].source == log.lines[last.first].source
+        and raised_by_package(last.frames)
+        and last.frames[-1].package == (before.frames[-1].package if before.frames else None)
+    )
 
 
 def _ends_without_exception(match: Match, log: Log) -> bool:

@@ -74,6 +74,11 @@ _LAST_OF_DEVICE = (
     ),
 )
 
+_HELD = "Other processes use most of the GPU's memory."
+_OF_LOGITS = (
+    "The loss converts the logits of the whole batch here, which take rows x length x vocabulary: lower max_length or the rows, or "
+    "take a loss that never stores them whole (chunked_loss on; transformers: use_liger_kernel)."
+)
 _IN_EVALUATION = (
     "Keep only what the metrics need: prediction_loss_only=True, or preprocess_logits_for_metrics that returns the argmax.",
     "Lower per_device_eval_batch_size, and set eval_accumulation_steps=1, which moves predictions to host memory after each batch.",
@@ -101,14 +106,36 @@ def analyze_memory(log: Log, index: int, known: Known) -> Detail:
         if numbers.requested and phase not in ("optimizer", "loading")
         else []
     )
-    own = known.config or phase not in ("evaluation", "saving")  # settings of the training change nothing there
+    held = _is_held(numbers)
+    own = not held and (known.config or phase not in ("evaluation", "saving"))  # settings of the training change nothing there
     changes = _changes(known.config, batch, phase) if own else {}
+    in_loss = phase == "forward" and not guesses and _kinds(trace) == (LOGITS,)
     sentences = [_request(numbers, phase), _usage(numbers), _reasoning(numbers, guesses, batch)]
     return Detail(
         explanation=" ".join(part for part in sentences if part),
-        fix=_fixes(numbers, phase, guesses, known.config, changes, code, _last_fix(message)),
+        fix=_others(numbers)
+        if held
+        else (
+            *((_OF_LOGITS,) if in_loss else ()),
+            *_fixes(numbers, phase, guesses, known.config, changes, code, _last_fix(message)),
+        ),
         changes=changes,
         inferred=_inferred(numbers, phase, guesses),
+        title=_HELD if held else "",
+    )
+
+
+def _is_held(numbers: Numbers) -> bool:
+    """True if other processes use more of the GPU than this one."""
+    return sum(taken for _, taken in numbers.others) > (numbers.sizes or {}).get("own_bytes", 0)
+
+
+def _others(numbers: Numbers) -> tuple[str, ...]:
+    """What to do about each other process that uses much of the GPU."""
+    return tuple(
+        f"Process {pid} uses {byte_size(taken)} of the same GPU: end it, or choose another GPU with CUDA_VISIBLE_DEVICES."
+        for pid, taken in numbers.others
+        if taken > 2**29
     )
 
 
@@ -214,12 +241,8 @@ def _fixes(
     code: str,
     last: str,
 ) -> tuple[str, ...]:
-    fixes = [
-        f"Process {pid} uses {byte_size(taken)} of the same GPU: end it, or choose another GPU with CUDA_VISIBLE_DEVICES."
-        for pid, taken in numbers.others
-        if taken > 2**29
-    ]
-    if numbers.unused > max(numbers.requested or 0, 2**30) // 2:
+    fixes = [*_others(numbers)]
+    if numbers.unused > max(numbers.requested or 0, 2**30) // 2 and _would_fit(numbers):
         fixes.append(f"{_fragmented(numbers)}: start with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.")
     tensor = guesses[0].tensor if guesses else None
     if tensor == ATTENTION:
@@ -243,6 +266,12 @@ def _fixes(
     least = config.get("micro_batch_size") == 1, config.get("gradient_checkpointing") in ("full", "offloaded")
     left = [one for one, done in zip(_FITS, least, strict=True) if not done]
     return (*fixes, *left, last)
+
+
+def _would_fit(numbers: Numbers) -> bool:
+    """True unless the request is larger than what is free and what is reserved but unused together."""
+    free = (numbers.sizes or {}).get("free_bytes")
+    return free is None or free + numbers.unused >= (numbers.requested or 0)
 
 
 def _fragmented(numbers: Numbers) -> str:

@@ -25,6 +25,8 @@ _MENTION = re.compile(
     r"|(?::|\b(?:command|file|folder|module|package|library|model|dataset)) not found",
     re.I,
 )
+_SCRIPT = re.compile(r"[\w./\\-]+\.py(?:::[\w\[\].-]+)*(?!:\d)")
+"""A script or a test, whose name may contain any word."""
 _ROW = re.compile(r"\s*\[?\{")  # of data or metrics: it may contain any word
 _ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):.*?^\s*rank\s*: (\d{1,5})", re.S | re.M)
 _EXIT = re.compile(r"failed \(exitcode: -?\d+\) local_rank: (\d{1,5})")
@@ -119,8 +121,9 @@ class Timeline:
         """The first line near the end that mentions an error, outside of notices, code and advice."""
         for index, (line, role) in enumerate(zip(self._log.lines, self._log.roles, strict=True)):
             printed = role in (Role.ERROR, Role.TEXT) and not _ROW.match(line.text)
-            word = _MENTION.search(line.text) if printed else None
-            if word and self._is_end(index) and not is_conditional(line.text[: word.start()]):
+            text = _SCRIPT.sub("", line.text)
+            word = _MENTION.search(text) if printed else None
+            if word and self._is_end(index) and not is_conditional(text[: word.start()]):
                 return line
         return None
 

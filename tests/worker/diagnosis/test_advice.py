@@ -1,5 +1,6 @@
 """Advice agrees with its own log: the phase, the numbers in the message, and what the batch contained."""
 
+from paths import TESTS
 from subtest_table import table
 
 from worker.diagnosis.diagnosis import diagnose
@@ -124,7 +125,7 @@ def traceback(function, code, error):
         ),
         (
             'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].',
-            "gpu_not_found", "nvidia-container-toolkit", "--gpus all",
+            "container_not_started", "nvidia-container-toolkit", "--gpus all",
         ),
         ("The node was low on resource: ephemeral-storage.", "disk_full", "Mount a volume", "df -h"),
         (
@@ -370,3 +371,104 @@ def test_sentences_about_words_that_the_log_lacks_are_left_out():
 def test_a_hub_that_cannot_be_resolved_is_still_the_hubs():
     log = "socket.gaierror: [Errno -3] Temporary failure in name resolution"
     assert diagnose(log).cause == "network_unreachable"
+
+
+HOLDS = (
+    "GPU 0 has a total capacity of 47.50 GiB of which 1.25 GiB is free. Process 4711 has {other} GiB memory in use. Including "
+    "non-PyTorch memory, this process has {own} GiB memory in use. Of the allocated memory {own} GiB is allocated by PyTorch, and "
+    "{unused} GiB is reserved by PyTorch but unallocated."
+)
+
+
+def out_of_memory(asked, *, other, own, unused):
+    """A log of an allocation that failed, in GiB."""
+    return f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked} GiB. " + HOLDS.format(
+        other=other, own=own, unused=unused
+    )
+
+
+@table(
+    ("log", "title"),
+    [
+        ("OSError: [Errno 122] Disk quota exceeded", "The disk quota of the user"),
+        ("OSError: [Errno 28] No space left on device", "A disk is full."),
+        ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO PREEMPTION ***", "The job was preempted"),
+        ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO TIME LIMIT ***", "reached its time limit."),
+        ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO NODE FAILURE ***", "A node of the job"),
+        ("huggingface_hub.errors.OfflineModeIsEnabled: Offline mode is enabled.", "Downloads are switched off"),
+        ("ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`", "vLLM has no GPU"),
+        (out_of_memory(2, other=40, own=6, unused=0), "Other processes use most"),
+        (out_of_memory(2, other=1, own=45, unused=0), "Out of GPU memory."),
+    ],
+)
+def test_the_title_says_what_the_log_says(log, title):
+    diagnosis = diagnose(log)
+    assert title in diagnosis.title
+    assert diagnosis.explanation.startswith(diagnosis.title)
+
+
+def test_memory_of_other_processes_changes_no_settings():
+    diagnosis = diagnose(out_of_memory(2, other=40, own=6, unused=0))
+    assert (diagnosis.changes, len(diagnosis.fix)) == ({}, 1)
+    assert "Process 4711 uses 40.0 GiB" in diagnosis.fix[0]
+    assert diagnose(out_of_memory(2, other=1, own=45, unused=0)).fix[1:]
+
+
+@table(("asked", "fits"), [(3, True), (6, False)])
+def test_memory_is_called_fragmented_only_where_it_would_be_enough(asked, fits):
+    fix = " ".join(diagnose(out_of_memory(asked, other=1, own=40, unused=4)).fix)
+    assert ("expandable_segments" in fix) is fits
+
+
+@table(
+    ("before", "advised"),
+    [
+        ("Loading checkpoint shards:  40%|####      | 2/5 [00:10<00:15,  5.00s/it]\n", True),
+        ("Loading checkpoint shards: 100%|##########| 5/5 [00:25<00:00]\n{'loss': 1.2, 'epoch': 0.1}\n", False),
+        ("Map:  40%|####      | 400/1000 [00:10<00:15]\n", False),
+    ],
+)
+def test_a_process_killed_while_it_loaded_weights_is_told_to_load_less(before, advised):
+    fix = " ".join(diagnose(before + "Killed").fix)
+    assert ("low_cpu_mem_usage" in fix, "streaming" in fix) == (advised, not advised)
+
+
+@table(
+    ("called", "error", "advised"),
+    [
+        ("self.compute_metrics(found)", "scores() got an unexpected keyword argument 'losses'", "your function scores"),
+        ("self.log(logs, start)", "PoemTrainer.log() got an unexpected keyword argument 'start'", "PoemTrainer.log"),
+        ("self.attend(states)", "attend() got an unexpected keyword argument 'mask'", None),
+    ],
+)
+def test_a_function_of_the_user_that_a_library_calls_is_named(called, error, advised):
+    diagnosis = diagnose(
+        f'Traceback (most recent call last):\n  File "/opt/train/a.py", line 9, in <module>\n    trainer.train()\n'
+        f'  File "/v/site-packages/trl/trainer.py", line 9, in step\n    {called}\nTypeError: {error}\n'
+    )
+    assert diagnosis.cause == "package_incompatible"
+    assert ("**kwargs" in " ".join(diagnosis.fix)) is (advised is not None)
+    assert (advised or "") in diagnosis.fix[0]
+
+
+def test_a_missing_value_in_own_code_is_named():
+    log = (
+        'Traceback (most recent call last):\n  File "/opt/train/a.py", line 9, in main\n'
+        "    text = rows.get(name)[0].answer.strip()\nAttributeError: 'NoneType' object has no attribute 'strip'\n"
+    )
+    diagnosis = diagnose(log)
+    assert (diagnosis.cause, diagnosis.confidence) == ("error_in_own_code", 0.5)
+    assert "/opt/train/a.py, line 9 in main" in diagnosis.explanation
+    assert diagnosis.fix[0].startswith("`rows.get(name)[0].answer` is None")
+
+
+def test_rows_without_a_value_are_named_where_a_function_of_map_fails():
+    fix = diagnose((TESTS / "logs/error_in_own_code.log").read_text(encoding="utf-8")).fix
+    assert "(question, answer)" in fix[0]
+    assert "/opt/lessons/prepare.py, line 17 in joined" in fix[1]
+
+
+def test_the_nearest_cause_is_one_that_raises_the_type():
+    for error in ("ZeroDivisionError: no space left on device", "AttributeError: 'NoneType' object has no attribute 'format'"):
+        log = traceback("main", "go()", error).replace("/v/transformers", "/v/site-packages/transformers")
+        assert (diagnose(log).cause, diagnose(log).inferred) == ("unknown", {})

@@ -10,6 +10,7 @@ from worker.diagnosis.diagnosis import NO_FAILURE, UNKNOWN, diagnose
 
 LOGS = TESTS / "logs"
 MORE = sorted((LOGS / "more").glob("*.log"))
+OWN = "error_in_own_code"
 HANDLED = "\nDuring handling of the above exception, another exception occurred:\n\n"
 CAUSED = "\nThe above exception was the direct cause of the following exception:\n\n"
 FRAME = re.compile(r'\s+File "([^"]*)", line (\d+), in (.*)')
@@ -173,8 +174,8 @@ def test_a_traceback_pasted_with_an_indent_is_parsed():
     [
         ("SFTTrainer.__init__() got an unexpected keyword argument 'packing'", "SFTTrainer(", "package_incompatible"),
         ("__init__() got an unexpected keyword argument 'evaluation_strategy'", "a = TrainingArguments(", "package_incompatible"),
-        ("plot() got an unexpected keyword argument 'colour'", "plot(colour='red')", UNKNOWN),
-        ("forward() got an unexpected keyword argument 'label'", "model(**row)", UNKNOWN),
+        ("plot() got an unexpected keyword argument 'colour'", "plot(colour='red')", OWN),
+        ("forward() got an unexpected keyword argument 'label'", "model(**row)", OWN),
     ],
 )  # fmt: skip
 def test_an_unknown_argument_of_the_users_own_is_not_an_incompatible_package(error, code, cause):
@@ -202,9 +203,9 @@ def test_what_is_printed_after_an_interruption_is_not_the_cause():
 @table(
     ("error", "code", "cause"),
     [
-        ("KeyError: 'content'", "return reply['content']", UNKNOWN),
+        ("KeyError: 'content'", "return reply['content']", OWN),
         ("KeyError: 'content'", "return row['content']", "dataset_column_missing"),
-        ("KeyError: 'eval_accuracy'", "best = scores['eval_accuracy']", UNKNOWN),
+        ("KeyError: 'eval_accuracy'", "best = scores['eval_accuracy']", OWN),
         ("json.decoder.JSONDecodeError: Expecting value: line 1", "score = json.loads(reply)", UNKNOWN),
         ("json.decoder.JSONDecodeError: Expecting value: line 1", "config = json.load(file)", "json_broken"),
     ],

@@ -175,7 +175,7 @@ def test_code_that_a_console_has_wrapped_is_not_taken_for_the_error():
 
 
 def test_a_traceback_without_its_header_is_parsed():
-    text = ended("KeyError: 'weights'", code="rows[name]").partition("\n")[2]
+    text = ended("moon.MoonError: the moon is full").partition("\n")[2]
     assert "in main, a.py" in diagnose(text).explanation
 
 

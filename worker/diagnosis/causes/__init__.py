@@ -18,13 +18,15 @@ from worker.diagnosis.argument_analysis import analyze_argument, is_between_pack
 from worker.diagnosis.cause import Analysis, Cause, CauseKind, Sign, When
 from worker.diagnosis.hang_analysis import analyze_hang, analyze_kill
 from worker.diagnosis.oom_analysis import analyze_memory
+from worker.diagnosis.own_code import analyze_own_code, in_own_code
 
 _FRAGMENT = re.compile(r"\{\{(\w+)\}\}")
 _ANALYSES: dict[str, Analysis] = {
     "analyze_argument": analyze_argument, "analyze_hang": analyze_hang, "analyze_kill": analyze_kill,
-    "analyze_memory": analyze_memory,
+    "analyze_memory": analyze_memory, "analyze_own_code": analyze_own_code,
 }  # fmt: skip
 _CONDITIONS: dict[str, When] = {
+    "in_own_code": in_own_code,
     "is_between_packages": is_between_packages,
     "is_renamed": is_renamed,
     "is_unknown_setting": is_unknown_setting,

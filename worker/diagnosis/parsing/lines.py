@@ -49,6 +49,7 @@ _CODE = re.compile(
 )
 _NOTICE = re.compile(
     r"\b\w*Warning\b|(?<!NCCL )\bWARN(?:ING)?\b|\bINFO\b|\bDEBUG\b|\[warn|^[WI]\d{4} "
+    r"|^Token indices sequence length is longer|\bpip's dependency resolver does not currently take into account"
     r"|accepting this combination|but since the APIs are compatible"
     r"|[Ff]alling back to|^\s*warnings\.warn"
     r"|\b[Rr]etry(?:ing)? (?:in\b|\d+/\d+)|Trying to resume|thrown while requesting|external/local_(?:xla|tsl)/|\btensorflow/"

@@ -6,10 +6,14 @@ Tracebacks that belong together are joined to chains: an exception, and those th
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 HEADER = "Traceback (most recent call last)"
-_FRAME = re.compile(r'\s*File "([^"]*)", line \d+(?:, in (.*)|$)|│ (\S+):\d+ in\s*(\w*)')
+_FRAME = re.compile(
+    r'\s*File "(?P<file>[^"]*)", line (?P<line>\d+)(?:, in (?P<function>.*)|$)'
+    r"|│ (?P<boxed>\S+):(?P<row>\d+) in\s*(?P<name>\w*)"  # of rich
+    r"|(?P<tested>[^\s:]+\.py):(?P<at>\d+): in (?P<test>\S+)$"  # of pytest
+)
 _RICH_CODE = re.compile(r"│? *❱ *\d+ [│ ]*(.*?) *│?$")  # rich draws a box around the frames
 _INDENTED = re.compile(r"(\s*)(?:traceback : )?Traceback")  # torchrun's summary repeats a rank's
 _INSIDE = (" ", "\t", "│", "╭", "╰")
@@ -29,9 +33,12 @@ _NOTEBOOK_FRAME = re.compile(
     r"|(?P<cell>(?:Cell |Input )?In ?\[\d+\]|<ipython-input-[^>]*>|\S.*\.ipynb Cell \d+'?)(?:,? line \d+)?(?:,? in (?P<named>.+))?"
     r"|(?P<old>(?:[A-Za-z]:|[~/.<])\S.*?) in (?P<caller>[\w.<>]+.*))$"
 )
-_NOTEBOOK_CODE = re.compile(r"-+> *(?:<a [^>]*>)?\d+(?:</a>)? *(.*)")
+_NOTEBOOK_CODE = re.compile(r"-+> *(?:<a [^>]*>)?(\d+)(?:</a>)? *(.*)")
+_CUT_NOTEBOOK = re.compile(r"(?:Cell In ?\[\d+\], line \d+|File \S+:\d+, in \w)")
+_MOST_CUT_LINES = 200  # of one traceback without a header
 _MOST_NOTEBOOK_LINES = 3000  # of one traceback
 _INSTALLED = re.compile(r"(?:site|dist)-packages/|/lib/python\d")
+_PACKAGE = re.compile(r"(?:site|dist)-packages/(\w+)")
 _PASSING = re.compile(
     r"(?:^|[.>])(?:__get(?:attr|attribute|item)__|_find_and_load\w*|_call_with_frames_removed|wrapp\w*|_?inner\w*|decorate\w*"
     r"|_?wrapped_\w*|_call_impl)$"
@@ -48,11 +55,18 @@ _BESIDE = re.compile(rf"{_IGNORED.pattern}|Exception in|Error in (?:atexit|sys\.
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame of a traceback: the file, the function and the line of code."""
+    """A frame of a traceback: the file, the function, the line of code and its number, which is 0 if it is not shown."""
 
     file: str
     function: str
     code: str
+    line: int = 0
+
+    @property
+    def package(self) -> str | None:
+        """The installed package that its code is of; None for other code."""
+        found = _PACKAGE.search(self.file.replace("\\", "/"))
+        return found[1] if found else None
 
     @property
     def installed(self) -> bool:
@@ -60,9 +74,14 @@ class Frame:
         return bool(_INSTALLED.search(self.file.replace("\\", "/")))
 
 
+def is_passing(frame: Frame) -> bool:
+    """True for a frame that only passes on a call, or whose code other code made."""
+    return bool(_PASSING.search(frame.function) or _GENERATED.match(frame.file))
+
+
 def raised_by_package(frames: tuple[Frame, ...]) -> bool:
     """True if the code that raised the exception is an installed package's."""
-    own = [frame for frame in frames if not _PASSING.search(frame.function) and not _GENERATED.match(frame.file)]
+    own = [frame for frame in frames if not is_passing(frame)]
     return bool(own) and own[-1].installed
 
 
@@ -93,6 +112,9 @@ def tracebacks(texts: Sequence[str], indices: Sequence[int]) -> Iterator[Traceba
             first, frames, depth = index, [], 0
             indented = _INDENTED.match(texts[index])
             indent = indented[1] if indented else ""
+        elif first < 0 and _CUT_NOTEBOOK.match(text) and (found := _cut_notebook_traceback(texts, indices, position)):
+            last, after = found[0], found[0] + 1
+            yield Traceback(index, indices[last], _end(texts, indices, last, ""), found[1])
         elif _FRAME.match(text):
             if first < 0:  # the header is cut off
                 first, frames, indent = index, [], ""
@@ -146,12 +168,13 @@ def _end(texts: Sequence[str], indices: Sequence[int], position: int, indent: st
 def _add(text: str, frames: list[Frame]) -> None:
     """Adds a line of a traceback: a new frame, or the code of the last one."""
     if frame := _FRAME.match(text):
-        frames.append(Frame(frame[1] or frame[3], frame[2] or frame[4] or "", ""))
+        file, function = frame["file"] or frame["boxed"] or frame["tested"], frame["function"] or frame["name"] or frame["test"]
+        frames.append(Frame(file, function or "", "", int(frame["line"] or frame["row"] or frame["at"])))
         return
     rich = _RICH_CODE.match(text)
     code = rich[1] if rich else "" if text.startswith("│") else text.strip()
     if code and frames and not frames[-1].code:
-        frames[-1] = Frame(frames[-1].file, frames[-1].function, code)
+        frames[-1] = replace(frames[-1], code=code)
 
 
 def _notebook_traceback(
@@ -173,10 +196,23 @@ def _notebook_traceback(
     return None
 
 
+def _cut_notebook_traceback(
+    texts: Sequence[str], indices: Sequence[int], start: int
+) -> tuple[int, tuple[Frame, ...]] | None:
+    """The same for a traceback whose header is cut off."""
+    frames: list[Frame] = []
+    for position in range(start, min(start + _MOST_CUT_LINES, len(indices))):
+        text = texts[indices[position]]
+        if _PASTED.match(text):
+            return (position, tuple(frames)) if any(frame.code for frame in frames) else None
+        _add_of_notebook(text, frames)
+    return None
+
+
 def _add_of_notebook(text: str, frames: list[Frame]) -> None:
     """Adds a line of the traceback: a new frame, or the line of code that the last one ran."""
     if (code := _NOTEBOOK_CODE.match(text)) and frames:
-        frames[-1] = Frame(frames[-1].file, frames[-1].function, code[1])
+        frames[-1] = replace(frames[-1], code=code[2], line=int(code[1]))
     elif found := _NOTEBOOK_FRAME.match(text):
         file = (found["path"] or found["cell"] or found["old"]).replace("\\", "/")
         function = found["function"] or found["named"] or found["caller"] or ""
