@@ -57,12 +57,12 @@ exceptions in the form of their repr.
 known cause whose messages are most like it (`inferred.nearest`). If a message of that type of exception has nearly the same words,
 its cause is the answer, with confidence 0.5. A log in which no line shows a failure has the cause `no_failure`.
 
-**Errors in your own code** (`error_in_own_code`, confidence 0.5): the answer names the last line that is not of an installed package,
-also in the forms of IPython and pytest, and what None or the shapes mean there. An exception that your code raises by itself is
+**Errors in your own code** (`error_in_own_code`, confidence 0.5): the answer names the last line that is not of an installed
+package, also in the forms of IPython and pytest, and what None or the shapes mean there. An exception that your code raises by itself is
 `unknown`: its message says what is wrong.
 
-**Advice** reads its own log: some messages have a title and a fix of their own, with their numbers, in place of the one listed below, such as
-those of vLLM's KV cache, a batch with labels but no loss, and a kernel's shared memory.
+**Advice** reads its own log: some messages have a title and a fix of their own, with their numbers, in place of those listed below,
+such as those of vLLM's KV cache, a batch with labels but no loss, and a kernel's shared memory.
 
 **Memory**: for a GPU that is out of memory, `inferred` contains the requested size (`bytes_requested`), the phase, and the memory
 in use. With the model's `config.json` (`--model`), the line of code and the size identify the tensor: an attention matrix (batch,

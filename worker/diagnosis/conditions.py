@@ -103,7 +103,13 @@ def unless(log: Log, _: int, pattern: re.Pattern[str]) -> bool:
 PLAIN: dict[str, When] = {
     test.__name__: test
     for test in (
-        between_ranks, by_package, by_remote_server, from_outside, of_package, while_loading, without_exception,
+        between_ranks,
+        by_package,
+        by_remote_server,
+        from_outside,
+        of_package,
+        while_loading,
+        without_exception,
     )
 }
 OF_PATTERN: dict[str, Callable[..., bool]] = {

@@ -165,7 +165,14 @@ def _confidence(log: Log, best: Match, matches: list[Match]) -> float:
     first = any(
         one.handled and one.contains(best.index) and best.index < one.links[-1].first for one in log.timeline.endings
     )
-    return round(sure * (0.6 if best.continued else 1.0) * (0.9 if rivals else 1.0) * (0.9 if first else 1.0) * (_EARLIER if best.earlier else 1.0), 2)
+    return round(
+        sure
+        * (0.6 if best.continued else 1.0)
+        * (0.9 if rivals else 1.0)
+        * (0.9 if first else 1.0)
+        * (_EARLIER if best.earlier else 1.0),
+        2,
+    )
 
 
 def _evidence(log: Log, own: list[Match], more: tuple[Line, ...]) -> tuple[Line, ...]:

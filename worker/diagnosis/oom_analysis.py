@@ -107,7 +107,9 @@ def analyze_memory(log: Log, index: int, known: Known) -> Detail:
         else []
     )
     held = _is_held(numbers)
-    own = not held and (known.config or phase not in ("evaluation", "saving"))  # settings of the training change nothing there
+    own = not held and (
+        known.config or phase not in ("evaluation", "saving")
+    )  # settings of the training change nothing there
     changes = _changes(known.config, batch, phase) if own else {}
     in_loss = phase == "forward" and not guesses and _kinds(trace) == (LOGITS,)
     sentences = [_request(numbers, phase), _usage(numbers), _reasoning(numbers, guesses, batch)]

@@ -392,11 +392,23 @@ def out_of_memory(asked, *, other, own, unused):
     [
         ("OSError: [Errno 122] Disk quota exceeded", "The disk quota of the user"),
         ("OSError: [Errno 28] No space left on device", "A disk is full."),
-        ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO PREEMPTION ***", "The job was preempted"),
-        ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO TIME LIMIT ***", "reached its time limit."),
-        ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO NODE FAILURE ***", "A node of the job"),
+        (
+            "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO PREEMPTION ***",
+            "The job was preempted",
+        ),
+        (
+            "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO TIME LIMIT ***",
+            "reached its time limit.",
+        ),
+        (
+            "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO NODE FAILURE ***",
+            "A node of the job",
+        ),
         ("huggingface_hub.errors.OfflineModeIsEnabled: Offline mode is enabled.", "Downloads are switched off"),
-        ("ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`", "vLLM has no GPU"),
+        (
+            "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`",
+            "vLLM has no GPU",
+        ),
         (out_of_memory(2, other=40, own=6, unused=0), "Other processes use most"),
         (out_of_memory(2, other=1, own=45, unused=0), "Out of GPU memory."),
     ],
@@ -469,6 +481,9 @@ def test_rows_without_a_value_are_named_where_a_function_of_map_fails():
 
 
 def test_the_nearest_cause_is_one_that_raises_the_type():
-    for error in ("ZeroDivisionError: no space left on device", "AttributeError: 'NoneType' object has no attribute 'format'"):
+    for error in (
+        "ZeroDivisionError: no space left on device",
+        "AttributeError: 'NoneType' object has no attribute 'format'",
+    ):
         log = traceback("main", "go()", error).replace("/v/transformers", "/v/site-packages/transformers")
         assert (diagnose(log).cause, diagnose(log).inferred) == ("unknown", {})

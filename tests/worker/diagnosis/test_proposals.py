@@ -29,7 +29,7 @@ def unexplained(text, settings):
     diagnosis = diagnose(text, config=settings)
     proposed = [VERSION.sub("", sentence) for sentence in diagnosis.fix] + [str(diagnosis.changes)]
     known = DOCUMENTED | {str(value) for value in settings.values()}
-    logged = NUMBER.findall(text)
+    logged = NUMBER.findall(text.replace("x", " "))  # torch writes shapes as 8x768
     numbers = {number for sentence in proposed for number in NUMBER.findall(sentence)}
     return [number for number in numbers if number not in known and not any(is_rounded(number, of) for of in logged)]
 

@@ -18,7 +18,7 @@ from worker.diagnosis.argument_analysis import analyze_argument, is_between_pack
 from worker.diagnosis.cause import Analysis, Cause, CauseKind, Sign, When
 from worker.diagnosis.hang_analysis import analyze_hang, analyze_kill
 from worker.diagnosis.oom_analysis import analyze_memory
-from worker.diagnosis.own_code import analyze_own_code, in_own_code
+from worker.diagnosis.own_code_analysis import analyze_own_code, in_own_code
 
 _FRAGMENT = re.compile(r"\{\{(\w+)\}\}")
 _ANALYSES: dict[str, Analysis] = {

@@ -168,7 +168,10 @@ def _end(texts: Sequence[str], indices: Sequence[int], position: int, indent: st
 def _add(text: str, frames: list[Frame]) -> None:
     """Adds a line of a traceback: a new frame, or the code of the last one."""
     if frame := _FRAME.match(text):
-        file, function = frame["file"] or frame["boxed"] or frame["tested"], frame["function"] or frame["name"] or frame["test"]
+        file, function = (
+            frame["file"] or frame["boxed"] or frame["tested"],
+            frame["function"] or frame["name"] or frame["test"],
+        )
         frames.append(Frame(file, function or "", "", int(frame["line"] or frame["row"] or frame["at"])))
         return
     rich = _RICH_CODE.match(text)

@@ -68,8 +68,8 @@ def _reasons(log: Log, index: int, frame: Frame, message: str) -> tuple[str, ...
     if shapes := _SHAPES.search(message):
         rows, given, taken, _ = shapes.groups()
         return (
-            f"The layer takes {taken} features and is given {given} (a matrix of {rows} x {given}): make it with in_features {given}, "
-            "such as model.config.hidden_size, or give it the output that it was made for.",
+            f"The layer takes {taken} features and is given {given} (a matrix of {rows} x {given}): make it with in_features "
+            f"{given}, such as model.config.hidden_size, or give it the output that it was made for.",
         )
     if _MISSING.search(message) is None:
         return ()
@@ -84,7 +84,9 @@ def _reasons(log: Log, index: int, frame: Frame, message: str) -> tuple[str, ...
     found = _NO_ATTRIBUTE.search(message)
     value = _before(frame.code, found[1]) if found else ""
     named = f"`{value}`" if value else "A value in this line"
-    return (f"{named} is None here: look at where it is set, or at what the function that it comes from returns in this case.",)
+    return (
+        f"{named} is None here: look at where it is set, or at what the function that it comes from returns in this case.",
+    )
 
 
 def _before(code: str, attribute: str) -> str:
