@@ -58,8 +58,8 @@ known cause whose messages are most like it (`inferred.nearest`). If a message o
 its cause is the answer, with confidence 0.5. A log in which no line shows a failure has the cause `no_failure`.
 
 **Errors in your own code** (`error_in_own_code`, confidence 0.5): the answer names the last line that is not of an installed
-package, also in the forms of IPython and pytest, and what None or the shapes mean there. An exception that your code raises by itself is
-`unknown`: its message says what is wrong.
+package, also in the forms of IPython and pytest, and what None or the shapes mean there. An exception that your code raises by
+itself is `unknown`: its message says what is wrong.
 
 **Advice** reads its own log: some messages have a title and a fix of their own, with their numbers, in place of those listed below,
 such as those of vLLM's KV cache, a batch with labels but no loss, and a kernel's shared memory.

@@ -118,8 +118,8 @@ def analyze_argument(log: Log, index: int, known: Known) -> Detail:
         return Detail(
             explanation=f"{own[0].upper()}{own[1:]} has no argument {argument}.",
             fix=(
-                f"Add **kwargs to the parameters of {own} (or {argument}=None, to use it): the library passes more arguments than it "
-                "takes, and newer versions pass more than older ones.",
+                f"Add **kwargs to the parameters of {own} (or {argument}=None, to use it): the library passes more arguments than "
+                "it takes, and newer versions pass more than older ones.",
             ),
             title=_TO_OWN,
             alone=True,

@@ -13,7 +13,8 @@ from worker.diagnosis.timeline import Log
 _PER_SIGN = 200  # matches of one sign; a warning may be printed a million times
 _REPORT = re.compile(
     r"(?:\w+\.)*(?:CalledProcessError|ChildFailedError|EOFError|ConnectionResetError|BrokenPipe\w*|SystemExit|ProcessExitedException"
-    r"|ProcessRaisedException|RemoteError|RayTaskError|DistBackendError)\b|.*(?:CUDA|CUBLAS|cuBLAS|CUDNN|NCCL|HIP) ?(?:error|Error|_STATUS)"
+    r"|ProcessRaisedException|RemoteError|RayTaskError|DistBackendError)\b"
+    r"|.*(?:CUDA|CUBLAS|cuBLAS|CUDNN|NCCL|HIP) ?(?:error|Error|_STATUS)"
     r"|.*DataLoader worker|.*subprocess"
     r"|.*\b(?:[Ss]ee|[Cc]heck) (?:the )?(?:root cause|(?:error|log|traceback|stack ?trace|output)s?)\b"
 )
