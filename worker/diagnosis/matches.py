@@ -16,7 +16,8 @@ _REPORT = re.compile(
     r"|ProcessRaisedException|RemoteError|RayTaskError|DistBackendError)\b"
     r"|.*(?:CUDA|CUBLAS|cuBLAS|CUDNN|NCCL|HIP) ?(?:error|Error|_STATUS)"
     r"|.*DataLoader worker|.*subprocess"
-    r"|.*\b(?:[Ss]ee|[Cc]heck) (?:the )?(?:root cause|(?:error|log|traceback|stack ?trace|output)s?)\b"
+    r"|.*\b(?:[Ss]ee|[Cc]heck|[Ii]nspect|[Rr]ead) (?:the )?(?:previous |above )?"
+    r"(?:root cause|(?:error|log|traceback|stack ?trace|output)s?)\b"
 )
 """Exceptions that only report what another process or a device printed before."""
 _LOOKED_UP = re.compile(r"(?:\w+\.)*(?:Key|Index|Attribute|Type|ModuleNotFound|FileNotFound)Error\b|StopIteration\b")
@@ -204,6 +205,6 @@ def _match(cause: Cause, sign: Sign, log: Log, index: int, match: re.Match[str])
     words = {name: word for name, word in match.groupdict().items() if word}
     kind = CauseKind.SYMPTOM if role is Role.NOTICE and not sign.notice else sign.kind
     survived = kind is not CauseKind.SYMPTOM and (
-        log.timeline.continued_after(index) or (role is Role.TEXT and log.timeline.trained_after(index))
+        log.timeline.continued_after(index) or (role in (Role.TEXT, Role.NOTICE) and log.timeline.trained_after(index))
     )
     return Match(cause, sign, kind, index, words, role, survived, log.timeline.is_elsewhere(index))

@@ -13,6 +13,7 @@ _COLUMN = re.compile(r"""\w+\[["'](\w+)["']\]""")
 _OF_MAP = re.compile(r"datasets/(?:arrow_dataset|iterable_dataset)\.py$")
 _TORCH = re.compile(r"/torch/")
 _TESTED = re.compile(r"^(\S+\.py):(\d+): \w+$")
+_OF_DATA_SET = "__getitem__"
 _LINES_AFTER = 4
 
 
@@ -22,7 +23,10 @@ def _located(log: Log, index: int) -> Frame | None:
     frames = list(trace.frames) if trace else []
     if not frames:
         return _of_test(log, index)
-    while frames and (is_passing(frames[-1]) or _TORCH.search(frames[-1].file.replace("\\", "/"))):
+    while frames and (
+        (is_passing(frames[-1]) and frames[-1].function != _OF_DATA_SET)
+        or _TORCH.search(frames[-1].file.replace("\\", "/"))
+    ):
         frames.pop()
     return frames[-1] if frames and not frames[-1].installed else None
 
@@ -73,17 +77,17 @@ def _reasons(log: Log, index: int, frame: Frame, message: str) -> tuple[str, ...
         )
     if _MISSING.search(message) is None:
         return ()
+    columns = ", ".join(dict.fromkeys(_COLUMN.findall(frame.code)))
+    named = f" ({columns})" if columns else ""
     trace = log.traceback_at(index)
     if trace and any(_OF_MAP.search(one.file.replace("\\", "/")) for one in trace.frames):
-        columns = ", ".join(dict.fromkeys(_COLUMN.findall(frame.code)))
-        named = f" ({columns})" if columns else ""
         return (
             f"A row has no value (null) in a column that this function reads{named}: leave such rows out before "
             "(filter with `is not None`), or let the function put an empty text in their place.",
         )
     found = _NO_ATTRIBUTE.search(message)
     value = _before(frame.code, found[1]) if found else ""
-    named = f"`{value}`" if value else "A value in this line"
+    named = f"`{value}`" if value else f"A value in this line{named}"
     return (
         f"{named} is None here: look at where it is set, or at what the function that it comes from returns in this case.",
     )
