@@ -196,7 +196,7 @@ def test_start_says_how_many_held_out_rows_are_near_duplicates_of_training_rows(
     copied = store.add_file(path=tmp_path / "copied.jsonl", name="copied.jsonl")
     tokenized(copied.id, "lengths")
     data_cost._states.clear()
-    config = RunConfig(model=MODEL, data=copied.id, eval_split=5, group_by=None)
+    config = RunConfig(model=str(ROOT / MODEL), data=copied.id, eval_split=5, group_by=None)
     held_out = selected_rows(config, count_rows(config)).held_out % 10
     copies = sum(np.count_nonzero(held_out == row) == 1 for row in held_out)
     assert copies
