@@ -15,6 +15,7 @@ LONGEST_LINE = 4000  # characters; the whole line is in the run's output.log
 LONGEST_READ = 16 * LONGEST_LINE
 REDACTED = "[redacted]"
 _DIGIT = re.compile("[0-9]")
+_TOKEN_NAME = re.compile(r"[a-z_]+\.(?:[a-z_]+\.)*[a-z_]+_token\.?")  # in code, as in pad_token = tokenizer.eos_token
 _SECRETS: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     # A token of the hub is long, or has capitals or digits, unlike names in Python code such as hf_quantizer.
     (re.compile(r"\bhf_(?:(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{8,}|[a-z]{20,})"), f"hf_{REDACTED}"),
@@ -32,8 +33,8 @@ _SECRETS: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     # The whole text is consumed, with or without a digit: else the next sk- in it would begin another search to its end.
     (re.compile(r"\bsk-[A-Za-z0-9_-]{8,}"), lambda found: REDACTED if _DIGIT.search(found[0]) else found[0]),
     (
-        re.compile(r"(?i)((?:secret|password|passwd|api_?key|access_?key|token)[\"']?\s*[=:]\s*[\"']?)[\w+/=.~-]{16,}"),
-        rf"\1{REDACTED}",
+        re.compile(r"(?i)((?:secret|password|passwd|api_?key|access_?key|token)[\"']?\s*[=:]\s*[\"']?)([\w+/=.~-]{16,})"),
+        lambda found: found[0] if _TOKEN_NAME.fullmatch(found[2]) else f"{found[1]}{REDACTED}",
     ),
 ]
 _SECRET_NAME = re.compile(r"(?i)(?:key|token|secret|passw(?:or)?d|credentials?)$")  # of a variable

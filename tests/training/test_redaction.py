@@ -43,6 +43,7 @@ def test_secrets_are_redacted(text, expected):
         "step 5: loss 1.25, 1,234 tokens per second",
         "see https://example.org:8080/path?x=1@2",
         "pad_token: <|pad|>, eos_token_id=2",
+        "tokenizer.pad_token = tokenizer.eos_token, or token=self.processing_class.bos_token.",
         "hf_hub and the bearer of news",
         "hf_quantizer.preprocess_model(model=model) with hf_transformers",
         "/data/runs/abc/checkpoints/checkpoint-50",

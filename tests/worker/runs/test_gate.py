@@ -12,7 +12,7 @@ from worker.runs.submit import Prepared
 # What lets a configuration in: of the store, by module and function.
 ENTRANCES = {
     ("runs", "create"), ("runs", "resume"), ("evaluations", "create"), ("builds", "create"),
-    ("served_models", "create"), ("submit", "stored"),
+    ("served_models", "create"), ("served_models", "_added"), ("submit", "stored"),
 }  # fmt: skip
 # Each function that calls one, and the check that it makes, or the value that only the check makes.
 CALLERS = {
@@ -23,6 +23,7 @@ CALLERS = {
     ("worker/evaluations/submit.py", "submit"): "admitted",
     ("worker/builds.py", "submit"): "admitted",
     ("worker/serving/requests.py", "ask"): "_admit",
+    ("worker/store/served_models.py", "create"): "quotas",  # its callers are above
     ("worker/store/served_models.py", "loaded"): "served",  # a model that `ask` has admitted
 }
 
