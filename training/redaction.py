@@ -33,7 +33,9 @@ _SECRETS: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     # The whole text is consumed, with or without a digit: else the next sk- in it would begin another search to its end.
     (re.compile(r"\bsk-[A-Za-z0-9_-]{8,}"), lambda found: REDACTED if _DIGIT.search(found[0]) else found[0]),
     (
-        re.compile(r"(?i)((?:secret|password|passwd|api_?key|access_?key|token)[\"']?\s*[=:]\s*[\"']?)([\w+/=.~-]{16,})"),
+        re.compile(
+            r"(?i)((?:secret|password|passwd|api_?key|access_?key|token)[\"']?\s*[=:]\s*[\"']?)([\w+/=.~-]{16,})"
+        ),
         lambda found: found[0] if _TOKEN_NAME.fullmatch(found[2]) else f"{found[1]}{REDACTED}",
     ),
 ]
