@@ -17,7 +17,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from app.access import callers, server_token
 from app.access.identity import Identity
-from app.access.uploads import FOLDER, change_gradio_s_uploads
+from app.access.uploads import FOLDER, patch_gradio_uploads
 from app.web.sessions import keep_no_values
 from training.redaction import change_output, printable
 from worker.settings import Settings, get_settings, name_unknown_variables
@@ -181,7 +181,7 @@ def _prepare_gradio(uploads: Path) -> None:
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["GRADIO_MCP_SERVER"] = "False"
     os.environ[FOLDER] = str(uploads)
-    change_gradio_s_uploads()
+    patch_gradio_uploads()
     keep_no_values()
 
 

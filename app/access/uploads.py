@@ -28,7 +28,7 @@ class NotUploaded(UserError):  # noqa: N818
         super().__init__(field, path[:500], "is not a file that was uploaded here.", _FIX)
 
 
-def change_gradio_s_uploads() -> None:
+def patch_gradio_uploads() -> None:
     """Makes Gradio store each upload in a folder of its own, and take only files with names.
 
     It names the folder by the file's hash: two uploads of the same bytes would share one file, which the first handler deletes. It

@@ -15,6 +15,7 @@ from app.cli.runs.follow import POLL_SECONDS, QUIET_SECONDS, Screen, screen_for
 from app.cli.runs.run import EXIT
 from app.format import evaluation_text as words
 from app.format import numbers
+from training.scoring.request import EvaluationRequest
 from worker.store.tables import Status
 
 
@@ -52,10 +53,7 @@ def request(options: dict[str, Any]) -> dict[str, Any]:
     """The options as the values of an evaluation, with the code of own metrics."""
     own: dict[str, str] = {}
     metrics = [with_code(name, own, "--metric") for name in options["metrics"]]
-    values = {
-        name: options[name]
-        for name in ("source", "rows", "columns", "max_new_tokens", "decoding", "exclude_leaked_rows")
-    }
+    values = {name: value for name, value in options.items() if name in EvaluationRequest.model_fields}
     judge = _judge(options)
     if judge and "judge" not in metrics:
         metrics = [*(metrics or ["exact_match"]), "judge"]

@@ -17,22 +17,15 @@ from app.format.junit import case_text, errors, junit
 from training.scoring.cases import CaseVerdict
 from worker.choices import Status
 
+_READ = ("cases", "data", "text")
+"""Options that are files, whose contents are sent."""
+
 
 def suite(run_id: str, *, junit_file: Path | None, as_json: bool, **options: Any) -> int:
     """Queues a suite and waits for its end. Returns 0 if it passed."""
     client = connect()
-    sent = (
-        "source",
-        "rows",
-        "shots",
-        "columns",
-        "max_new_tokens",
-        "most_kl",
-        "most_loss",
-        "most_gap",
-        "exclude_leaked_rows",
-    )
-    body = {name: options[name] for name in sent if options[name] is not None} | {"metrics": list(options["metrics"])}
+    body = {name: value for name, value in options.items() if value is not None and name not in _READ}
+    body |= {"metrics": list(options["metrics"])}
     body |= {"cases": _cases(options["cases"])} if options["cases"] else {}
     body |= {"text": options["text"].read_text(encoding="utf-8")} if options["text"] else {}
     body |= {"data": sent_files.data(client, options["data"])} if options["data"] else {}

@@ -22,18 +22,19 @@ _NEW_IPC, _NEW_USER, _NEW_NET = 0x08000000, 0x10000000, 0x40000000  # linux/sche
 _DEATH_SIGNAL, _SET_SECCOMP, _FILTER, _NO_NEW_PRIVILEGES = 1, 22, 2, 38  # linux/prctl.h
 _SIGKILL = 9
 _CAPABILITIES = 0x20080522  # linux/capability.h: version 3
-_MOST_THREADS, _MOST_FILES = 64, 256
+MOST_THREADS, _MOST_FILES = 64, 256  # of a confined process
 _ROOT = Path(__file__).resolve().parents[2]  # the checkout, or site-packages
 _SYSTEM = (
     "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo", "/etc/ld.so.cache", "/etc/localtime",
     "/dev/null", "/dev/zero", "/dev/urandom", "/proc/self", "/proc/meminfo", "/proc/cpuinfo", "/sys/devices/system/cpu",
 )  # fmt: skip
 _EVENTS = (
-    "os.chmod", "os.chown", "os.exec", "os.fork", "os.forkpty", "os.kill", "os.killpg", "os.link", "os.mkdir", "os.posix_spawn",
-    "os.remove", "os.rename", "os.rmdir", "os.spawn", "os.symlink", "os.system", "os.truncate", "os.utime", "pty.spawn",
-    "shutil.", "signal.pthread_kill", "socket.", "subprocess.Popen", "tempfile.",
+    "os.chmod", "os.chown", "os.exec", "os.fork", "os.forkpty", "os.kill", "os.killpg", "os.link", "os.posix_spawn", "os.spawn",
+    "os.symlink", "os.system", "pty.spawn", "signal.pthread_kill", "socket.", "subprocess.Popen",
 )  # fmt: skip
-_OF_WRITING = ("os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "os.utime", "shutil.", "tempfile.")
+_WRITING_EVENTS = (
+    "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "os.utime", "shutil.", "tempfile.",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def _by_kernel(readable: Iterable[Path], parent: int | None, writable: Path | No
             os._exit(1)
     _limit(resource.RLIMIT_NOFILE, _MOST_FILES)
     if user:  # elsewhere all processes of the user count
-        _limit(resource.RLIMIT_NPROC, _MOST_THREADS)
+        _limit(resource.RLIMIT_NPROC, MOST_THREADS)
     library.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     version = landlock.restrict(library, readable, writable)
     filtered = _filter_calls(library, platform.machine(), writes=writable is not None)
@@ -116,12 +117,12 @@ def _filter_calls(library: ctypes.CDLL, machine: str, *, writes: bool) -> bool:
 
 
 def _refusing(who: str, *, writes: bool) -> Callable[[str, tuple[Any, ...]], None]:
+    refused = _EVENTS if writes else (*_EVENTS, *_WRITING_EVENTS)
+
     def refuse(event: str, arguments: tuple[Any, ...]) -> None:
-        if writes and (event == "open" or event.startswith(_OF_WRITING)):
-            return
-        if event == "open" and isinstance(arguments[2], int) and arguments[2] & calls.WRITING:
+        if not writes and event == "open" and isinstance(arguments[2], int) and arguments[2] & calls.WRITING:
             raise PermissionError(f"{who} may not write files: {arguments[0]!r}")
-        if event.startswith(_EVENTS):
+        if event.startswith(refused):
             raise PermissionError(
                 f"{who} may not use {event}: it has no network, writes no files and starts no processes"
             )

@@ -32,7 +32,7 @@ def trained_rows(
     moved = zip(config.sources, request.training, strict=True)
     here = [replace(source, path=path, columns=columns, name=name) for source, (path, columns, name) in moved]
     config = config.model_copy(update={"data": written(here)})
-    # Of another rank than the first: what is told of the rows was told when the run began.
+    # Only rank 0 writes notes about the rows; the run wrote them when it began.
     report = Report(folder, rank=1)
     try:
         found = training_rows(config, run_dir, tokenizer, report)

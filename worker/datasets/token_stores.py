@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from training.errors import DataError
+from training.jail.confinement import MOST_THREADS
 from training.limited import Limits
 from training.tokens import store as token_store
 from training.tokens.make_store import failure_file, read_progress
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 TOKENIZER_VARIABLES = {
     "TOKENIZERS_PARALLELISM": "true",
     "TRANSFORMERS_VERBOSITY": "error",
-    "RAYON_NUM_THREADS": str(min(32, os.cpu_count() or 1)),  # the jail allows 64 threads
+    "RAYON_NUM_THREADS": str(min(MOST_THREADS // 2, os.cpu_count() or 1)),
 }
 STORE_FACTOR = 8  # a store rarely exceeds 8 times its file: four bytes per token, and facts about the rows
 SPARE_BYTES = 64 * 2**20

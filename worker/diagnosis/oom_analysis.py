@@ -107,10 +107,10 @@ def analyze_memory(log: Log, index: int, known: Known) -> Detail:
         else []
     )
     held = _is_held(numbers)
-    own = not held and (
-        known.config or phase not in ("evaluation", "saving")
-    )  # settings of the training change nothing there
-    changes = _changes(known.config, batch, phase) if own else {}
+    # Settings of the training change nothing in an evaluation, and nothing about other processes.
+    changes = (
+        {} if held or (phase in ("evaluation", "saving") and not known.config) else _changes(known.config, batch, phase)
+    )
     in_loss = phase == "forward" and not guesses and _kinds(trace) == (LOGITS,)
     sentences = [_request(numbers, phase), _usage(numbers), _reasoning(numbers, guesses, batch)]
     return Detail(
@@ -129,15 +129,15 @@ def analyze_memory(log: Log, index: int, known: Known) -> Detail:
 
 def _is_held(numbers: Numbers) -> bool:
     """True if other processes use more of the GPU than this one."""
-    return sum(taken for _, taken in numbers.others) > (numbers.sizes or {}).get("own_bytes", 0)
+    return sum(used for _, used in numbers.others) > (numbers.sizes or {}).get("own_bytes", 0)
 
 
 def _others(numbers: Numbers) -> tuple[str, ...]:
     """What to do about each other process that uses much of the GPU."""
     return tuple(
-        f"Process {pid} uses {byte_size(taken)} of the same GPU: end it, or choose another GPU with CUDA_VISIBLE_DEVICES."
-        for pid, taken in numbers.others
-        if taken > 2**29
+        f"Process {pid} uses {byte_size(used)} of the same GPU: end it, or choose another GPU with CUDA_VISIBLE_DEVICES."
+        for pid, used in numbers.others
+        if used > 2**29
     )
 
 

@@ -152,15 +152,22 @@ def _run_problems(run: Run, request: EvaluationRequest) -> list[Problem]:
     if request.has_cases and not traits_of(run.config).generates:
         return [Problem("cases", run.id, "trained a model that generates no text.", "Give data instead of cases.")]
     if traits_of(run.config).has_classes and (request.source == BASE or request.suite):
-        field, given = ("suite", run.id) if request.suite else ("source", BASE)
-        message = "needs a base model with trained classes, which there are none of before training."
-        return [Problem(field, given, message, f"Evaluate the result: lathe evaluate {run.id} --data FILE")]
+        return [_without_base(run, request)]
     here = saved_result(get_settings().runs_dir / run.id)
     elsewhere = get_settings().broker_url or fetching.is_elsewhere(run)
     if request.source == RESULT and here is None and not elsewhere:
         fix = "Evaluate one of its checkpoints with --source checkpoint-N, or resume it."
         return [Problem("source", RESULT, f"is missing: the run is {run.status.value} and has no result here.", fix)]
     return []
+
+
+def _without_base(run: Run, request: EvaluationRequest) -> Problem:
+    """Why a classifier is not compared with the model before training."""
+    fix = f"Evaluate the result: lathe evaluate {run.id} --data FILE"
+    if not request.suite:
+        return Problem("source", BASE, "has no trained classes before training.", fix)
+    message = "is a classifier: the model before training, with which a suite compares, has no trained classes."
+    return Problem("run", run.id, message, fix)
 
 
 def _metric_problems(run: Run, request: EvaluationRequest, allowed: AllowedPaths) -> list[Problem]:

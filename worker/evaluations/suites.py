@@ -6,7 +6,6 @@ On a data set the trained model answers, the model before training, and that wit
 
 import json
 import secrets
-from collections.abc import Iterator
 from hashlib import sha256
 from typing import Annotated, Any
 
@@ -104,6 +103,7 @@ def start(run_id: str, suite: Suite, *, allowed: AllowedPaths = EVERYTHING, owne
         RunNotFound, ConfigError: as `submit`.
     """
     shared = {"suite": secrets.token_hex(6), "max_new_tokens": suite.max_new_tokens}
+    on_training = (suite.source, BASE) if suite.data else ()
     asked: list[tuple[dict[str, Any], str]] = []
     if suite.data:
         rows = shared | {"columns": suite.columns, "rows": suite.rows, "metrics": suite.metrics or None}
@@ -113,22 +113,19 @@ def start(run_id: str, suite: Suite, *, allowed: AllowedPaths = EVERYTHING, owne
     if suite.cases:
         asked.append((shared | _cases(suite), ""))
     with database.read_everything() as session:
-        quotas.refuse_too_many(session=session, owner=owner, more=len(asked) + (2 if suite.data else 0))
+        quotas.refuse_too_many(session=session, owner=owner, more=len(asked) + len(on_training))
     queued = [submit(run_id, values, data=data, allowed=allowed, owner=owner) for values, data in asked]
-    if suite.data:
-        found = _of_training(suite, queued[0])
-        queued += [submit(run_id, shared | values, allowed=allowed, owner=owner) for values in found]
+    for source in on_training:
+        values = shared | {"source": source} | _of_training(suite, queued[0])
+        queued.append(submit(run_id, values, allowed=allowed, owner=owner))
     return queued
 
 
-def _of_training(suite: Suite, held_out: Evaluation) -> Iterator[dict[str, Any]]:
-    """Both models on rows that were trained on, as many as there are held-out rows."""
+def _of_training(suite: Suite, held_out: Evaluation) -> dict[str, Any]:
+    """The evaluation of rows that were trained on, as many as there are held-out rows."""
     stored = datasets.with_content(held_out.asked.sha256)
     rows = min(MOST_TRAINING_ROWS, *(count for count in (suite.rows, stored and stored.rows) if count))
-    for source in (suite.source, BASE):
-        yield {
-            "source": source, "of_training": True, "rows": rows, "metrics": suite.metrics or None, "most_gap": suite.most_gap,
-        }  # fmt: skip
+    return {"of_training": True, "rows": rows, "metrics": suite.metrics or None, "most_gap": suite.most_gap}
 
 
 def _cases(suite: Suite) -> dict[str, Any]:

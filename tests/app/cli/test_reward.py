@@ -129,7 +129,6 @@ def test_a_metric_as_json_can_name_a_file(tmp_path):
     (tmp_path / "own.py").write_text(CODE)
     entry = {"reward": f"{tmp_path}/own.py:city", "name": "town"}
     options = dict.fromkeys(("source", "rows", "columns", "max_new_tokens", "decoding", "judge_url", "judge_model"))
-    options |= {"exclude_leaked_rows": False}
     found = request(options | {"metrics": ["f1", json.dumps(entry)], "lm_eval": []})
     assert json.loads(found["metrics"][1]) == {"reward": "own.py:city", "name": "town"}
     assert found["own"] == {"own.py": CODE}

@@ -290,7 +290,7 @@ def test_a_phone_shows_every_run_with_its_settings_and_results_and_sorts_them(pa
     page.get_by_label("Sort by").select_option(label="LoRA r")
     page.wait_for_url("**&order=lora_r")
     says(page, "table.compared tbody tr:first-child", "run 8")
-    page.get_by_label("Turn the order round").click()
+    page.get_by_label("Reverse the order").click()
     says(page, "table.compared tbody tr:first-child", "run 64")
     page.set_viewport_size({"width": 1280, "height": 900})
 

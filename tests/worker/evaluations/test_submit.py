@@ -63,11 +63,11 @@ def test_a_data_file_is_stored_and_the_evaluation_queued(home, rows):
 
 def test_a_classifier_has_no_base_to_compare_with_so_a_suite_of_it_is_refused_before_it_is_queued(home, rows):
     run_id = ended(task="classification")
-    message = "needs a base model with trained classes, which there are none of before training."
-    assert refused(run_id, {"source": "base"}, data=rows) == [("source", message)]
+    assert refused(run_id, {"source": "base"}, data=rows) == [("source", "has no trained classes before training.")]
     with pytest.raises(ConfigError) as failure:
         suites.start(run_id, suites.parse({"data": rows}))
-    assert [(one.field, one.message) for one in failure.value.problems] == [("suite", message)]
+    message = "is a classifier: the model before training, with which a suite compares, has no trained classes."
+    assert [(one.field, one.message) for one in failure.value.problems] == [("run", message)]
     with database.read() as session:
         assert not session.exec(select(Evaluation)).all()
 

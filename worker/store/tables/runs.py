@@ -175,9 +175,9 @@ class Run(Held, table=True):
 
     @property
     def is_configured(self) -> bool:
-        """True if its configuration is a valid one today."""
+        """True if its configuration is a valid one today, as it was asked for and as it is used."""
         try:
-            self.asked  # noqa: B018
+            self.asked, self.used  # noqa: B018
         except (DamagedRow, ConfigError):
             return False
         return True
