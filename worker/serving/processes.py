@@ -187,8 +187,7 @@ def _watched(served: ServedModel, process: "subprocess.Popen[bytes]", output: Pa
     def goes_on() -> bool:
         return process.poll() is None and not _kept(lease, values, ending=True)[1]
 
-    lease.guard(lambda _: process.kill())
-    try:
+    with lease.guarded(lambda _: process.kill()):
         while process.poll() is None:
             row, requested = _kept(lease, values)
             if requested:
@@ -204,8 +203,6 @@ def _watched(served: ServedModel, process: "subprocess.Popen[bytes]", output: Pa
                 added.load(row)
                 _let_others_wait_no_longer()
             processes.wait_for_end(process, _READY_SECONDS if "state" in values else _STARTING_SECONDS)
-    finally:
-        lease.release()
     return lease.gave_up or _reason(process.returncode, output, errors)
 
 

@@ -3,7 +3,8 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from worker.machine.process_identity import me
@@ -99,12 +100,17 @@ class Lease(Generic[Row]):
     def _certain_until(self) -> float:
         return self._renewed + self._seconds * (1 - _MARGIN)
 
-    def guard(self, kill: Callable[[str], object]) -> None:
-        """Starts a thread that sets `gave_up` and calls `kill` with it when the lease could have expired, until `release`.
+    @contextmanager
+    def guarded(self, kill: Callable[[str], object]) -> Iterator[None]:
+        """A context in which a thread sets `gave_up` and calls `kill` with it when the lease could have expired.
 
         The main thread may hang in a database call.
         """
         threading.Thread(target=self._guard, args=(kill,), name="lease guard", daemon=True).start()
+        try:
+            yield
+        finally:
+            self._over.set()
 
     def _guard(self, kill: Callable[[str], object]) -> None:
         while True:
@@ -123,10 +129,6 @@ class Lease(Generic[Row]):
         if late > _STANDSTILL_SECONDS:
             return f"Its supervisor stood still, {late:.0f} s beyond its lease: the machine is overloaded or was suspended."
         return "The database was unreachable for so long that the work was stopped."
-
-    def release(self) -> None:
-        """Stops the guard thread."""
-        self._over.set()
 
     def try_once(self, action: Callable[[], T]) -> T | None:
         """Runs `action` once; an unreachable database is logged, and for a second no other call is tried."""

@@ -172,10 +172,10 @@ class WorkSupervisor(Generic[Row]):
         """Stores progress until the work has ended."""
         worker = threading.Thread(target=self._work, args=(row, run), name="work", daemon=True)
         worker.start()
-        self._lease.guard(lambda _: processes.kill_descendants())
-        while worker.is_alive() and not self._lease.gave_up:
-            worker.join(_LOOK_SECONDS)
-            self._lease.try_once(self._beat)
+        with self._lease.guarded(lambda _: processes.kill_descendants()):
+            while worker.is_alive() and not self._lease.gave_up:
+                worker.join(_LOOK_SECONDS)
+                self._lease.try_once(self._beat)
         if self._lease.gave_up:
             raise LeaseLost(f"{self._kind.title(self._key)}: {self._lease.gave_up}")
 

@@ -98,7 +98,6 @@ class Supervisor:
             return 1
         finally:
             processes.kill_descendants()
-            self._lease.release()
             advance.after(self._run_id)
             self._notify_next()
 
@@ -164,10 +163,10 @@ class Supervisor:
         self._keep_lease()
         self._store_forecast()
         watch = Watchdog(trainer, reports.seen, self._graces, self._run_dir)
-        self._lease.guard(trainer.kill)
-        code = self._follow(trainer, watch, reports)
-        self._disk.look_back()
-        self._drain(reports)
+        with self._lease.guarded(trainer.kill):
+            code = self._follow(trainer, watch, reports)
+            self._disk.look_back()
+            self._drain(reports)
         if self._lease.gave_up and not reports.seen.finished and not self._disk.full:
             reason = f"{self._lease.gave_up} {outcome.goes_on(reports.seen)}"
             return Verdict(Status.QUEUED, reason, exit_code=code)

@@ -27,8 +27,8 @@ def reason(ahead, seconds):
         return held._over.is_set()
 
     held._over.wait = wait
-    held.guard(lambda why: (reasons.append(why), told.set()))
-    told.wait()
+    with held.guarded(lambda why: (reasons.append(why), told.set())):
+        told.wait()
     assert reasons == [held.gave_up]
     return held.gave_up
 
@@ -39,3 +39,12 @@ def test_a_supervisor_that_stood_still_is_not_said_to_have_lost_the_database(ahe
 
 def test_a_lease_that_nobody_renews_ends_since_the_database_was_unreachable(ahead):
     assert reason(ahead, seconds=0.0).startswith("The database was unreachable")
+
+
+def test_nothing_is_killed_once_the_guarded_work_has_ended(ahead):
+    killed = []
+    held = Lease(SERVED, ("one",))
+    with held.guarded(killed.append):
+        (guard,) = (thread for thread in threading.enumerate() if thread.name == "lease guard")
+    guard.join()
+    assert (killed, held.gave_up) == ([], "")

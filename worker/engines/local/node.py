@@ -104,17 +104,17 @@ class NodeSupervisor:
             processes.kill_descendants()
 
     def _follow(self, trainer: TrainingProcess) -> int | None:
-        self._lease.guard(lambda _: trainer.kill("this machine lost contact with the run."))
-        while (code := trainer.exit_code()) is None:
-            trainer.wait(_LOOK_SECONDS)
-            node = self._lease.try_once(self._lease.keep)
-            if node is None or node.request == self._request:
-                continue
-            self._request = node.request
-            if self._request == nodes.KILL:
-                trainer.kill("the request of the run's first machine.")
-                return None
-            trainer.request_stop(_ranks(), "the request of the run's first machine.")
+        with self._lease.guarded(lambda _: trainer.kill("this machine lost contact with the run.")):
+            while (code := trainer.exit_code()) is None:
+                trainer.wait(_LOOK_SECONDS)
+                node = self._lease.try_once(self._lease.keep)
+                if node is None or node.request == self._request:
+                    continue
+                self._request = node.request
+                if self._request == nodes.KILL:
+                    trainer.kill("the request of the run's first machine.")
+                    return None
+                trainer.request_stop(_ranks(), "the request of the run's first machine.")
         if self._lease.gave_up:
             raise LeaseLost(self._lease.gave_up)
         return code
