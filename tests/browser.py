@@ -109,10 +109,17 @@ def says(page: Any, selector: str, *words: str) -> None:
         page.locator(selector, has_text=word).first.wait_for()
 
 
+def requests_of(page: Any) -> list[str]:
+    """The addresses that the page asks for from now on. Each page asks every two seconds whether the server is there, which is not
+    among them."""
+    sent: list[str] = []
+    page.on("request", lambda request: request.url.endswith("/healthz") or sent.append(request.url))
+    return sent
+
+
 def becomes_quiet(page: Any) -> None:
     """Waits until the page sends no more requests; fails if it sends them without end."""
-    sent: list[str] = []
-    page.on("request", lambda request: sent.append(request.url))
+    sent = requests_of(page)
     before = -1
     while len(sent) > before or page.log.is_waiting():
         before = len(sent)

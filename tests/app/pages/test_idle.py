@@ -4,7 +4,7 @@ there, moves nothing, writes only times."""
 import time
 
 import pytest
-from browser import IN_BROWSER, Chromium, becomes_quiet
+from browser import IN_BROWSER, Chromium, becomes_quiet, requests_of
 from played_run import PlayedRun
 from prepared import prepared_installation  # noqa: F401 a fixture
 from starlette.datastructures import QueryParams
@@ -95,8 +95,7 @@ def test_an_open_page_asks_only_whether_the_server_is_there_and_writes_only_time
     page.wait_for_function("() => window.lathe?.view")
     becomes_quiet(page)
     page.clock.run_for(2000)  # the first texts of the times
-    asked = []
-    page.on("request", lambda request: request.url.endswith("/healthz") or asked.append(request.url))
+    asked = requests_of(page)
     page.evaluate(
         "AbortSignal.timeout = () => new AbortController().signal"
     )  # the limit of a request is of the real time

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from browser import IN_BROWSER, becomes_live, becomes_quiet, choose, field, opened, pick, reveal, says
+from browser import IN_BROWSER, becomes_live, becomes_quiet, choose, field, opened, pick, requests_of, reveal, says
 from played_run import PlayedRun
 
 from training.config.fields import parse
@@ -112,8 +112,7 @@ class TestOfOneForm:
         assert focused(page) == "group-strategy"
 
     def test_the_search_shows_the_settings_that_match_in_their_groups_and_escape_clears_it(self, page):
-        sent = []
-        page.on("request", lambda request: sent.append(request.url))
+        sent = requests_of(page)
         page.keyboard.press("/")
         page.keyboard.type("grad_accum")
         page.locator("#setting-gradient_accumulation_steps textarea").wait_for()

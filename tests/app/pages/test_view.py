@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from browser import IN_BROWSER, becomes_quiet, says
+from browser import IN_BROWSER, becomes_quiet, requests_of, says
 from fastapi import FastAPI
 from patience import eventually
 from prepared import STARTER
@@ -195,8 +195,7 @@ class TestInChromium:
         says(page, "#said", "lost")
 
     def test_a_page_of_what_does_not_exist_asks_for_nothing_more(self, page: Any) -> None:
-        asked: list[str] = []
-        page.on("request", lambda request: asked.append(request.url))
+        asked = requests_of(page)
         page.goto("/run?id=gone")
         says(page, "main", "Run not found")
         becomes_quiet(page)
