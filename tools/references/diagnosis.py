@@ -50,7 +50,8 @@ counts only if the exception reports what happened elsewhere, such as a lost wor
 no sign explains the exception and the same package raised the one before: a library that was not loaded fails again where it is
 used. Source code in a traceback is
 never the cause, nor is a text that says what to do if an error occurs. A warning is a symptom: it counts only if the log shows that
-the run failed and has no traceback. Python's tracebacks are read, those of notebooks (IPython), of rich and of pytest, and
+the run failed and has no traceback. If a person interrupted a training whose last losses are NaN, they are the cause. Python's
+tracebacks are read, those of notebooks (IPython), of rich and of pytest, and
 exceptions in the form of their repr.
 
 **No known cause**: the answer is `unknown`, with the error that ended the rank that failed first, the frame that raised it, and the

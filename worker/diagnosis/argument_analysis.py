@@ -25,6 +25,8 @@ _CALLBACK = re.compile(
 )
 """A call of a function that the user gave."""
 _SUBCLASS = re.compile(r"\w+(?:Trainer|Callback|Collator)")
+_OF_ADAPTER_FILE = re.compile(r"peft/(?:config|peft_model|mapping\w*)\.py|integrations/peft\.py|from_peft_type")
+_BY_NEWER_PEFT = "adapter_config.json was written by a newer PEFT than is installed."
 _TO_OWN = "A library calls a function of your own with an argument that it does not have."
 _LAYERS = re.compile(r"\w+(?:Attention\w*|MLP|DecoderLayer|RotaryEmbedding|RMSNorm)")  # called by a model, not by users
 _OF_TRAINING = re.compile(r"(?:Lora|\w+Peft|BitsAndBytes|Model)Config|Accelerator|DataCollator\w+|\w+LanguageModeling")
@@ -64,6 +66,14 @@ def _own_function(log: Log, index: int, callee: str, function: str) -> str:
     return f"your function {function}" if called and called[1] != function else ""
 
 
+def _of_newer_peft(log: Log, index: int, callee: str) -> bool:
+    """True if PEFT builds the configuration of a saved adapter, or if the log does not show who gives it."""
+    trace = log.traceback_at(index)
+    if trace is None or not trace.frames:
+        return callee == "LoraConfig"
+    return any(_OF_ADAPTER_FILE.search(f"{frame.file} {frame.function}") for frame in trace.frames)
+
+
 def is_renamed(log: Log, index: int) -> bool:
     """True for an argument that is known to differ between versions."""
     given = _given(log, index)
@@ -76,7 +86,7 @@ def is_renamed(log: Log, index: int) -> bool:
 def is_unknown_setting(log: Log, index: int) -> bool:
     """True for an argument that no version of TrainingArguments, a trainer, its configuration or LoraConfig has."""
     given, trace = _given(log, index), log.traceback_at(index)
-    if given is None or (trace and raised_by_package(trace.frames)):
+    if given is None or (trace and raised_by_package(trace.frames)) or _of_newer_peft(log, index, given[0]):
         return False
     return given[1] == "__init__" and _is_of_settings(given[0]) and not _existed(given[0], given[2])
 
@@ -99,6 +109,8 @@ def is_between_packages(log: Log, index: int) -> bool:
     given, trace = _given(log, index), log.traceback_at(index)
     callee, function, argument = given or ("", "", "")
     by_library = trace is not None and raised_by_package(trace.frames)
+    if _of_newer_peft(log, index, callee):
+        return True
     if _is_of_settings(callee) and not by_library:
         return function != "__init__" or _existed(callee, argument)
     unplaced = trace is None or not trace.frames
@@ -124,6 +136,13 @@ def analyze_argument(log: Log, index: int, known: Known) -> Detail:
             title=_TO_OWN,
             alone=True,
         )
+    if _of_newer_peft(log, index, callee):
+        return _advice_for_adapter(named, argument)
+    return _advice_by_name(named, callee, argument)
+
+
+def _advice_by_name(named: str, callee: str, argument: str) -> Detail:
+    """What is known of the argument's name: which version has it, or which one renamed it."""
     if argument == "num_items_in_batch":
         return Detail(explanation=named, fix=(_OVERRIDE,))
     if renamed := _renamed(callee, argument):
@@ -133,3 +152,17 @@ def analyze_argument(log: Log, index: int, known: Known) -> Detail:
     if argument in _NAMES["newer"]:
         return Detail(explanation=named, fix=(f"{argument} needs {_NAMES['newer'][argument]}.",))
     return Detail(explanation=named)
+
+
+def _advice_for_adapter(named: str, argument: str) -> Detail:
+    return Detail(
+        explanation=named,
+        fix=(
+            "Install the version of PEFT that saved the adapter, or a newer one (pip install -U peft; adapter_config.json may name "
+            "it as peft_version).",
+            f"If PEFT must stay old, remove {argument} from adapter_config.json, if its value there is null, false or empty: the "
+            "adapter then does not use it. If the argument is one of your own code, correct or remove it there.",
+        ),
+        title=_BY_NEWER_PEFT,
+        alone=True,
+    )

@@ -45,6 +45,11 @@ _ANSWERING_WORDS, _ANSWERING_SHARE = 4, 0.65
 _KIND = re.compile(r"\w+(?:Error|Exception)\b")
 _SAYING_LITTLE = frozenset({"RuntimeError", "ValueError", "Exception", "OSError", "AssertionError"})
 """Types of exceptions that a program raises for anything."""
+_OF_PYTHON = re.compile(
+    r"(?:list|tuple|string|deque) (?:assignment )?index out of range|division by zero|(?:not enough|too many) values to unpack"
+    r"|object is not (?:iterable|callable|subscriptable)|has no len\(\)|pop from (?:an )?empty"
+)
+"""Messages of Python itself, which any code may cause."""
 _TYPE = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception))(?:\(\w+\))?: ")
 
 
@@ -238,7 +243,7 @@ def _like(log: Log, line: Line, cause: Cause, error: str) -> Diagnosis:
 def _alike(error: str) -> Cause | None:
     """The cause with a message of the same type of exception and nearly the same words; None if there is none, or several."""
     found = _TYPE.match(error)
-    if found is None:
+    if found is None or _OF_PYTHON.search(error):
         return None
     words = _split(error[found.end() :])
     causes = {
@@ -269,7 +274,7 @@ def _nearest(error: str) -> Cause | None:
     """The cause whose signs contain most of the error's words, weighted by their rarity; None if none has enough of them."""
     by_cause, rarity = _words()
     words = _split(error) & rarity.keys()
-    if len(words) < _LEAST_WORDS or "NoneType" in error:  # any value may be None
+    if len(words) < _LEAST_WORDS or "NoneType" in error or _OF_PYTHON.search(error):  # any value may be None
         return None
     total = sum(rarity[word] for word in words)
     raised = _TYPE.match(error)

@@ -1,7 +1,7 @@
 """Analyzes a collective that timed out, or ranks that were killed: for which rank the others waited."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from worker.diagnosis.cause import Detail, Known
 from worker.diagnosis.parsing.lines import Line
@@ -15,6 +15,18 @@ _GLOO = re.compile(r"Timed out waiting (\d{1,12})ms for (?:recv|send) operation 
 _LAST = re.compile(r"[Rr]ank (\d{1,5})\].*?(?:last enqueued(?: NCCL)? work: |last enqueued work: )(\d{1,18})")
 _ENDED = re.compile(r": Rank (\d{1,5})")
 _BARRIER = re.compile(r"Ranks? (\d{1,5})[\d, ]* failed to pass monitoredBarrier in (\d{1,12}) ms")
+_BAR = re.compile(r"\d%\|")
+_PREPARING = re.compile(
+    r"\s*(?P<what>[^:|]{0,40}\b(?i:tokeniz\w*|map(?:ping)?|filter\w*|generating|convert\w*|pack\w*|group\w*|preprocess\w*|prepar\w*"
+    r"|apply\w*|extract\w*|truncat\w*|add\w*|saving the dataset|download\w*|format\w*|process\w*)\b[^:|]{0,80})"
+    r":\s*(?P<share>\d{1,3}%)\|"
+)
+_PREPARE = (
+    "Prepare the data before the processes start, once and on its own: LLaMA-Factory tokenized_path, axolotl preprocess, elsewhere "
+    "dataset.map(...).save_to_disk in a script of its own. The others wait while rank 0 prepares it.",
+    "Or let them wait longer: ddp_timeout (seconds) in TrainingArguments, init_process_group(timeout=...); and prepare faster: "
+    "more processes (num_proc, preprocessing_num_workers), a local disk, or streaming.",
+)
 _FIRST = 1  # the number of the first collective; NCCL makes its connections in it
 _CONNECTION = (
     "Rerun with NCCL_DEBUG=INFO, which shows the connections. On one machine, try NCCL_P2P_DISABLE=1 (GPUs behind an IOMMU or with "
@@ -36,6 +48,23 @@ class _Wait:
 
 
 def analyze_hang(log: Log, index: int, known: Known) -> Detail:
+    """Finds the rank that the others waited for, and what the processes did before."""
+    detail = _analyze_wait(log)
+    preparing = _preparing(log, index)
+    if preparing is None:
+        return detail
+    explanation = f"{detail.explanation} The last progress before is that of preparing data: {preparing}.".strip()
+    return replace(detail, explanation=explanation, fix=(*_PREPARE, *detail.fix))
+
+
+def _preparing(log: Log, index: int) -> str | None:
+    """The last progress bar before the line, if it is that of preparing data and no step was trained before."""
+    bars = [text for text in log.searched[:index] if _BAR.search(text)]
+    found = _PREPARING.match(bars[-1]) if bars and not log.timeline.shows_training else None
+    return f"{found['what'].strip()} {found['share']}" if found else None
+
+
+def _analyze_wait(log: Log) -> Detail:
     """Finds the rank that the others waited for: the one that reports no wait, or that queued the fewest collectives."""
     if barrier := _BARRIER.search(log.text):
         rank = int(barrier[1])

@@ -25,6 +25,8 @@ _LOOKED_UP = re.compile(r"(?:\w+\.)*(?:Key|Index|Attribute|Type|ModuleNotFound|F
 _MISTAKE = re.compile(r"(?:Type|Syntax|Indentation)Error\b(?!.*NoneType)")
 """Exceptions of wrong code. One about None often follows in a cleanup, since the failure left a value unset."""
 _BY_USER = re.compile("KeyboardInterrupt")
+_INTERRUPTED = "interrupted"
+"""The cause that a person ended the training."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Match:
 def explaining_matches(log: Log, causes: Iterable[Cause]) -> list[Match]:
     """The matches that explain how the run ended, the best first."""
     found = _with_deciding(log, [match for cause in causes for match in _matches(cause, log)])
-    return sorted(_explaining(log, found), key=lambda match: match.order)
+    return sorted(_before_interruption(log, found, _explaining(log, found)), key=lambda match: match.order)
 
 
 def is_of_root(log: Log) -> bool:
@@ -112,6 +114,13 @@ def _explaining(log: Log, matches: list[Match]) -> list[Match]:
     if _BY_USER.match(final) or any(match.kind is not CauseKind.SYMPTOM for match in found):
         return found
     return [*found, *(replace(match, earlier=True) for match in matches if _led_to(match, ended, log))]
+
+
+def _before_interruption(log: Log, found: list[Match], explaining: list[Match]) -> list[Match]:
+    """The matches that explain the end; of a training that a person interrupted, why: its last losses were not finite."""
+    if not log.ends_not_finite or any(match.cause.name != _INTERRUPTED for match in explaining):
+        return explaining
+    return [match for match in found if match.sign.lasting] or explaining
 
 
 def _led_to(match: Match, ended: Chain, log: Log) -> bool:

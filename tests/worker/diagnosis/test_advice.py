@@ -346,6 +346,76 @@ def traceback(function, code, error):
             "huggingface_hub.errors.LocalEntryNotFoundError: Cannot find the files, and outgoing traffic has been disabled.",
             "network_unreachable", "Downloads are switched off", "HTTPS_PROXY",
         ),
+        (
+            "ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'",
+            "triton_compile_failed", "ptxas does not know sm_121a", "remove the caches",
+        ),
+        (
+            "nvcc fatal   : Unsupported gpu architecture 'compute_120'",
+            "cuda_version_mismatch", "does not know compute_120", "DS_SKIP_CUDA_CHECK",
+        ),
+        (
+            "RuntimeError: The server socket has failed to bind to [::]:29731 (errno: 98 - Address already in use).",
+            "port_in_use", "`ss -ltnp | grep 29731`", "ps aux",
+        ),
+        (
+            "All the data files must have the same columns, but at some point there are 1 new columns ({'score'})\n\n"
+            "This happened while the json dataset builder was generating data using\n\n/d/part-2.jsonl\n\nPlease edit",
+            "data_not_consistent", "The file /d/part-2.jsonl has other columns than those before: 1 new columns ({'score'}).",
+            "Give each column one type",
+        ),
+        (
+            "TypeError: Couldn't cast array of type string to null",
+            "data_not_consistent", "A column is null in the first rows", "the same columns",
+        ),
+        (
+            "ValueError: Due to a serious vulnerability issue in `torch.load`, even with `weights_only=True`, require torch v2.6",
+            "unsafe_pickle", "Install torch 2.6 or newer", "weights_only=False",
+        ),
+        (
+            traceback("_load_rng_state", "torch.load(rng_file)", "_pickle.UnpicklingError: Weights only load failed."),
+            "unsafe_pickle", "delete rng_state*.pth", "Convert weights to safetensors",
+        ),
+        (
+            "n1:2:3 [0] misc/ibvwrap.cc:123 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory",
+            "nccl_failed", "ulimit -l unlimited", "NCCL_IB_GID_INDEX",
+        ),
+        (
+            "RuntimeError: NCCL error: invalid usage (ncclCommRegister)",
+            "nccl_failed", "NCCL_LOCAL_REGISTER=0", "shm-size",
+        ),
+        (
+            traceback("from_peft_type", "return config_cls(**kwargs)",
+                "TypeError: LoraConfig.__init__() got an unexpected keyword argument 'new_method'")
+            .replace("/v/transformers/trainer.py", "/v/site-packages/peft/config.py"),
+            "package_incompatible", "remove new_method from adapter_config.json", "flash-attn",
+        ),
+        (
+            "TypeError: LoraConfig.__init__() got an unexpected keyword argument 'new_method'",
+            "package_incompatible", "pip install -U peft", "flash-attn",
+        ),
+        (
+            "KeyError: 'SLURM_JOB_GPUS'",
+            "launcher_environment_missing", "SLURM_JOB_GPUS is not set: start the program in a job", "notebook",
+        ),
+        ("KeyError: 'LOCAL_RANK'", "launcher_environment_missing", "torchrun --nproc_per_node", "srun"),
+        (
+            'Thread 7 (idle): "MainThread"\n    acquire (filelock/_api.py:344)\n    load_dataset (datasets/load.py:2084)',
+            "process_hangs", "`fuser -v FILE.lock`", "NCCL",
+        ),
+        (
+            'Thread 7 (active): "MainThread"\n    _wait (select.py:415)\n    _try_get_data (torch/utils/data/dataloader.py:1251)',
+            "process_hangs", "dataloader_num_workers 0", "NCCL",
+        ),
+        (
+            "ZeroDivisionError: Unsloth: All labels in your dataset are -100. Training losses will be all 0.",
+            "labels_all_masked", "response_part must be exactly the text", "DataCollatorForCompletionOnlyLM",
+        ),
+        (
+            traceback("update", "self._post(url)", "Exception: Request failed: 500, out of memory").replace(
+                "transformers/trainer", "trl/extras/vllm_client"),
+            "generation_server_lost", "answered 500", "vllm_server_port",
+        ),
     ],
 )  # fmt: skip
 def test_advice_agrees_with_the_log(log, cause, advice, not_advised):

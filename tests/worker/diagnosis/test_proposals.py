@@ -11,7 +11,7 @@ from worker.diagnosis.diagnosis import diagnose
 LOGS = sorted((TESTS / "logs").rglob("*.log"))
 SETTINGS = {"micro_batch_size": 6, "gradient_accumulation_steps": 7, "max_length": 1536}
 NUMBER = re.compile(r"(?<![\w.])\d+(?:[.,]\d+)*")
-VERSION = re.compile(r"(?:transformers|trl|accelerate|datasets|peft) \d[\d.]*(?: to [\d.]+)?")
+VERSION = re.compile(r"(?:transformers|trl|accelerate|datasets|peft|CUDA) \d[\d.]*(?: to [\d.]+)?")
 OLD_TORCH = (
     "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 23.69 GiB total capacity; 9.87 GiB already "
     "allocated; 1.25 GiB free; 21.55 GiB reserved in total by PyTorch)\n"

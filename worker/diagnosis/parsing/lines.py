@@ -46,7 +46,10 @@ NOTICE_LEVELS = frozenset({"DEBUG", "INFO", "WARN", "WARNING"})
 _CODE = re.compile(
     r"\s*frame #\d+:|\s+(?:raise|return|assert|warnings\.warn|logger\.\w+|warn)\b|\s*\d+ +[│|] |│|\s*❱"
     r"|\s*(?:from [\w.]+ import \w|import [\w.]+$|except\b.*:$)"
+    r"|\s{2,8}(?:File \"[^\"]+\", line \d+ in |\S{1,100} \([^\s()]{1,300}:\d+\)$)"
+    r"|Thread \w+ \((?:active|idle)[^)]*\)(?!.*\"MainThread\")"
 )
+"""Code, and the frames of a process that py-spy or faulthandler dumped."""
 _NOTICE = re.compile(
     r"\b\w*Warning\b|(?<!NCCL )\bWARN(?:ING)?\b|\bINFO\b|\bDEBUG\b|\[warn|^[WI]\d{4} "
     r"|^Token indices sequence length is longer|\bpip's dependency resolver does not currently take into account"
@@ -56,6 +59,7 @@ _NOTICE = re.compile(
     r"|^Using the latest cached version of the |fatal: (?:not a git repository|detected dubious ownership)|git root error: "
     r"|^Exception ignored (?:in|while)\b|^Error caught was: "
     r"|^wandb: (?!ERROR)|Failed to detect the name of this notebook|^zip error: "
+    r"|NCCL WARN (?:Failed to open libibverbs|NET/(?:IB|Plugin) ?: ?(?:No|Could not find))"
     r"|^(?:You are attempting to use )?Flash ?Attention [\d.]+ (?:only supports|without|with a model not)",
 )
 _ERROR = re.compile(
