@@ -32,8 +32,8 @@ _WAITS = (
     (
         r"dataloader\.py|_try_get_data|_next_data",
         "It waits for a worker of the DataLoader.",
-        "Load data in the training process (dataloader_num_workers 0) to see whether a row, a slow disk or a forked library holds it "
-        "up; if so, start workers with spawn.",
+        "Load data in the training process (dataloader_num_workers 0) to see whether a row, a slow disk or a forked library is "
+        "to blame; if so, start workers with spawn.",
     ),
     (
         r"ssl\.py|urllib3|http/client|requests/|httpx|huggingface_hub|hf_xet",
