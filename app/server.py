@@ -41,7 +41,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     from app import pages
     from app.pages.common.view import unknown
     from app.web import assets, authentication, caller_turns, live, middleware, security, upload_quota
-    from app.web.rest import application, errors, openai, openapi, reference, users
+    from app.web.rest import application, errors, openapi, reference, users
 
     app = FastAPI(title="Lathe", docs_url=None, redoc_url=None, openapi_url=openapi.DOCUMENT_PATH)
     openapi.install(app)
@@ -49,12 +49,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.settings = settings
     app.state.feeds = live.Feeds()
     server_token.server_token(settings)  # creates the token if there is none
-    routers = [*map(application.router, application.ROUTERS), openai.router, reference.router, assets.router]
-    for router in routers:
+    for router in (*map(application.router, application.ROUTERS), reference.router, assets.router):
         app.include_router(router, responses=openapi.ERRORS)
-    for view in pages.VIEWS:
-        app.include_router(view.router())
-    app.include_router(pages.POSTED)
+    for router in pages.routers():
+        app.include_router(router)
     app.include_router(users.links)
     app.include_router(errors.router)
     errors.install(app)

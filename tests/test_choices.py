@@ -14,7 +14,7 @@ from tools.house import copies, defaulted, enums, incomplete, naming_a_task, nam
 from training.config.choices import EngineName
 from training.config.task import TASKS, Task
 from worker.engine_traits import ENGINES
-from worker.engines.registry import _ALL
+from worker.engines.registry import engine
 
 
 def test_no_literal_repeats_the_values_of_an_enum() -> None:
@@ -83,4 +83,4 @@ def test_no_file_beside_the_engines_names_one() -> None:
 
 
 def test_each_engine_has_a_row_and_a_class() -> None:
-    assert {*ENGINES} == {*_ALL} == {*EngineName} - {EngineName.AUTO}
+    assert {*ENGINES} == {engine(name).name for name in ENGINES} == {*EngineName} - {EngineName.AUTO}

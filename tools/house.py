@@ -1,6 +1,7 @@
 """`python -m tools.house`: counts what makes a change touch more places than it should, by reading the code.
 
-tests/test_choices.py and tests/test_house.py hold each count; `--places` lists where they are.
+tests/test_choices.py and tests/test_house.py hold each count; `--places` lists where they are. With `--parts`, the parts that
+can be taken away by deleting their files.
 """
 
 import ast
@@ -18,6 +19,15 @@ from training.config.task import Task
 from worker.settings import ROOT
 
 Trees = Mapping[Path, ast.Module]
+PARTS = {
+    "backups": ("worker.backups",),
+    "configurations of other programs": ("training.foreign",),
+    "GGUF": ("training.results.gguf",),
+    "playground": ("worker.serving", "training.serving"),
+    "Slurm": ("worker.engines.slurm", "worker.engines.job_side"),
+    "sweeps": ("worker.sweeps",),
+}
+"""The packages of what an installation can do without (training/parts.py)."""
 PARTIAL = ("only", "Otherwise")
 
 
@@ -263,6 +273,34 @@ def _imported(node: ast.AST, known: Mapping[str, ast.Module]) -> Iterator[str]:
         yield from (name.name for name in node.names if name.name in known)
 
 
+def files_of(part: str, code: Trees) -> set[Path]:
+    """The files to delete with a part: its packages, and all that imports them."""
+    known = {module(path): tree for path, tree in code.items()}
+    importers: dict[str, set[str]] = defaultdict(set)
+    for name, tree in known.items():
+        for node in nodes(tree):
+            for imported in _imported(node, known):
+                importers[imported].add(name)
+    todo = [name for name in known if f"{name}.".startswith(tuple(f"{package}." for package in PARTS[part]))]
+    own: set[str] = set()
+    while todo:
+        name = todo.pop()
+        own.add(name)
+        todo += importers[name] - own
+    return {path for path in code if module(path) in own}
+
+
+def _print_parts(code: Trees) -> None:
+    lines = {path: len((ROOT / path).read_text().splitlines()) for path in code}
+    of_parts = {part: files_of(part, code) for part in PARTS}
+    for part, files in of_parts.items():
+        print(f"{len(files):>5} files  {sum(map(lines.__getitem__, files)):>7,} lines  {part}")
+        for path in sorted(files) if "--places" in sys.argv else ():
+            print(f"         {path}")
+    core = code.keys() - set().union(*of_parts.values())
+    print(f"{len(core):>5} files  {sum(map(lines.__getitem__, core)):>7,} lines  the rest")
+
+
 def counts(code: Trees) -> dict[str, list[str]]:
     """What is counted, and where it is."""
     return {
@@ -281,6 +319,9 @@ def counts(code: Trees) -> dict[str, list[str]]:
 
 
 def main() -> None:
+    if "--parts" in sys.argv:
+        _print_parts(trees())
+        return
     for name, places in counts(trees()).items():
         print(f"{len(places):>5}  {name}")
         for place in places if "--places" in sys.argv else ():

@@ -6,6 +6,7 @@ from pydantic_settings import BaseSettings
 from training.config import slurm_options
 from training.config.choices import EngineName
 from training.errors import Problem
+from training.parts import is_here
 
 
 class EngineSettings(BaseSettings):
@@ -42,7 +43,7 @@ class EngineSettings(BaseSettings):
     @classmethod
     def _known_engines(cls, value: str) -> str:
         names = [part.strip() for part in value.split(",") if part.strip()]
-        known = [engine.value for engine in EngineName if engine is not EngineName.AUTO]
+        known = [engine.value for engine in EngineName if is_here(f"worker.engines.{engine}")]
         if not names or set(names) - set(known):
             raise ValueError(f"must be one or several of {', '.join(known)}, separated by commas")
         return ",".join(names)

@@ -25,6 +25,8 @@ class EngineTraits:
 
     label: str
     """Its name in sentences."""
+    engine: str
+    """Its `Engine`, as `module:class` in worker/engines/."""
     has_jobs: bool = False
     """It has a queue and machines of its own, where each run is a job; else runs start on the machines of the workers."""
     machine: Callable[[Settings], Machine | None] = _no_machine
@@ -45,8 +47,14 @@ def _slurm_problems(settings: Settings, config: RunConfig) -> Iterator[Problem]:
 
 ENGINES = only(
     {
-        EngineName.LOCAL: EngineTraits(label="the workers"),
-        EngineName.SLURM: EngineTraits(label="Slurm", has_jobs=True, machine=_slurm_nodes, problems=_slurm_problems),
+        EngineName.LOCAL: EngineTraits(label="the workers", engine="local.starting:LocalEngine"),
+        EngineName.SLURM: EngineTraits(
+            label="Slurm",
+            engine="slurm.engine:SlurmEngine",
+            has_jobs=True,
+            machine=_slurm_nodes,
+            problems=_slurm_problems,
+        ),
     }
 )
 """`auto` is none: it is the installation's first one."""

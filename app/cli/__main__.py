@@ -7,7 +7,6 @@ from app.cli.notify import notify
 from app.cli.options import Group, calls, config_type, count_type, json_option, path_type, run_argument
 from app.cli.runs.edit import delete, edit
 from app.cli.runs.queue import queue
-from app.cli.runs.sweep import sweep
 from app.cli.services import backup, doctor, machines, restore_backup, system, up, web, worker
 from app.cli.setting_flags import RunCommand, settings_by_any_name, underscores_too
 from app.cli.take_away import (
@@ -26,6 +25,7 @@ from app.cli.take_away import (
 )
 from app.cli.user import share, token, user
 from training.config.choices import Strategy, Wanted
+from training.parts import present
 from worker.choices import Status
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
@@ -50,7 +50,7 @@ for command in (
     restore_backup,
     system,
     machines,
-    sweep,
+    *present("app.cli.runs.sweep:sweep"),
     dataset,
     edit,
     delete,

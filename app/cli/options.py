@@ -4,7 +4,6 @@ import json
 import sys
 from collections.abc import Callable
 from functools import wraps
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
@@ -14,6 +13,7 @@ from app.cli.client import check_here
 from app.errors import storage_problem
 from app.format import numbers
 from training.errors import DataError, Problem, UserError
+from training.parts import is_here, named
 from training.redaction import ChangedStream, change_output, printable
 
 
@@ -97,10 +97,10 @@ def calls(target: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     def bound(described: Callable[..., None]) -> Callable[..., None]:
         @wraps(described)
         def call(**values: Any) -> None:
-            module, _, name = target.partition(":")
-            if code := getattr(import_module(f"app.cli.{module}"), name)(**values):
+            if code := named(f"app.cli.{target}")(**values):
                 click.get_current_context().exit(code)
 
+        vars(call)["is_here"] = is_here(f"app.cli.{target.partition(':')[0]}")
         return call
 
     return bound
@@ -113,9 +113,13 @@ class LocalCommand(Command):
 
 
 class Group(click.Group):
-    """A group that lists its commands in the order of their definition."""
+    """A group that lists its commands in the order of their definition, without those whose body is not here."""
 
     command_class = Command
+
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        if getattr(cmd.callback, "is_here", True):
+            super().add_command(cmd, name)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(self.commands)

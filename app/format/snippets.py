@@ -11,7 +11,7 @@ from training.config.choices import Quantization
 from training.config.name_values import template_arguments
 from training.config.run_config import RunConfig
 from training.model_info.chat_template import DATE, ChatTemplate, Turns
-from training.run_folder.derived import GgufType
+from training.run_folder.derived import GGUF_TYPES, GgufType
 from training.vllm.limits import max_rank
 
 _TOOLS = re.compile(r"\btools\b")
@@ -55,7 +55,7 @@ def snippets(used: Used) -> list[Snippet]:
     found = [_peft(used)] if used.config.method.adapts else []
     found.append(_transformers(used))
     if used.config.task.traits.generates and not used.config.task.traits.has_encoder and used.mergeable:
-        found += [_vllm(used), _llama_cpp(used), _ollama(used)]
+        found += [_vllm(used), *([_llama_cpp(used), _ollama(used)] if GGUF_TYPES else [])]
     return found
 
 

@@ -1,55 +1,34 @@
-"""The pages. One that is filled in has a `build(demo)`, one that is read a `view`; each is below and in app/web/addresses.py."""
+"""The pages. Each is a row of app/web/addresses.py; one that is filled in has a `build(demo)`, one that is read a `view`."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
 
 import gradio as gr
+from fastapi import APIRouter
 from gradio.components import Navbar
 from gradio.events import Dependency
 
-from app.pages import (
-    compare,
-    datasets,
-    diagnose,
-    import_file,
-    new_dataset,
-    playground,
-    settings,
-    sweep,
-    sweeps,
-    system,
-    tour,
-)
-from app.pages.dataset import page as dataset
-from app.pages.new_run import page as launch
-from app.pages.new_sweep import page as new_sweep
-from app.pages.run import page as run
-from app.pages.runs import page as runs
-from app.web.addresses import PAGES
+from app.pages.common.view import View
+from app.web.addresses import PAGES, Address
 
-BUILDERS: dict[str, Callable[[gr.Blocks], None]] = {
-    "/new": launch.build,
-    "/import": import_file.build,
-    "/new-sweep": new_sweep.build,
-    "/new-dataset": new_dataset.build,
-}
 
-VIEWS = (
-    compare.view,
-    dataset.view,
-    datasets.view,
-    diagnose.view,
-    playground.view,
-    run.view,
-    runs.view,
-    settings.view,
-    sweep.view,
-    sweeps.view,
-    system.view,
-    tour.view,
-)
+def _module(page: Address) -> Any:
+    return import_module(f"app.pages.{page.module}")
 
-POSTED = diagnose.posted
-"""The routes to which forms of these pages are posted."""
+
+VIEWS: tuple[View, ...] = tuple(_module(page).view for page in PAGES if page.is_read)
+
+
+def routers() -> Iterator[APIRouter]:
+    """The routes of the pages that are read, and those to which forms on them are posted."""
+    for page in PAGES:
+        if page.is_read:
+            module = _module(page)
+            yield module.view.router()
+            if hasattr(module, "posted"):
+                yield module.posted
+
 
 _CLEANUP_SECONDS, _UPLOAD_SECONDS = 600, 3600  # Gradio deletes an upload that was not imported after an hour
 
@@ -63,7 +42,7 @@ def build() -> gr.Blocks:
         with demo.route(page.name, page.path):  # its root stays empty: the page Runs is read
             Navbar(visible=False)  # our own is in the frame (app/web/theme.py)
             before = set(demo.fns)
-            BUILDERS[page.path](demo)
+            _module(page).build(demo)
             _tell_when_live(demo, set(demo.fns) - before)
     return demo
 

@@ -5,6 +5,7 @@ import shutil
 from enum import StrEnum
 from pathlib import Path
 
+from training.parts import is_here
 from training.run_folder.paths import (
     ARCHIVE_FILE,
     GGUF_FILE,
@@ -62,6 +63,8 @@ _MEANINGS = {
     GgufType.Q3_K_M: "3.9 bits a weight; only where memory is short, answers differ visibly.",
 }
 
+GGUF_TYPES = tuple(GgufType) if is_here("training.results.gguf") else ()
+"""Those that this installation can make."""
 GGUF_FILES = (*(kind.file for kind in GgufType), ADAPTER_GGUF_FILE)
 
 

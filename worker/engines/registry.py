@@ -5,13 +5,14 @@ an engine starts that process on a machine, and ends what is left of it. Attempt
 depend on it.
 """
 
+from functools import cache
 from typing import Protocol
 
 from sqlmodel import Session
 
 from training.config.choices import EngineName
-from worker.engines.local.starting import LocalEngine
-from worker.engines.slurm.engine import SlurmEngine
+from training.parts import named
+from worker.engine_traits import ENGINES
 from worker.settings import get_settings
 from worker.store.tables import Run
 from worker.store.tables.reports import Capacity
@@ -54,17 +55,16 @@ class Engine(Protocol):
         ...
 
 
-_ALL: dict[EngineName, Engine] = {engine.name: engine for engine in (LocalEngine(), SlurmEngine())}
-
-
 def engines() -> list[Engine]:
     """The engines in LATHE_ENGINES, the default one first."""
-    return [_ALL[name] for name in get_settings().engine_names]
+    return [engine(name) for name in get_settings().engine_names]
 
 
+@cache
 def engine(name: EngineName) -> Engine:
     """The engine of this name, also one that new runs can no longer choose."""
-    return _ALL[name]
+    made: Engine = named(f"worker.engines.{ENGINES[name].engine}")()
+    return made
 
 
 def engine_of(run: Run) -> Engine:

@@ -12,14 +12,12 @@ from dataclasses import asdict
 from sqlmodel import Session
 
 from training.config.choices import EngineName
-from worker import builds
 from worker.disk import retention
 from worker.doctor import wrong_at_start
 from worker.engines.registry import Engine, engine_of, engines
-from worker.evaluations import starting as evaluations
 from worker.machine import device_trial, measurement, overload
 from worker.machine.process_identity import me
-from worker.serving import processes as serving
+from worker.queue import parts
 from worker.settings import get_settings
 from worker.store import claims, database, history, machines
 from worker.store.database import UNREACHABLE
@@ -30,7 +28,6 @@ from worker.supervision.holders import Holder
 from worker.supervision.lease import steady
 from worker.supervision.outcome import Verdict
 from worker.supervision.report_reader import AttemptProgress
-from worker.sweeps import advance, lifecycle
 
 log = logging.getLogger(__name__)
 
@@ -126,11 +123,11 @@ def run_round() -> None:
 def local_round() -> None:
     """One round of all that asks nothing elsewhere."""
     recover_lost({*EngineName} - {engine.name for engine in engines() if engine.asks_elsewhere})
-    advance.advance_all()
-    lifecycle.finish_all()
-    for queued in (evaluations, builds):
-        queued.recover()
-        queued.start_waiting()  # before the runs: it takes minutes
+    for action in parts.IN_EACH_ROUND:
+        action()
+    for part in parts.BEFORE_RUNS:
+        part.recover()
+        part.start_waiting()
     submit_waiting()
 
 
@@ -147,8 +144,9 @@ def prepare() -> None:
 
 def serve_round() -> None:
     """One round for served models."""
-    serving.recover()
-    serving.start_waiting()
+    for part in parts.SERVED:
+        part.recover()
+        part.start_waiting()
 
 
 def recover_lost(names: Set[EngineName]) -> None:

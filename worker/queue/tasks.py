@@ -16,12 +16,10 @@ from celery.signals import (
 )
 
 from training.redaction import Formatter
-from worker import builds
 from worker.celery_app import SERVE_MODEL, START_RUN, current_app
-from worker.evaluations import starting as evaluations
 from worker.notifications.delivery import Deliverer
+from worker.queue import parts
 from worker.queue.reaper import Reaper, submit_waiting
-from worker.serving import processes as serving
 from worker.settings import name_unknown_variables
 
 log = logging.getLogger(__name__)
@@ -43,8 +41,8 @@ def worker_command() -> list[str]:
 def start_run(run_id: str) -> None:
     """Starts waiting evaluations, builds and runs, or wakes the engine that does, if that asks elsewhere. The message names
     `run_id`; runs that have waited longer start first."""
-    evaluations.start_waiting()
-    builds.start_waiting()
+    for part in parts.BEFORE_RUNS:
+        part.start_waiting()
     _reaper.wake()
     started = submit_waiting()
     log.info(
@@ -56,7 +54,8 @@ def start_run(run_id: str) -> None:
 def serve_model(served_id: str) -> None:
     """Starts served models that wait. The message names `served_id`; those that have waited longer start first."""
     log.info("message for served model %s", served_id)
-    serving.start_waiting()
+    for part in parts.SERVED:
+        part.start_waiting()
 
 
 @after_setup_logger.connect  # type: ignore[untyped-decorator]
@@ -76,13 +75,15 @@ def _begin_rounds(**_: object) -> None:
 
 @worker_shutting_down.connect  # type: ignore[untyped-decorator]
 def _end_rounds(**_: object) -> None:
-    serving.stop()
+    for part in parts.SERVED:
+        part.stop()
     _reaper.stop()
     _deliverer.stop()
 
 
 @worker_shutdown.connect  # type: ignore[untyped-decorator]
 def _last_report(**_: object) -> None:
-    serving.wait_for_ends()
+    for part in parts.SERVED:
+        part.wait_for_ends()
     if _reaper.is_alive():
         _reaper.join(LAST_REPORT_SECONDS)

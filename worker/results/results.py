@@ -20,7 +20,7 @@ from training.errors import Problem, UserError
 from training.files import locked
 from training.rules.outputs import can_merge
 from training.run_folder import paths
-from training.run_folder.derived import ADAPTER_GGUF_FILE, GgufType
+from training.run_folder.derived import ADAPTER_GGUF_FILE, GGUF_TYPES, GgufType
 from training.units import byte_size
 from worker.machine import programs
 from worker.machine.programs import Program, ProgramError, ProgramKilled, ProgramRefused
@@ -32,10 +32,12 @@ from worker.store import database, runs
 from worker.store.tables import Run
 
 MERGED, GGUF_ADAPTER = "merged", "gguf-adapter"
-GGUF_FORMS = {kind.form: kind for kind in GgufType}
-_FILES = {MERGED: paths.MERGED_FILE, GGUF_ADAPTER: ADAPTER_GGUF_FILE} | {
-    form: kind.file for form, kind in GGUF_FORMS.items()
-}
+GGUF_FORMS = {kind.form: kind for kind in GGUF_TYPES}
+_FILES = (
+    {MERGED: paths.MERGED_FILE}
+    | ({GGUF_ADAPTER: ADAPTER_GGUF_FILE} if GGUF_FORMS else {})
+    | {form: kind.file for form, kind in GGUF_FORMS.items()}
+)
 """The forms of a result that are made on request, besides checkpoint-N, and the file that is the download of each."""
 
 _LAST_LINES = 3

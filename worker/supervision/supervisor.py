@@ -16,6 +16,7 @@ from pathlib import Path
 from training import redaction
 from training.config.run_config import Changes, RunConfig, stepped_down
 from training.files import write_whole
+from training.parts import present
 from training.run_folder import checkpoints, full_disk, paths
 from training.run_folder.events import FINISHED, PAUSED
 from training.run_folder.paths import ARCHIVE_FILE, CONFIG_FILE, LOG_FILE
@@ -40,7 +41,6 @@ from worker.supervision.lease import Lease, LeaseUncertain, steady
 from worker.supervision.outcome import Ending, Verdict
 from worker.supervision.report_reader import AttemptProgress, Reports, finished_record
 from worker.supervision.training_process import Graces, TrainingProcess, Watchdog, end_left_behind, environment
-from worker.sweeps import advance
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +98,8 @@ class Supervisor:
             return 1
         finally:
             processes.kill_descendants()
-            advance.after(self._run_id)
+            for after in present("worker.sweeps.advance:after"):
+                after(self._run_id)
             self._notify_next()
 
     def _on_terminate(self, *_: object) -> None:

@@ -9,7 +9,6 @@ import click
 
 from app.cli import sent_files
 from app.cli.client import connect, path_of, ready
-from app.cli.import_files import refuse_foreign
 from app.cli.runs.follow import follow, screen_for
 from app.cli.runs.show import failure, not_done, results
 from app.format import numbers
@@ -18,6 +17,7 @@ from training.config.choices import Method
 from training.config.fields import parse
 from training.config.run_config import RunConfig
 from training.config.yaml_file import read_config
+from training.parts import present
 from training.run_folder.paths import result_dir, saved_result
 from training.run_folder.record import read_record
 from training.tables import only
@@ -50,7 +50,8 @@ def run(path: Path | None, overrides: dict[str, Any], *, like: Path | None, foll
 def configuration(path: Path | None, overrides: dict[str, Any]) -> RunConfig:
     """The settings of the file, overridden by `overrides`."""
     if path is not None:
-        refuse_foreign(path)
+        for refuse in present("app.cli.import_files:refuse_foreign"):
+            refuse(path)
         return read_config(path, overrides)
     if not overrides:
         raise click.UsageError("Give a configuration file, or the settings as flags: at least --model and --data.")

@@ -25,7 +25,7 @@ from training.model_info.chat_template import ChatTemplate, chat_template_of
 from training.model_info.config_json import local_folder
 from training.rules.outputs import can_merge
 from training.run_folder import checkpoints, paths
-from training.run_folder.derived import ADAPTER_GGUF_FILE, GgufType
+from training.run_folder.derived import ADAPTER_GGUF_FILE, GGUF_TYPES, GgufType
 from training.scoring.paired import Paired, Verdict
 from worker.results import fetching
 from worker.results.results import GGUF_ADAPTER, GGUF_FORMS, MERGED, file_of
@@ -203,8 +203,8 @@ def _results(run: Run, run_dir: Path, base: str) -> list[Output]:
     if noun == "adapter":
         found.append(_merged(run, run_dir, base, config))
     if config.task.traits.generates and (noun == "model" or can_merge(config.method)):
-        found += [_gguf(kind, run, run_dir) for kind in GgufType]
-    if config.method.is_lora and config.task.traits.generates:
+        found += [_gguf(kind, run, run_dir) for kind in GGUF_TYPES]
+    if GGUF_TYPES and config.method.is_lora and config.task.traits.generates:
         command = f"lathe export {run.id} --gguf --adapter -o adapter.gguf"
         address, path = f"{base}/{ADAPTER_GGUF_FILE}", run_dir / ADAPTER_GGUF_FILE
         purpose = _("For llama.cpp beside the base model's GGUF: --lora FILE.")

@@ -38,7 +38,7 @@ from app.pages.common.cache import TimedCache
 from app.pages.common.html import ago
 from app.texts import _
 from app.web import assets
-from app.web.addresses import PAGES
+from app.web.addresses import PAGES, is_page
 from app.web.caller_turns import turns
 from app.web.templating import TEMPLATES
 from app.web.theme import chosen, header
@@ -103,6 +103,7 @@ def labelled(rows: str, heads: Iterable[str | tuple[str, ...]]) -> Markup:
 
 
 TEMPLATES.globals["link"] = link
+TEMPLATES.globals["is_page"] = is_page
 TEMPLATES.filters["labelled"] = labelled
 
 

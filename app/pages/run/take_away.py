@@ -10,8 +10,9 @@ from app.format.run_text import building, difference, figures, result_noun, verd
 from app.format.snippets import Snippet, snippets
 from app.pages.common.cache import TimedCache
 from app.texts import _
+from app.web.addresses import is_page
+from training.parts import named
 from worker.results.verification import latest
-from worker.serving.models import offered
 from worker.store import builds, database
 from worker.store.tables import Run
 
@@ -37,7 +38,7 @@ def shown(run: Run, query: QueryParams) -> dict[str, Any]:
             "rows": compared["rows"],
             "forms": [(name, verdict(form), figures(form), difference(form)) for name, form in compared["forms"].items()],
         },
-        "can_be_tried": len(offered(run)) > 1,  # more than the base model
+        "can_be_tried": is_page("/playground") and len(named("worker.serving.models:offered")(run)) > 1,  # not the base alone
         "build_words": building,
     }  # fmt: skip
 

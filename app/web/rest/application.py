@@ -8,8 +8,9 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 
 from app.web.rest.errors import malformed
+from training.parts import is_here
 
-ROUTERS = {
+_ALL = {
     "app.web.rest.runs": "runs healthz queue",
     "app.web.rest.results": "adapter model merged checkpoint card answers outputs archive config builds",
     "app.web.live": "live log log-window plots pages",
@@ -17,15 +18,18 @@ ROUTERS = {
     "app.web.rest.comparing": "compare",
     "app.web.rest.sweeps": "sweeps",
     "app.web.rest.evaluations": "evaluations rewards suites",
-    "app.web.rest.before_run": "checks forecasts renderings targets imports",
+    "app.web.rest.before_run": "checks forecasts renderings targets",
+    "app.web.rest.translations": "imports",
     "app.web.rest.datasets": "datasets imports files",
     "app.web.rest.tokens": "tokens",
     "app.web.rest.diagnoses": "diagnosis diagnoses",
     "app.web.rest.playground": "served prompt-sets prompts",
+    "app.web.rest.openai": "v1",
     "app.web.rest.system": "system",
     "app.web.rest.users": "users shares",
     "app.web.rest.settings": "settings notifications tour",
 }
+ROUTERS = {module: words for module, words in _ALL.items() if is_here(module)}
 """The modules with routes, in the order in which their paths are compared, and a word in each path of theirs."""
 
 

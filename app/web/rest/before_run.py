@@ -1,11 +1,10 @@
-"""REST routes for settings before a run: its memory, its trainable parameters, and configurations of other programs."""
+"""REST routes for settings before a run: its memory, its trainable parameters, its rows and its problems."""
 
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from fastapi import Body, Query, Request
+from fastapi import Body, Query
 from fastapi.responses import PlainTextResponse
-from starlette.concurrency import run_in_threadpool
 
 from app.access import callers
 from app.documents import ErrorEntry
@@ -16,11 +15,10 @@ from app.documents.before_run import (
     HeldOutCheck,
     Rendering,
     Targets,
-    Translation,
 )
 from app.format import forecast_text as words
 from app.format import rows as row_words
-from app.web.rest.openapi import RUN_BODY, raw_body
+from app.web.rest.openapi import RUN_BODY
 from app.web.rest.routing import JsonRouter, ShortQuery, settings_object
 from training import rules
 from training.config.choices import Wanted
@@ -28,7 +26,7 @@ from training.config.fields import parse
 from training.config.run_config import RunConfig, on_gpus
 from training.config.yaml_file import to_yaml
 from worker.forecasts import leaks, prices, requested, shapes
-from worker.runs import checks, rows_check, translation
+from worker.runs import checks, rows_check
 from worker.supervision import launcher
 
 router = JsonRouter()
@@ -98,11 +96,3 @@ def list_targets(values: Annotated[Any, Body()]) -> Targets:
     """
     settled = callers.settled(parse({"data": "none"} | settings_object(values)))
     return Targets.model_validate(shapes.list_targets(settled))
-
-
-@router.post("/api/imports", openapi_extra=raw_body("text/plain", "The text of the configuration."))
-async def import_configuration(request: Request) -> Translation:
-    """A configuration of another program, in the body, as the settings of a run, key by key. Files that it names are not read."""
-    text = (await request.body()).decode("utf-8", "replace")
-    translated = await run_in_threadpool(translation.translated, [("body", text)])
-    return Translation.model_validate(translated.document())

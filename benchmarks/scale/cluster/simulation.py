@@ -22,10 +22,8 @@ from benchmarks.scale.cluster.parameters import DAY, Parameters, RunClass
 from benchmarks.scale.cluster.stand_in import StandIn
 from benchmarks.scale.cluster.supervisor import Shared, Supervisor
 from benchmarks.scale.cluster.timeline import START, Timeline, virtual_clocks
-from training.config.choices import EngineName
 from training.config.run_config import RunConfig
 from worker.engines import registry
-from worker.engines.slurm.engine import SlurmEngine
 from worker.queue import reaper
 from worker.settings import PREFIX, get_settings
 from worker.store import database, runs
@@ -227,9 +225,10 @@ def _installation(parameters: Parameters) -> Iterator[None]:
         }  # fmt: skip
         variables = kept | {PREFIX + name: value for name, value in settings.items()}
         stack.enter_context(mock.patch.dict(os.environ, variables, clear=True))
-        stack.enter_context(mock.patch.dict(registry._ALL, {EngineName.SLURM: SlurmEngine()}))
+        stack.callback(registry.engine.cache_clear)
         stack.enter_context(mock.patch.dict(holders._silences, clear=True))
         stack.callback(get_settings.cache_clear)
         stack.callback(database.dispose)
         get_settings.cache_clear()
+        registry.engine.cache_clear()
         yield

@@ -29,7 +29,6 @@ from training.models.loading import (
     model_class,
     quantization,
 )
-from training.results.gguf.llama import LlamaModel
 from training.results.parity.generation import Whole
 from training.results.parity.reference import ReferencePrompt
 
@@ -96,29 +95,6 @@ class TransformersForm:
         return self._model.loss(prompt.prompt_ids, prompt.expected)
 
 
-class GgufForm:
-    """A GGUF file in llama.cpp, with the chat template that the file contains."""
-
-    def __init__(self, model: LlamaModel) -> None:
-        self._model = model
-
-    def prompt_ids(self, prompt: ReferencePrompt, arguments: dict[str, Any]) -> list[int]:
-        """As `Form`. A prompt without messages gets the special tokens that the file asks for."""
-        if prompt.messages is None:
-            return self._model.tokens(prompt.text, special=True)
-        return self._model.prompt(prompt.messages, prompt.tools, **arguments)
-
-    def answer(self, prompt: ReferencePrompt, longest: int) -> Answered:
-        found, first = self._model.greedy(prompt.prompt_ids, longest)
-        return Answered(found, first.numpy())
-
-    def own_answer(self, prompt: ReferencePrompt, longest: int) -> None:
-        """None: GGUF files contain no generation configuration."""
-
-    def loss(self, prompt: ReferencePrompt) -> float:
-        return self._model.loss([*prompt.prompt_ids, *prompt.expected], len(prompt.prompt_ids))
-
-
 def _precision(config: RunConfig) -> Precision:
     """That of the run; where it was chosen for the machine, what this one computes adapters with."""
     chosen = Precision.BF16 if _device() == "cuda" else Precision.FP32
@@ -155,13 +131,6 @@ def model_form(folder: Path, task: Task) -> Iterator[ResultForm]:
 
 def _device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-@contextmanager
-def gguf_form(file: Path, longest: int) -> Iterator[ResultForm]:
-    """A GGUF file, for prompts with answers of at most `longest` tokens. Raises UserError if llama.cpp is not installed."""
-    with LlamaModel(file, longest) as model:
-        yield GgufForm(model)
 
 
 class ServedForm:

@@ -16,12 +16,12 @@ from training.config.choices import Quantization
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.models.loading import load_tokenizer
-from training.results.gguf.convert import write
+from training.parts import is_here, named
 from training.results.merging import merge
 from training.results.parity.comparison import Row, compare, document, exact_match, perplexity, tolerance
-from training.results.parity.forms import ResultForm, adapter_form, gguf_form, model_form, served_form
+from training.results.parity.forms import ResultForm, adapter_form, model_form, served_form
 from training.results.parity.reference import Reference
-from training.run_folder.derived import GgufType
+from training.run_folder.derived import GGUF_TYPES, GgufType
 from training.run_folder.model_card import write_parity
 from training.run_folder.paths import CONFIG_FILE, MERGED_FOLDER, PARITY_FILE, result_dir
 
@@ -64,19 +64,21 @@ def openers(config: RunConfig, run_dir: Path, reference: Reference) -> dict[str,
             merge(config, run_dir, load_tokenizer(config), reference.classes)
         return whole
 
-    def gguf(kind: GgufType) -> Path:
+    longest = max((len(one.prompt_ids) + len(one.expected) for one in reference.prompts), default=0)
+
+    def gguf(kind: GgufType) -> AbstractContextManager[ResultForm]:
         file = run_dir / kind.file
         if not file.is_file():
-            write(merged(), file, kind)
-        return file
+            named("training.results.gguf.convert:write")(merged(), file, kind)
+        opened: AbstractContextManager[ResultForm] = named("training.results.gguf.form:gguf_form")(
+            file, longest + reference.max_new_tokens
+        )
+        return opened
 
-    longest = max((len(one.prompt_ids) + len(one.expected) for one in reference.prompts), default=0)
     found: dict[str, Opened] = {}
     if config.task.traits.generates:
-        found |= {
-            kind.form: lambda kind=kind: gguf_form(gguf(kind), longest + reference.max_new_tokens)  # type: ignore[misc]
-            for kind in GgufType
-        }
+        found |= {kind.form: partial(gguf, kind) for kind in GGUF_TYPES}
+    if config.task.traits.generates and is_here("training.serving"):
         found["served"] = lambda: served_form(config, result, reference.template_arguments)
     if not adapts:
         return {"model": lambda: model_form(result, config.task)} | found
@@ -101,8 +103,8 @@ def existing(config: RunConfig, run_dir: Path) -> list[str]:
     whole = ["adapter", "merged"] if config.method.adapts else ["model"]
     if not config.task.traits.generates:
         return whole
-    made = [kind.form for kind in GgufType if kind is not GgufType.TRAINED and (run_dir / kind.file).is_file()]
-    return [*whole, "gguf", *made, "served"]
+    made = [kind.form for kind in GGUF_TYPES if kind is GgufType.TRAINED or (run_dir / kind.file).is_file()]
+    return [*whole, *made, *(["served"] if is_here("training.serving") else [])]
 
 
 def verdict(reference: Reference, forms: Sequence[dict[str, Any]]) -> dict[str, Any]:
