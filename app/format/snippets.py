@@ -32,9 +32,9 @@ class Snippet:
 class Used:
     """A finished run as snippets name it: `folder` is that of the adapter or model, `merged` that of the merged model, if any.
 
-    `chats` is True if prompts go through the chat template `template`; `own_template` is its file in the folder if the base
-    model has another template or none; `own_ends` is True if the folder has a generation configuration, which nothing loads
-    with an adapter.
+    `chats` is True if prompts go through the chat template `template`, whose parts are `turns` if it only joins texts;
+    `own_template` is its file in the folder if the base model has another template or none; `own_ends` is True if the folder has
+    a generation configuration, which nothing loads with an adapter.
     """
 
     run_id: str
@@ -45,6 +45,7 @@ class Used:
     chats: bool = False
     own_template: str = ""
     template: ChatTemplate | None = None
+    turns: Turns | None = None
     classes: tuple[str, ...] = ()
     mergeable: bool = True
     own_ends: bool = False
@@ -150,7 +151,7 @@ def _ollama(used: Used) -> Snippet:
     written = modelfile(
         f"./{name}.gguf",
         context=used.config.max_length,
-        turns=found.turns(_template_options(used)) if found else None,
+        turns=used.turns,
         begin=found.begin if found else "",
         end=found.end if found else "",
         chats=used.chats,

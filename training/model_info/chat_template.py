@@ -1,15 +1,19 @@
 """The chat template of a model or adapter folder, and its parts if it only joins texts: what stands before and after each message.
 
 Programs with template languages of their own (Ollama) can use the parts in place of the template. No torch.
+
+`python -m training.model_info.chat_template` computes the parts in a process with limits: a template is a program that comes with
+a model, and may ask for any time and memory.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from training import json_files
+from training.errors import answer_json
 from training.files import read_regular
 
 Messages = Sequence[Mapping[str, str]]
@@ -23,6 +27,8 @@ NO_DATE = {DATE: ""}
 _SYSTEM, _FIRST, _ANSWER, _SECOND = "system-7f3a", "first-7f3a", "answer-7f3a", "second-7f3a"
 _CHECKED = "line one\nline 'two'\n\n  {x} three"
 _MOST_BYTES = 16 * 2**20
+_MOST_TEXT = 100_000
+"""Characters of a conversation's prompt: that of the checked ones has some hundred."""
 _TOKENIZER_FILE = "tokenizer_config.json"
 
 
@@ -61,10 +67,6 @@ class ChatTemplate:
     end: str
     file: Path | None
 
-    def turns(self, options: dict[str, Any]) -> Turns | None:
-        """The parts of the template with its own options; None if it does more than join texts."""
-        return turns_of(self.text, self.begin, self.end, tuple(sorted(options.items())))
-
 
 def chat_template_of(folder: Path) -> ChatTemplate | None:
     """The chat template in a folder; None if there is none."""
@@ -72,10 +74,11 @@ def chat_template_of(folder: Path) -> ChatTemplate | None:
     begin, end = (_content(values.get(name)) for name in ("bos_token", "eos_token"))
     jinja, legacy = (folder / name for name in TEMPLATE_FILES)
     if jinja.is_file():
-        return ChatTemplate(read_regular(jinja, _MOST_BYTES).decode(), begin, end, jinja)
+        return ChatTemplate(read_regular(jinja, _MOST_BYTES).decode(errors="replace"), begin, end, jinja)
     inside = _json(legacy).get("chat_template") or values.get("chat_template")
     if isinstance(inside, list):  # named templates
-        inside = next((one["template"] for one in inside if one.get("name") == "default"), None)
+        named = (one for one in inside if isinstance(one, dict) and one.get("name") == "default")
+        inside = next((one.get("template") for one in named), None)
     return ChatTemplate(inside, begin, end, legacy if legacy.is_file() else None) if isinstance(inside, str) else None
 
 
@@ -91,15 +94,15 @@ def _content(token: Any) -> str:
     return str(token.get("content", "")) if isinstance(token, dict) else str(token or "")
 
 
-@lru_cache(maxsize=64)
-def turns_of(template: str, begin: str, end: str, options: tuple[tuple[str, object], ...] = ()) -> Turns | None:
+def turns_of(template: str, begin: str, end: str, options: Mapping[str, object] | None = None) -> Turns | None:
     """The parts of a template with the tokens `begin` and `end` of the tokenizer, and the template's own options.
 
-    None if the template does more than join texts, or writes the current date: checked on conversations of one to three turns.
+    Runs the template. None if it does more than join texts, or writes the current date: checked on conversations of one to three
+    turns.
     """
 
     def render(*messages: Mapping[str, str], asks: bool = True) -> str:
-        return _rendered(template, messages, {"bos_token": begin, "eos_token": end, **dict(options)}, asks=asks)
+        return _rendered(template, messages, {"bos_token": begin, "eos_token": end, **(options or {})}, asks=asks)
 
     try:
         turns = _parts(render)
@@ -115,6 +118,8 @@ def _rendered(template: str, messages: Messages, values: Mapping[str, object], *
     texts, _ = render_jinja_template(
         conversations=[conversation], chat_template=template, add_generation_prompt=asks, **{**values, **NO_DATE}
     )
+    if len(texts[0]) > _MOST_TEXT:
+        raise ValueError("the template writes too long a text")
     return str(texts[0])
 
 
@@ -162,3 +167,13 @@ def _is_right(turns: Turns, render: Render) -> bool:
     if turns.system:
         conversations += [[{"role": "system", "content": _CHECKED}, *talk[:count]] for count in (1, 3)]
     return all(turns.joined(messages) == render(*messages) for messages in conversations)
+
+
+def answered(asked: str) -> dict[str, Any]:
+    """The parts of a template as JSON, null if it has none; `asked` has the arguments of `turns_of` as JSON."""
+    turns = turns_of(*json.loads(asked))
+    return {"turns": asdict(turns) if turns else None}
+
+
+if __name__ == "__main__":
+    answer_json(answered)

@@ -64,6 +64,7 @@ TEMPLATE_CHECK = _reader(
     "training.template_check.check", 3, 25, variables=HUB
 )  # rendering the rows takes about a second
 TEMPLATE_SYNTAX = _reader("training.chat.template", 1, 10)
+TEMPLATE_TURNS = _reader("training.model_info.chat_template", 2, 10)
 YAML = _reader("training.config.yaml_text", 1, 10)
 VOCABULARIES = _reader("training.model_info.vocabulary", 4, 30)
 TRANSLATING = _reader("training.foreign.translating", 1, 10)

@@ -16,6 +16,7 @@ from app.format.numbers import capitalized
 from app.format.run_text import result_noun
 from app.format.snippets import Snippet, Used, snippets
 from app.texts import _
+from training.config.name_values import template_arguments
 from training.config.run_config import RunConfig
 from training.config.yaml_file import to_yaml
 from training.data.mapping import apply, format_of, parse_mapping
@@ -27,7 +28,7 @@ from training.rules.outputs import can_merge
 from training.run_folder import checkpoints, paths
 from training.run_folder.derived import ADAPTER_GGUF_FILE, GGUF_TYPES, GgufType
 from training.scoring.paired import Paired, Verdict
-from worker.results import fetching
+from worker.results import fetching, template_turns
 from worker.results.results import GGUF_ADAPTER, GGUF_FORMS, MERGED, file_of
 from worker.settings import get_settings
 from worker.store import builds
@@ -171,15 +172,18 @@ def used_by_snippets(session: Session, run: Run) -> Used | None:
         return None
     config, merged = run.asked, run_dir / paths.MERGED_FOLDER
     template = chat_template_of(folder)
+    chats = template is not None and _chats(session.get(Dataset, run.dataset_id or ""), config)
+    options = template_arguments(config.chat_template_kwargs)
     return Used(
         run_id=run.id,
         name=run.name,
         config=config,
         folder=str(folder),
         merged=str(merged) if merged.is_dir() else "",
-        chats=template is not None and _chats(session.get(Dataset, run.dataset_id or ""), config),
+        chats=chats,
         own_template=_own_template(template, config),
         template=template,
+        turns=template_turns.turns_of(template, options) if template and chats else None,
         classes=tuple((run.summary or {}).get("classes") or ()),
         mergeable=can_merge(config.method) or not config.method.adapts,
         own_ends=(folder / "generation_config.json").is_file(),

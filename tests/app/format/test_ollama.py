@@ -133,7 +133,14 @@ def test_go_renders_the_prompts_of_the_chat_template(go_program: Path) -> None:
 def test_the_starter_model_has_a_modelfile() -> None:
     found = chat_template_of(ROOT / "static/starter")
     assert found
-    text = modelfile("./m.gguf", context=512, turns=found.turns({}), begin=found.begin, end=found.end, chats=True)
+    text = modelfile(
+        "./m.gguf",
+        context=512,
+        turns=turns_of(found.text, found.begin, found.end),
+        begin=found.begin,
+        end=found.end,
+        chats=True,
+    )
     assert text == (
         'FROM ./m.gguf\nTEMPLATE """{{ if .System }}<|system|>{{ .System }}<|end|>{{ else }}{{ end }}'
         '{{ range .Messages }}{{ if eq .Role "user" }}<|user|>{{ .Content }}<|end|>'
@@ -163,7 +170,18 @@ def test_the_snippet_writes_the_modelfile_or_says_why_not() -> None:
     bad = ChatTemplate("{{ messages[-1].content }}", "", "", None)
     found = {
         template.text: {
-            one.program: one for one in snippets(Used("run1", "My run", config, "/a", chats=True, template=template))
+            one.program: one
+            for one in snippets(
+                Used(
+                    "run1",
+                    "My run",
+                    config,
+                    "/a",
+                    chats=True,
+                    template=template,
+                    turns=turns_of(template.text, template.begin, template.end),
+                )
+            )
         }
         for template in (good, bad)
     }
@@ -183,3 +201,15 @@ def test_a_template_in_json_or_in_the_tokenizer_s_file_is_found(tmp_path: Path) 
     assert chat_template_of(tmp_path) == ChatTemplate("inside", "", "</s>", None)
     (tmp_path / "chat_template.json").write_text('{"chat_template": "beside"}')
     assert chat_template_of(tmp_path) == ChatTemplate("beside", "", "</s>", tmp_path / "chat_template.json")
+
+
+@pytest.mark.parametrize("value", ["[5]", '[{"name": "default"}]', '[{"name": "default", "template": 5}]'])
+def test_a_folder_with_wrong_values_has_no_template(tmp_path: Path, value: str) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(f'{{"chat_template": {value}}}')
+    assert chat_template_of(tmp_path) is None
+
+
+def test_a_template_that_is_not_utf_8_is_shown_with_replacements(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff{{ x }}")
+    found = chat_template_of(tmp_path)
+    assert found and found.text == "\N{REPLACEMENT CHARACTER}{{ x }}"
