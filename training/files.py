@@ -15,6 +15,7 @@ from typing import IO, BinaryIO
 _SCRATCH = ".part"
 _LOCK = ".lock"
 _MOST_OF_NAME = 100
+_BLOCK = 2**20
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -38,6 +39,18 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
     """
     with open_regular(path) as stream:
         return stream.read(most_bytes)
+
+
+def first_blocks(path: Path, most_bytes: int) -> Iterator[bytes]:
+    """The first `most_bytes` bytes of the file in blocks, so that a long file takes no memory.
+
+    Raises:
+        OSError: as `open_regular`.
+    """
+    with open_regular(path) as stream:
+        while most_bytes > 0 and (block := stream.read(min(_BLOCK, most_bytes))):
+            most_bytes -= len(block)
+            yield block
 
 
 def write_whole(path: Path, text: str) -> None:

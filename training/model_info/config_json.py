@@ -1,11 +1,11 @@
 """Reads a model's config.json: its text_config, values that have several names, and the sizes of its tensors. No other module
 parses the file."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from training import json_files
 from training.errors import UserError
 from training.files import read_regular
 
@@ -20,6 +20,10 @@ POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
 VOCABULARY = ("vocab_size",)
 
 _MAX_BYTES = 16 * 2**20
+_MOST_VALUES = 200_000
+"""Values of a config.json: the longest lists name each module of a model that is not quantized."""
+_LARGEST = 2**31
+"""Numbers beyond it are no sizes, and their products no numbers that anything calculates with."""
 _FIX = "Give the folder of a transformers model."
 
 
@@ -53,22 +57,31 @@ def local_folder(model: str | Path) -> Path | None:
 
 
 def read_config(model: str | Path) -> Values:
-    """The values in a model's config.json. `model` is the model's folder or the file itself. Raises ModelError if the file is
-    missing, cannot be read, or is not a JSON object."""
+    """The values in a model's config.json, without numbers that are too large for a size. `model` is the model's folder or the
+    file itself. Raises ModelError if the file is missing, cannot be read, or is not a JSON object."""
     try:
         path = local_path(model)
         if path is None:
             raise FileNotFoundError
-        values = json.loads(read_regular(path / CONFIG_FILE if path.is_dir() else path, _MAX_BYTES))
+        text = read_regular(path / CONFIG_FILE if path.is_dir() else path, _MAX_BYTES)
+        values = json_files.of_file(text, _MOST_VALUES)
     except FileNotFoundError:
         raise ModelError(str(model), "config.json not found.", _FIX) from None
     except OSError as error:
         raise ModelError(str(model), f"config.json cannot be read ({error.strerror}).", _FIX) from None
-    except (ValueError, RuntimeError) as error:  # also an unknown user's ~, and JSON nested too deeply
+    except (ValueError, RuntimeError) as error:  # also an unknown user's ~
         raise ModelError(str(model), f"config.json is not valid JSON ({error}).", _FIX) from None
     if not isinstance(values, dict):
         raise ModelError(str(model), "config.json is not a JSON object.", _FIX)
-    return values
+    values = _within_bounds(values)
+    nested = values.get("text_config")
+    return values | {"text_config": _within_bounds(nested)} if isinstance(nested, dict) else values
+
+
+def _within_bounds(values: Values) -> Values:
+    return {
+        name: value for name, value in values.items() if not isinstance(value, (int, float)) or abs(value) <= _LARGEST
+    }
 
 
 def text_config(values: Values) -> Values:

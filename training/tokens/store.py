@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from training.files import first_blocks
 from training.model_info.config_json import local_folder
 from training.tokens.order import Integers
 
@@ -44,6 +45,8 @@ WEIGHTS = "weights.f32"
 TOKENIZER = "tokenizer.json"
 GROUPS = "groups.i32"
 _TOKENIZER_FILES = ("tokenizer*", "*.jinja", "chat_template*", "special_tokens_map.json", "added_tokens.json")
+_MOST_HASHED = 256 * 2**20
+"""Bytes of a file of a tokenizer; the longest real ones have 40 MB."""
 _VOCABULARY_FILES = ("vocab*", "merges*", "*.model", "*.tiktoken", "config.json", "generation_config.json")
 
 
@@ -249,7 +252,8 @@ def tokenizer_fingerprint(model: str, revision: str | None = None) -> str:
     names = {path for pattern in (*_TOKENIZER_FILES, *_VOCABULARY_FILES) for path in folder.glob(pattern)}
     for path in sorted(name for name in names if name.is_file()):
         digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
-        digest.update(path.read_bytes())
+        for block in first_blocks(path, _MOST_HASHED):
+            digest.update(block)
     return digest.hexdigest()
 
 

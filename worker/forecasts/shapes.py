@@ -16,11 +16,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from training import json_files
 from training.config.fields import ConfigError
 from training.config.run_config import RunConfig
 from training.config.task import Task
 from training.errors import Problem
-from training.files import write_whole
+from training.files import read_regular, write_whole
 from training.model_info.config_json import ModelError, local_path, read_config
 from training.model_info.families import UnknownLayers, shape_of, with_limits
 from training.model_info.folder import adapter_base
@@ -90,7 +91,9 @@ def _shape_of_class(config: Path, task: Task, unknown: UnknownLayers) -> ModelSh
     library = ""
     with suppress(PackageNotFoundError):
         library = version("transformers")
-    content = hashlib.sha256(config.read_bytes() + f"\n{task.value} {library}".encode()).hexdigest()
+    content = hashlib.sha256(
+        read_regular(config, json_files.MOST_FILE_BYTES) + f"\n{task.value} {library}".encode()
+    ).hexdigest()
     stored = get_settings().data_dir / "model-shapes" / f"{content}.json"
     with suppress(OSError, ValueError):
         return from_document(json.loads(stored.read_text(encoding="utf-8")))

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from training.config.run_config import RunConfig
+from training.model_info.config_json import ModelError, read_config
 from training.model_info.folder import tensor_shapes
+from training.tokens.store import tokenizer_fingerprint
+from worker.forecasts import shapes
 from worker.runs import checks
 from worker.runs.settle import settle
 from worker.settings import ROOT
@@ -122,3 +125,52 @@ def test_an_index_that_is_too_long_to_be_parsed_at_once_is_not_compared(home, te
     names = ",".join(f'"t{number}":"f.safetensors"' for number in range(300_000))
     (teacher / "model.safetensors.index.json").write_text('{"weight_map":{' + names + "}}")
     assert growth(lambda: list(checks.model_problems(settle(RunConfig(model=str(teacher), data="none"))))) < 2**25
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt", "x.model", "chat_template.jinja"])
+def test_a_long_file_of_a_tokenizer_is_hashed_in_blocks(teacher, name):
+    before = tokenizer_fingerprint(str(teacher))
+    (teacher / name).write_bytes(b"a" * 100 * 2**20)
+    assert growth(lambda: tokenizer_fingerprint(str(teacher))) < 2**25
+    assert tokenizer_fingerprint(str(teacher)) != before
+
+
+def test_the_fingerprint_of_a_tokenizer_reads_no_more_than_its_limit(teacher, monkeypatch):
+    monkeypatch.setattr("training.tokens.store._MOST_HASHED", 10)
+    (teacher / "vocab.txt").write_text("a" * 10 + "b")
+    shown = tokenizer_fingerprint(str(teacher))
+    (teacher / "vocab.txt").write_text("a" * 10 + "c")
+    assert tokenizer_fingerprint(str(teacher)) == shown
+    (teacher / "vocab.txt").write_text("a" * 10)
+    assert tokenizer_fingerprint(str(teacher)) != shown
+
+
+@pytest.mark.parametrize("values", ["[]," * 5_000_000 + "[]", "1.5," * 3_900_000 + "1", "[" * 100_000])
+def test_a_config_of_many_values_is_refused_unparsed(teacher, values):
+    (teacher / "config.json").write_text('{"model_type": "llama", "x": [' + values + "]}")
+
+    def read():
+        with pytest.raises(ModelError, match=r"many levels|more than 200,000 values"):
+            read_config(teacher)
+
+    assert growth(read) < MOST_MEMORY
+
+
+SIZES = (
+    "head_dim", "hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "num_key_value_heads", "vocab_size",
+    "max_position_embeddings",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 4000, "1e400", "-1e400", "NaN", "1" + "0" * 20])
+def test_a_size_in_a_config_that_no_model_has_counts_as_missing(home, teacher, number):
+    """Numbers without a bound ended forecasts with an error of the server."""
+    values = json.loads((teacher / "config.json").read_text())
+    for name in SIZES:
+        others = json.dumps({key: value for key, value in values.items() if key != name})
+        (teacher / "config.json").write_text(f'{others[:-1]}, "{name}": {number}}}')
+        assert name not in read_config(teacher)
+        try:
+            shapes.shape_at(str(teacher))
+        except ModelError as error:
+            assert f"lacks '{name}'" in str(error)
