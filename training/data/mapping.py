@@ -55,9 +55,11 @@ def parse_mapping(text: str) -> dict[str, str]:
 
 def write_mapping(mapping: dict[str, str]) -> str:
     """The mapping as text that `parse_mapping` reads."""
-    return ", ".join(
-        f'{role}="{path}"' if set(path) & set(",=") else f"{role}={path}" for role, path in mapping.items()
-    )
+    return ", ".join(f"{role}={_quoted(path)}" for role, path in mapping.items())
+
+
+def _quoted(path: str) -> str:
+    return f'"{path}"' if set(path) & set(",=") or path != path.strip() else path
 
 
 def apply(mapping: dict[str, str], row: Row) -> Row:

@@ -24,14 +24,26 @@ def suggest(rows: Sequence[Row]) -> str | None:
     """
     if not rows:
         return None
-    names = {name.lower(): name for row in rows for name in reversed(row)}
-    if any(isinstance(from_json(row.get(names.get(choices, ""))), list | dict) for row in rows for choices in _CHOICES):
-        return None  # a mapping would drop the choices of the question
+    if have_choices(rows):
+        return None
+    names = _by_lower_case(rows)
     for candidate in (*_candidates(names), *_language_pairs(rows[0])):
         mapping = {role: _named(path, names) for role, path in candidate.items()}
-        if _fits(mapping, rows, set(mapping)):
+        if fits(mapping, rows, set(mapping)):
             return write_mapping(_extended(mapping, rows, names))
     return None
+
+
+def have_choices(rows: Sequence[Row]) -> bool:
+    """True if rows have the choices of a question, which a mapping would drop."""
+    names = _by_lower_case(rows)
+    return any(
+        isinstance(from_json(row.get(names.get(choices, ""))), list | dict) for row in rows for choices in _CHOICES
+    )
+
+
+def _by_lower_case(rows: Sequence[Row]) -> dict[str, str]:
+    return {name.lower(): name for row in rows for name in reversed(row)}
 
 
 def pair_beside_text(row: Row) -> str | None:
@@ -94,12 +106,12 @@ def _extended(mapping: dict[str, str], rows: Sequence[Row], names: Mapping[str, 
             more = {_INSTRUCTED.get(name, name): path for name, path in more.items()}
         if role == "input" and "chosen" not in mapping:
             more = {name: more[name] for name in ("instruction", "input", "output", *more) if name in more}
-        if _fits(more, rows, needed & set(more)):
+        if fits(more, rows, needed & set(more)):
             mapping = more
     return mapping
 
 
-def _fits(mapping: dict[str, str], rows: Sequence[Row], needed: set[str]) -> bool:
+def fits(mapping: dict[str, str], rows: Sequence[Row], needed: set[str]) -> bool:
     """True if the roles form a format, every row has the needed ones, and each row is an example or empty."""
     try:
         row_format = format_of(mapping)

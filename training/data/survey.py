@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from training.data.content_mapping import suggest_by_any
 from training.data.conversations import best_path, root_of
 from training.data.example import ONE_CLASS, ONE_CLASS_FIX, EmptyRow, Row, kind_of
 from training.data.mapping import format_of, in_file, parse_mapping, through, write_mapping
 from training.data.row_format import RowFormat
 from training.data.row_formats import MAPPED, UNKNOWN, UnknownFormat, find_format, listed, named
-from training.data.suggested_mapping import suggest
 from training.data.to_examples import to_example
 from training.data.usual_columns import unused_columns, vanished_texts
 from training.errors import DataError
@@ -165,8 +165,8 @@ class Survey:
         return 0 < self.unknown == self.issues.errors
 
     def suggestion(self) -> str:
-        """A column mapping for a file of unknown format that fits its first rows; empty if no common one does."""
-        return (suggest(self._first) or "") if self.mappable and not self._mapping else ""
+        """A column mapping for a file of unknown format that fits its first rows; empty if none does."""
+        return (suggest_by_any(self._first) or "") if self.mappable and not self._mapping else ""
 
     def reason(self) -> str:
         if self._mapping:

@@ -13,13 +13,13 @@ from training.config.data_sets import Source
 from training.config.fields import ConfigError
 from training.config.run_config import Changes, RunConfig
 from training.config.task import Task
+from training.data.content_mapping import suggest_by_any
 from training.data.example import ONE_CLASS, ONE_CLASS_FIX, check_classes
 from training.data.inspection import Inspection
 from training.data.mapping import format_of, parse_mapping
 from training.data.row_format import RowFormat
 from training.data.row_formats import ANSWERS_FIX, NO_EXPECTED, UNKNOWN, UNKNOWN_FIX
 from training.data.rows import reader
-from training.data.suggested_mapping import suggest
 from training.errors import DataError, Problem, UserError
 from training.rewards.built_in import WITHOUT_EXPECTED
 from training.rewards.rewards import rewards_of
@@ -290,7 +290,7 @@ def _problem(field: str, data: Dataset | Path, error: DataError) -> Problem:
     message = f"{position} {error.message}".strip()
     if isinstance(data, Path):
         return Problem(field, str(data), message, error.fix)
-    if error.fix == UNKNOWN_FIX and (mapping := suggest(data.sample)):
+    if error.fix == UNKNOWN_FIX and (mapping := suggest_by_any(data.sample)):
         return Problem(field, data.name, message, f"Set the column mapping to {mapping}.", {"columns": mapping})
     return Problem(field, data.name, message, error.fix)
 

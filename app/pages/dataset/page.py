@@ -9,7 +9,7 @@ from app.access import callers
 from app.documents import dataset as documents
 from app.format import dataset_text as words
 from app.pages.common.view import Context, MissingError, View, why_missing
-from app.pages.dataset import mapping as mappings
+from app.pages.common import mapping as mappings
 from app.pages.dataset import snapshot
 from app.pages.dataset import tokens as row_tokens
 from app.pages.dataset.snapshot import PAGE_ROWS, STARTER

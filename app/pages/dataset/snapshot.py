@@ -5,13 +5,13 @@ from typing import Any
 from app.pages.common.cache import TimedCache
 from app.pages.common.form import local_model
 from app.pages.dataset import tokens as row_tokens
-from app.pages.dataset.mapping import KINDS, for_kind, kind_of, missing_roles, partial
+from app.pages.common.mapping import KINDS, for_kind, kind_of, missing_roles, partial
 from app.pages.dataset.state import ViewState
 from app.pages.dataset.tokens import Curve, curve
 from app.texts import _
+from training.data.content_mapping import suggest_by_any
 from training.data.mapping import write_mapping
 from training.data.row_formats import MAPPED, UNKNOWN
-from training.data.suggested_mapping import suggest
 from training.tokens.lengths import usual_limits
 from training.tokens.store import TokenStore
 from worker.datasets import checking, datasets, row_pages, row_search, token_report, token_stores
@@ -49,14 +49,14 @@ def usual_model(users: list[dict[str, Any]]) -> str:
 
 
 def mapping_of(view: ViewState, item: Dataset) -> dict[str, str]:
-    """The address's unsaved mapping, else the saved one, else the one that the columns' names suggest."""
+    """The address's unsaved mapping, else the saved one, else the one that the columns suggest."""
     if view.columns or view.kind:
         return partial(view.columns)
     if item.columns_map:
         return partial(item.columns_map)
     if item.row_format != UNKNOWN:
         return for_kind({}, kind_of({}, item.row_format), item.columns)
-    return partial(suggest(item.sample) or "")
+    return partial(suggest_by_any(item.sample) or "")
 
 
 def kind_shown(view: ViewState, item: Dataset) -> str:

@@ -6,7 +6,7 @@ from math import inf
 from typing import Any
 from urllib.parse import urlencode
 
-from app.pages.dataset.mapping import KINDS, partial
+from app.pages.common.mapping import KINDS, partial
 from app.texts import _, gettext_noop
 from training.config.fields import Setting, settings
 from training.data.mapping import write_mapping
@@ -41,7 +41,7 @@ class ViewState:
 
     `search` is a text in the rows and `match` the first row found on the page, from 1; `whole` is the row whose values are shown
     in full, 0 for none.
-    `columns` is an unsaved mapping and `kind` its kind of rows (app/pages/dataset/mapping.py). The other settings have the names
+    `columns` is an unsaved mapping and `kind` its kind of rows (app/pages/common/mapping.py). The other settings have the names
     and bounds of a run's settings (training/config/run_config.py).
     """
 
@@ -73,7 +73,7 @@ class ViewState:
         roles: dict[str, str] = {}
         for name, text in pairs:
             if name.startswith(_ROLE):
-                roles[name.removeprefix(_ROLE)] = text.strip()
+                roles[name.removeprefix(_ROLE)] = text  # the name of a column may end with a space
             elif (value := _parsed(name, text)) is not None:
                 values[name] = value
         if roles:

@@ -10,7 +10,7 @@ from dataset_parts import body, parts
 
 from app.format.dataset_text import share
 from app.format.rows import visible
-from app.pages.dataset.mapping import KINDS, for_kind, kind_of, missing_roles, partial, paths
+from app.pages.common.mapping import KINDS, for_kind, kind_of, missing_roles, partial, paths
 from app.pages.dataset.state import ViewState
 from app.pages.dataset.tokens import counts, curve, pieces
 from app.web.templating import PARTS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.pages.dataset import mapping
+from app.pages.common import mapping
 from app.pages.new_sweep import typed
 
 LENGTH = 400_000  # in quadratic time these take hours

@@ -190,11 +190,17 @@ def test_each_question_of_squad_is_a_row_and_gets_a_mapping(tmp_path: Path) -> N
         ),
         ({"en": "a", "de": "b", "id": 1}, "source=en, target=de"),
         ({"frage": "a", "antwort": "b"}, ""),
+        (
+            {"Nr.": "1", "Kundenfrage ": "Wie bestelle ich Äpfel?", "Antwort (Agent)": "Bitte zweimal klicken.", "": "", "datum": "2026-01-01"},
+            'prompt="Kundenfrage ", completion=Antwort (Agent)',
+        ),
+        ({"id": "a1", "inhalt": "Ein langer Text aus Wörtern."}, "text=inhalt"),
+        ({"frage": "Welche Farbe hat es?", "choices": ["rot", "blau"], "antwort": "Es ist wohl rot."}, ""),
         ({"question": "a", "answer": 5}, ""),
     ],
 )  # fmt: skip
 def test_a_mapping_is_suggested_only_if_it_fits_the_rows(tmp_path: Path, row: dict[str, Any], mapping: str) -> None:
-    found = inspect(jsonl(tmp_path / "rows.jsonl", row, row))
+    found = inspect(jsonl(tmp_path / "rows.jsonl", row))
     assert found.suggestion == mapping
     assert not mapping or inspect(tmp_path / "rows.jsonl", columns=mapping).trainable
 

@@ -21,6 +21,7 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "label": (gettext_noop("Unpaired preference"), ("prompt", "completion", "label")),
     "prompts": (gettext_noop("Prompt alone"), ("prompt", "system", "tools")),
     "text": (gettext_noop("Text"), ("text",)),
+    "class": (gettext_noop("Text and class"), ("text", "label")),
     "source": (gettext_noop("Source and target"), ("source", "target")),
 }
 """The kinds of rows that columns can be mapped to: name, label and roles."""
@@ -35,7 +36,7 @@ _OF_FORMAT = {
     RowFormat.PREFERENCE: "preference",
     RowFormat.UNPAIRED: "label",
     RowFormat.TEXT: "text",
-    RowFormat.CLASSIFIED: "prompt",
+    RowFormat.CLASSIFIED: "class",
     RowFormat.TRANSLATED: "source",
 }
 """The kind that the page suggests for rows of a format."""
@@ -83,8 +84,12 @@ def _fit(mapping: Mapping[str, str], roles: Sequence[str]) -> tuple[int, int]:
 
 def partial(written: str) -> dict[str, str]:
     """A possibly incomplete mapping from its text; invalid parts are dropped."""
-    pairs = {role: path.strip().strip('"') for role, path in _PAIR.findall(written)}
+    pairs = {role: _unquoted(path.strip()) for role, path in _PAIR.findall(written)}
     return {role: path for role, path in pairs.items() if role in ROLES and path and path.isprintable()}
+
+
+def _unquoted(path: str) -> str:
+    return path[1:-1] if path[:1] == path[-1:] == '"' and len(path) > 1 else path.strip('"')
 
 
 def for_kind(mapping: Mapping[str, str], kind: str, columns: Sequence[str]) -> dict[str, str]:
