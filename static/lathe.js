@@ -102,7 +102,7 @@
     let focused = null;
     sendClicks(element, trigger);
     element.addEventListener("focusin", (event) => {
-      focused = event.target.closest("input[data-key]");
+      focused = event.target.closest("[data-key]");
     });
     element.addEventListener("change", (event) => {
       const field = event.target.closest("[data-key]");
@@ -111,9 +111,9 @@
     watch("value", () => {
       if (!focused || document.activeElement !== document.body) return;
       const { set, key } = focused.dataset;
-      const again = element.querySelector(`input[data-set="${set}"][data-key="${key}"]`);
+      const again = element.querySelector(`[data-set="${set}"][data-key="${key}"]`);
       if (!again) return;
-      again.value = focused.value;
+      if (again.matches("input")) again.value = focused.value;
       again.focus();
     });
   }

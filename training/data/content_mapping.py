@@ -19,7 +19,7 @@ def suggest_by_any(rows: Sequence[Row]) -> str | None:
 
 
 def suggest_by_content(rows: Sequence[Row]) -> str | None:
-    """The two columns with the longest texts as prompt and answer, in the order of the file; the only one as text; None without one.
+    """The two columns with the longest texts as prompt and answer, in the order of the file; a single one as text.
 
     A text is several words in most rows, not the same in all of them.
     """

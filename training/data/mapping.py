@@ -1,7 +1,7 @@
 """Column mappings, for rows whose format is not detected: `prompt=qa.question, completion=qa.answers.0.text`."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from training.data.example import Row
@@ -53,7 +53,7 @@ def parse_mapping(text: str) -> dict[str, str]:
     return mapping
 
 
-def write_mapping(mapping: dict[str, str]) -> str:
+def write_mapping(mapping: Mapping[str, str]) -> str:
     """The mapping as text that `parse_mapping` reads."""
     return ", ".join(f"{role}={_quoted(path)}" for role, path in mapping.items())
 

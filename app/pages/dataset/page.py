@@ -8,8 +8,9 @@ from starlette.datastructures import QueryParams
 from app.access import callers
 from app.documents import dataset as documents
 from app.format import dataset_text as words
-from app.pages.common.view import Context, MissingError, View, why_missing
+from app.pages.common import mapped_rows
 from app.pages.common import mapping as mappings
+from app.pages.common.view import Context, MissingError, View, why_missing
 from app.pages.dataset import snapshot
 from app.pages.dataset import tokens as row_tokens
 from app.pages.dataset.snapshot import PAGE_ROWS, STARTER
@@ -146,7 +147,7 @@ def _columns(view: ViewState, item: Dataset) -> Context:
         "roles": mappings.KINDS[kind][1],
         "missing": mappings.missing_roles(mapping, kind),
         "paths": mappings.paths(item.sample),
-        "preview": snapshot.preview(item, mapping, kind),
+        "preview": mapped_rows.preview(item, mapping, kind),
     }
 
 

@@ -4,17 +4,16 @@ from typing import Any
 
 from app.pages.common.cache import TimedCache
 from app.pages.common.form import local_model
+from app.pages.common.mapping import KINDS, for_kind, kind_of, partial
 from app.pages.dataset import tokens as row_tokens
-from app.pages.common.mapping import KINDS, for_kind, kind_of, missing_roles, partial
 from app.pages.dataset.state import ViewState
 from app.pages.dataset.tokens import Curve, curve
 from app.texts import _
 from training.data.content_mapping import suggest_by_any
-from training.data.mapping import write_mapping
 from training.data.row_formats import MAPPED, UNKNOWN
 from training.tokens.lengths import usual_limits
 from training.tokens.store import TokenStore
-from worker.datasets import checking, datasets, row_pages, row_search, token_report, token_stores
+from worker.datasets import datasets, row_pages, row_search, token_report, token_stores
 from worker.datasets.row_search import Search
 from worker.datasets.token_stores import TokenCount
 from worker.settings import ROOT
@@ -23,12 +22,11 @@ from worker.store.tables import Dataset, Run
 
 STARTER = "static/starter"
 PAGE_ROWS = 25
-_SAMPLE_ROWS, _MODELS_NAMED = 3, 12
+_MODELS_NAMED = 12
 
 Row = dict[str, Any]
 """A row as `training.data.files.browse.document` describes it."""
 
-_previews: TimedCache[tuple[str, str], list[Row]] = TimedCache(seconds=600.0)
 _curves: TimedCache[tuple[str, int], Curve] = TimedCache(seconds=600.0, size=16)
 _reports: TimedCache[tuple[Any, ...], dict[str, Any]] = TimedCache(seconds=600.0, size=32)
 _most_cut: TimedCache[tuple[str, int], int | None] = TimedCache(seconds=600.0)
@@ -63,14 +61,6 @@ def kind_shown(view: ViewState, item: Dataset) -> str:
     """The kind of rows on the tab Columns."""
     shape = MAPPED if item.columns_map and not view.columns else item.row_format
     return view.kind if view.kind in KINDS else kind_of(mapping_of(view, item), shape)
-
-
-def preview(item: Dataset, mapping: dict[str, str], kind: str) -> list[Row]:
-    """The first rows under a mapping, as `training.data.inspection` prints them; none while the mapping is incomplete."""
-    if missing_roles(mapping, kind):
-        return []
-    line = write_mapping(mapping)
-    return _previews.get((item.id, line), lambda: checking.first_rows(datasets.path_of(item), _SAMPLE_ROWS, line))
 
 
 def rows(item: Dataset, view: ViewState) -> list[Row]:

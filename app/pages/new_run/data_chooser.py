@@ -1,5 +1,6 @@
 """Choosing the data of a run: a stored data set, the starter sample, a file on the server, or an upload."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +12,13 @@ from app.access import callers
 from app.access.dataset_imports import samples
 from app.format import numbers
 from app.format.dataset_text import problems_of
-from app.pages.new_run import data_cost, data_mix
+from app.pages.new_run import data_columns, data_cost, data_mix
+from app.pages.new_run.data_columns import ColumnChoice
 from app.texts import _
 from app.web.templating import PARTS, filled
 from training.config.data_sets import FIELDS, Source, entries, sources, written
 from training.config.run_config import RunConfig
+from training.data.row_formats import UNKNOWN_FIX
 from training.errors import DataError
 from worker.datasets import datasets
 from worker.store import database
@@ -89,18 +92,57 @@ def describe(
         source = _("Sample data that comes with Lathe.") if is_sample else _("File on the server.")
         checked = _("Lathe checks it here up to 20 MiB, and a larger one when you press Start.")
         return PARTS.note(f"{source} {checked}"), False
-    named = [(str(entry.get("path")), str(entry.get("columns") or columns)) for entry in found or [{"path": value}]]
+    named = _mappings(value, columns)
     items = [(stored[path], mapping) for path, mapping in named if path in stored]
+    choices = _column_choices(value, columns, task, stored)
+    unmapped = {choice.item.id for choice in choices if not choice.is_set}
     costs = [data_cost.cost(item, model, max_length, mapping, task, prompts=bool(prompts)) for item, mapping in items]
     held_out = [stored[path] for path in _paths(validation) if path in stored]
     shown = _filled(
         item=items[0][0] if found is None else None,
         sets=data_mix.mixed(found or [], stored),
-        costs=[cost for cost in costs if cost],
+        choices=choices,
+        costs=[cost for cost in costs if cost and cost.item.id not in unmapped],
         repeated=list(data_cost.repeated([item for item, mapping in items], held_out, model, columns)),
         others=[item for item in stored.values() if item.id not in dict(named)],
     )
     return shown, any(cost.tokens.status == "running" for cost in costs if cost)
+
+
+def change_columns(value: str, columns: str, task: str, change: Mapping[str, Any]) -> tuple[str, str]:
+    """The settings `data` and `columns` after a change of the mapping of one data set."""
+    place, stored, named = change.get("set"), _stored(), _mappings(value, columns)
+    alone = entries(value) is None
+    index = 0 if alone else place
+    if not isinstance(index, int) or index not in range(len(named)) or named[index][0] not in stored:
+        return value, columns
+    path, mapping = named[index]
+    line = data_columns.changed(stored[path], mapping, task, change)
+    if alone:
+        return value, line
+    return data_mix.changed(value, {"set": place, "key": "columns", "value": line}), columns
+
+
+def fitting_columns(value: str, columns: str) -> str:
+    """The setting `columns` if the data set that `data` names has these columns; else none."""
+    return data_columns.still_fitting(columns, _stored().get(value)) if columns else ""
+
+
+def _mappings(value: str, columns: str) -> list[tuple[str, str]]:
+    """The path or id of each data set, with the mapping that the run gives it."""
+    return [
+        (str(entry.get("path")), str(entry.get("columns") or columns)) for entry in entries(value) or [{"path": value}]
+    ]
+
+
+def _column_choices(value: str, columns: str, task: str, stored: Mapping[str, Dataset]) -> list[ColumnChoice]:
+    alone = entries(value) is None
+    choices = [
+        data_columns.choice(stored[path], mapping, task, data_columns.ALONE if alone else place)
+        for place, (path, mapping) in enumerate(_mappings(value, columns))
+        if path in stored
+    ]
+    return [choice for choice in choices if choice]
 
 
 def _paths(value: str) -> list[str]:
@@ -109,7 +151,11 @@ def _paths(value: str) -> list[str]:
 
 
 def _filled(item: Dataset | None, **more: Any) -> Markup:
-    return filled("new_run/data.html", **{"item": item, "sets": (), "costs": (), "repeated": (), "others": (), **more})
+    return filled(
+        "new_run/data.html",
+        UNKNOWN_FIX=UNKNOWN_FIX,
+        **{"item": item, "sets": (), "costs": (), "choices": (), "repeated": (), "others": (), **more},
+    )
 
 
 def error_html(error: DataError, name: str) -> Markup:

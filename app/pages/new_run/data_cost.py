@@ -9,10 +9,13 @@ from urllib.parse import urlencode
 from app.format import numbers
 from app.pages.common.cache import TimedCache
 from app.pages.common.form import local_model
+from app.pages.common.mapping import paths
 from app.texts import _, ngettext
 from training.config.run_config import RunConfig
 from training.config.task import Task
+from training.data.mapping import parse_mapping
 from training.data.row_formats import UNKNOWN
+from training.errors import DataError
 from training.model_info.config_json import local_folder
 from training.model_info.folder import has_tokenizer
 from training.rules.conflict import Conflict
@@ -61,20 +64,29 @@ class Cost:
 def tokens_of(item: Dataset, model: str, columns: str) -> TokenCount:
     """The tokens of a data set for a model. Starts to make them if the model is in a local folder.
 
-    A mapping that is being typed starts nothing.
+    A mapping that is being typed starts nothing: its columns are not yet those of the data set.
     """
     mapping, local = columns or item.columns_map, local_model(model)
     folder = local_folder(local)
 
     def look() -> TokenCount:
         found = token_stores.state(item.sha256, local, mapping)
-        settled = mapping == item.columns_map and (mapping or item.row_format != UNKNOWN)
+        settled = _is_complete(mapping, item) if mapping else item.row_format != UNKNOWN
         if found.status != "absent" or not settled or folder is None or not has_tokenizer(folder):
             return found
         path = datasets.path_of(item)
         return token_stores.measure(path, item.sha256, local, mapping, rows=item.rows, name=item.name)
 
     return _states.get((item.sha256, local, mapping), look)
+
+
+def _is_complete(mapping: str, item: Dataset) -> bool:
+    """True if a text is a mapping of columns that the data set has."""
+    try:
+        named = parse_mapping(mapping).values()
+    except DataError:
+        return False
+    return mapping == item.columns_map or {*named} <= {*item.columns, *paths(item.sample)}
 
 
 def cost(

@@ -31,6 +31,10 @@ def changed(value: str, change: Mapping[str, Any]) -> str:
         found += [{"path": path}] if all(entry.get("path") != path for entry in found) else []
     elif "remove" in change:
         found = [entry for index, entry in enumerate(found) if index != change["remove"]]
+    elif change.get("key") == "columns" and change.get("set") in range(len(found)):
+        found[int(change["set"])]["columns"] = str(change.get("value") or "")
+        if not change.get("value"):
+            del found[int(change["set"])]["columns"]
     elif change.get("key") in ("weight", "max_rows") and change.get("set") in range(len(found)):
         key, typed = str(change["key"]), _number(str(change.get("value") or "").strip())
         if typed == "" and key == "weight":

@@ -110,13 +110,15 @@ def build(demo: gr.Blocks) -> None:
     ticked = tokenizing.tick(described, about_data, shown, **UNQUEUED)
     ticked.then(form.by_name(start_line), page.inputs, page.problems, trigger_mode="always_last", **UNQUEUED)
     memory_panel.refresh_after(ticked, page.memory, page.inputs)
-    page.dataset.select(mixed, data, data, **UNQUEUED)
+    chosen = [page.fields[name] for name in ("data", "columns", "task")]
+    page.dataset.select(mixed, chosen, chosen[:2], **UNQUEUED)
     method_panel.wire(page.method, page.fields["method"], page.inputs)
     memory_panel.wire(page.memory, changed, page.inputs)
     strategy.input(propose_processes, [strategy, processes], processes, **UNQUEUED)
+    sets = [data, held_out, page.fields["columns"]]
     for field in (data, held_out):  # a sample is tokenized like every other data set before the forecast is read
-        field.input(picked, [data, held_out], [data, held_out], **UNQUEUED)
-    page.upload.upload(uploaded, [page.upload, data, held_out], [page.upload, data, held_out, page.dataset], **UNQUEUED)
+        field.input(picked, sets, sets, **UNQUEUED)
+    page.upload.upload(uploaded, [page.upload, *sets], [page.upload, *sets, page.dataset], **UNQUEUED)
     page.problems.select(apply_fix, None, page.inputs, **UNQUEUED)
     rows_panel.wire(page.rows, page.inputs)
     rewards_panel.wire(page.rewards, page.inputs)
@@ -189,12 +191,15 @@ def described(*about: Any) -> list[Any]:
     return [description, gr.Timer(active=waits)]
 
 
-def mixed(data: Any, event: gr.EventData) -> Any:
-    """The data with the change made in the table of data sets: one added or removed, a weight or a cap."""
+def mixed(data: Any, columns: Any, task: Any, event: gr.EventData) -> list[Any]:
+    """The data with the change made below it: a data set added or removed, a weight, a cap, or the columns of one."""
     change = event._data if isinstance(event._data, dict) else {}
-    change = {"add": change.get("value")} if change.get("key") == "add" else change
-    value = data_mix.changed(str(data or ""), change)
-    return gr.update(value=value, choices=data_chooser.choices(value))
+    value, mapping = str(data or ""), str(columns or "")
+    if str(change.get("key")).startswith(("role.", "kind", "columns")):
+        value, mapping = data_chooser.change_columns(value, mapping, str(task), change)
+    else:
+        value = data_mix.changed(value, {"add": change.get("value")} if change.get("key") == "add" else change)
+    return [gr.update(value=value, choices=data_chooser.choices(value)), mapping]
 
 
 def propose_processes(strategy: str, processes: str) -> Any:
@@ -204,29 +209,35 @@ def propose_processes(strategy: str, processes: str) -> Any:
     return str(processes_here())
 
 
-def uploaded(path: str | None, data: Any, held_out: Any) -> list[Any]:
+def uploaded(path: str | None, data: Any, held_out: Any, columns: Any) -> list[Any]:
     """Stores the file as a data set and picks it, or adds it to several; or shows why the file cannot be used."""
     if path is None:
-        return [gr.skip()] * 4
+        return [gr.skip()] * 5
     dataset_id, description = data_chooser.store_upload(Path(path))
     value = str(data or "")
     if dataset_id:
         value = dataset_id if entries(value) is None else data_mix.changed(value, {"add": dataset_id})
     choices = data_chooser.choices(value, str(held_out or ""))
     picked = gr.update(choices=choices, value=value) if dataset_id else gr.skip()
-    return [None, picked, gr.update(choices=choices), description]
+    return [None, picked, gr.update(choices=choices), _columns_of(value, columns), description]
 
 
-def picked(data: Any, held_out: Any) -> list[Any]:
-    """The chosen data, of which samples are stored as data sets."""
+def _columns_of(data: str, columns: Any) -> Any:
+    """The column mapping, without one that was that of other data."""
+    fitting = data_chooser.fitting_columns(data, str(columns or ""))
+    return gr.skip() if fitting == (columns or "") else fitting
+
+
+def picked(data: Any, held_out: Any, columns: Any) -> list[Any]:
+    """The chosen data, of which samples are stored as data sets, and the column mapping if it is theirs."""
     values = [str(data or ""), str(held_out or "")]
     stored = values
     with suppress(*UNREACHABLE, DataError):  # the form stays usable, and Start says what is wrong
         stored = [data_chooser.sample_stored(value) for value in values]
     if stored == values:
-        return [gr.skip()] * 2
+        return [gr.skip(), gr.skip(), _columns_of(values[0], columns)]
     choices = data_chooser.choices(*stored)
-    return [gr.update(choices=choices, value=value) for value in stored]
+    return [*(gr.update(choices=choices, value=value) for value in stored), _columns_of(stored[0], columns)]
 
 
 def apply_fix(event: gr.EventData) -> list[Any]:

@@ -27,6 +27,8 @@ PAIR = json.dumps([{"path": "a"}, {"path": "b"}])
         (PAIR, {"set": 0, "key": "max_rows", "value": "50"}, '[{"path": "a", "max_rows": 50}, {"path": "b"}]'),
         ('[{"path": "a", "max_rows": 50}, {"path": "b"}]', {"set": 0, "key": "max_rows", "value": ""}, PAIR),
         ('[{"path": "a", "weight": 1}, {"path": "b", "weight": 3}]', {"set": 1, "key": "weight", "value": ""}, PAIR),
+        (PAIR, {"set": 1, "key": "columns", "value": "text=t"}, '[{"path": "a"}, {"path": "b", "columns": "text=t"}]'),
+        ('[{"path": "a", "columns": "text=t"}, {"path": "b"}]', {"set": 0, "key": "columns", "value": ""}, PAIR),
         (PAIR, {"set": 9, "key": "weight", "value": "2"}, PAIR),
         (PAIR, {"set": 0, "key": "path", "value": "/etc/passwd"}, PAIR),
     ],

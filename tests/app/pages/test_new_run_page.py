@@ -10,6 +10,7 @@ from training.config.fields import parse
 from worker.forecasts import requested
 from worker.forecasts.prices import Prices
 from worker.runs.settle import settle
+from worker.store import database, run_list
 
 pytestmark = IN_BROWSER
 
@@ -25,6 +26,18 @@ def rows(tmp_path):
     path = tmp_path / "sums.jsonl"
     path.write_text("".join(json.dumps({"prompt": f"{n} + 1 =", "completion": f" {n + 1}"}) + "\n" for n in range(20)))
     return path
+
+
+@pytest.fixture
+def tickets(tmp_path):
+    """A table whose columns have no usual names; one has an emoji, one no name, one ends with a space."""
+    path = tmp_path / "tickets.csv"
+    lines = [f"{n},Wie bestelle ich {n} Äpfel?,Klicken Sie auf Bestellen. Fertig {n}.,{n % 5}," for n in range(20)]
+    path.write_text("\n".join(["Ticket Nr.,Kundenfrage ,Antwort (Agent),⭐ rating,", *lines]), encoding="utf-8")
+    return path
+
+
+WITH_COLUMNS = 'prompt="Kundenfrage ", completion=Antwort (Agent)'
 
 
 def open_new_run(page, query=""):
@@ -244,6 +257,30 @@ def test_an_empty_installation_queues_a_run_on_own_data_after_at_most_25_keys(pa
     assert "Ctrl+Enter" in page.locator("#start").get_attribute("title")
     keys.press("Control+Enter")
     one_run_is_queued(page)
+
+
+def test_a_file_with_foreign_column_names_is_mapped_on_the_page(page, tickets):
+    open_new_run(page, "?model=static/starter")
+    with page.expect_file_chooser() as chooser:
+        page.locator(".upload button").first.click()
+    chooser.value.set_files(tickets)
+    says(page, ".mapping .answer", "Klicken Sie auf Bestellen.")
+    says(page, ".mapping", "Suggested by their names or contents.")
+    assert page.locator("#start").is_disabled()
+    page.locator(".use-columns").click()
+    says(page, ".ready", "Ready to start")
+    says(page, ".found-place", "At 1,024 tokens")  # with this mapping, the rows are tokenized before Start
+    answers = page.locator(".mapping select[data-key='role.completion']")
+    answers.focus()
+    answers.select_option("Kundenfrage ")
+    says(page, ".mapping .answer", "Wie bestelle ich")
+    assert page.evaluate("document.activeElement.dataset.key") == "role.completion"
+    answers.select_option("Antwort (Agent)")
+    says(page, ".ready", "Ready to start")
+    page.locator("#start").click()
+    one_run_is_queued(page)
+    with database.read() as session:
+        assert run_list.listing(session=session)[0].config["columns"] == WITH_COLUMNS
 
 
 @pytest.mark.nightly

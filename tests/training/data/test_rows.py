@@ -191,7 +191,13 @@ def test_each_question_of_squad_is_a_row_and_gets_a_mapping(tmp_path: Path) -> N
         ({"en": "a", "de": "b", "id": 1}, "source=en, target=de"),
         ({"frage": "a", "antwort": "b"}, ""),
         (
-            {"Nr.": "1", "Kundenfrage ": "Wie bestelle ich Äpfel?", "Antwort (Agent)": "Bitte zweimal klicken.", "": "", "datum": "2026-01-01"},
+            {
+                "Nr.": "1",
+                "Kundenfrage ": "Wie bestelle ich Äpfel?",
+                "Antwort (Agent)": "Bitte zweimal klicken.",
+                "": "",
+                "datum": "2026-01-01",
+            },
             'prompt="Kundenfrage ", completion=Antwort (Agent)',
         ),
         ({"id": "a1", "inhalt": "Ein langer Text aus Wörtern."}, "text=inhalt"),
