@@ -47,10 +47,11 @@ def ask_for_one(name: str, owner: str) -> ServedModel:
     """The served model that answers for `name`, or will; asks a worker for it if there is none.
 
     Raises:
-        NotServed: as `models.source`.
+        NotServed: as `models.source`, also if the user sees the run of a served model no more.
         ConfigError: as `ask`.
     """
     with database.read() as session:
+        models.run_of(session=session, name=name)
         serving = [one for one in present(session) if name in one.models]
         if serving:
             return min(serving, key=lambda one: (one.state is not ServedState.READY, one.owner != owner))
