@@ -7,6 +7,7 @@ output of several ranks.
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -19,7 +20,7 @@ from worker.diagnosis.parsing.lines import (
     Role,
     Source,
     is_exception,
-    is_warning,
+    is_survived,
     last_printed,
     roles,
 )
@@ -165,7 +166,15 @@ class LogText:
     def _printed_tracebacks(self) -> list[Traceback]:
         texts = [line.text for line in self.lines]
         traces = [trace for indices in self.indices_by_source.values() for trace in tracebacks(texts, indices)]
-        return sorted(traces, key=lambda trace: trace.first)
+        return sorted((self._of_one_level(trace) for trace in traces), key=lambda trace: trace.first)
+
+    def _of_one_level(self, trace: Traceback) -> Traceback:
+        """The traceback without lines after its exception that a logger printed at another level."""
+        level = self.lines[trace.last].level
+        for index in range(trace.last + 1, trace.end + 1):
+            if self._same_source(trace, index) and self.lines[index].level != level:
+                return replace(trace, end=index - 1)
+        return trace
 
     @cached_property
     def indices_by_source(self) -> dict[Source, list[int]]:
@@ -179,14 +188,14 @@ class LogText:
         """True if a logger printed it as a notice: the program went on.
 
         If each of its lines has a level, another program may have logged the output of the one that failed. The level then says
-        nothing; only after a warning did the program go on if it printed more.
+        nothing; only after a warning or a note for debugging did the program go on if it printed more.
         """
         line = self.lines[trace.first]
         if line.level not in NOTICE_LEVELS:
             return False
         if not self.lines[trace.last].level:
             return True
-        return is_warning(line.level) and self._last_printed.get(line.source, -1) > trace.end
+        return is_survived(line.level) and self._last_printed.get(line.source, -1) > trace.end
 
     @cached_property
     def _last_printed(self) -> dict[Source, int]:

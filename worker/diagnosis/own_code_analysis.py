@@ -13,6 +13,11 @@ _COLUMN = re.compile(r"""\w+\[["'](\w+)["']\]""")
 _OF_MAP = re.compile(r"datasets/(?:arrow_dataset|iterable_dataset)\.py$")
 _TORCH = re.compile(r"/torch/")
 _TESTED = re.compile(r"^(\S+\.py):(\d+): \w+$")
+_CHECKOUT = re.compile(
+    r"/(?P<name>llamafactory|llmtuner|swift|verl|axolotl|nemo|megatron|torchtune|unsloth|unsloth_zoo|trl|peft|transformers|deepspeed"
+    r"|accelerate|vllm|sglang|lightning|fairseq|openrlhf|xtuner|fastchat|llava)/(?:\w+/)*\w+\.py$"
+)
+"""A file of a training library that is installed from its sources."""
 _OF_DATA_SET = "__getitem__"
 _LINES_AFTER = 4
 
@@ -24,7 +29,8 @@ def _located(log: Log, index: int) -> Frame | None:
     if not frames:
         return _of_test(log, index)
     while frames and (
-        (is_passing(frames[-1]) and frames[-1].function != _OF_DATA_SET)
+        frames[-1].of_python
+        or (is_passing(frames[-1]) and frames[-1].function != _OF_DATA_SET)
         or _TORCH.search(frames[-1].file.replace("\\", "/"))
     ):
         frames.pop()
@@ -63,7 +69,18 @@ def analyze_own_code(log: Log, index: int, known: Known) -> Detail:
     code = f": `{frame.code}`" if frame.code else ""
     return Detail(
         explanation=f"{message} ({place}{within}{code})",
-        fix=(*_reasons(log, index, frame, message), f"Correct {place}{within}{code}."),
+        fix=(*_reasons(log, index, frame, message), f"Correct {place}{within}{code}.", *_of_checkout(frame)),
+    )
+
+
+def _of_checkout(frame: Frame) -> tuple[str, ...]:
+    """What to do if the file is of a library that is installed from its sources, and not the user's."""
+    found = _CHECKOUT.search(frame.file.replace("\\", "/"))
+    if found is None:
+        return ()
+    return (
+        f"The file belongs to {found['name']}: if you did not change it, its version has a fault here, or does not fit your data "
+        "or the other packages: update it (git pull, then pip install -e .), and search its issues for the message.",
     )
 
 

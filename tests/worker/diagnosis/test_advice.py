@@ -416,6 +416,80 @@ def traceback(function, code, error):
                 "transformers/trainer", "trl/extras/vllm_client"),
             "generation_server_lost", "answered 500", "vllm_server_port",
         ),
+        (
+            "AttributeError: 'UnslothDPOConfig' object has no attribute 'padding_free'",
+            "package_incompatible", "unsloth_zoo", "flash-attn",
+        ),
+        ("RuntimeError: Unsloth: Failed to create dynamic compiled modules!", "package_incompatible", "UNSLOTH_COMPILE", "PROGRAM"),
+        (
+            "TypeError: KTOTrainer.log() takes 2 positional arguments but 3 were given",
+            "package_incompatible", "transformers calls KTOTrainer.log", "flash-attn",
+        ),
+        ("AttributeError: 'NoneType' object has no attribute 'attn_bias'", "package_missing", "xformers", "sentencepiece"),
+        ("ModuleNotFoundError: No module named 'flash_attn_2_cuda'", "flash_attention_missing", "install flash-attn", "{"),
+        ("ModuleNotFoundError: No module named 'cv2'", "package_missing", "Install it: pip install opencv-python.", "torchrun"),
+        ("ImportError: No module named swift.llm", "package_missing", "pip install ms-swift", "torchrun"),
+        ("RuntimeError: PassManager::run failed", "triton_compile_failed", "T4, V100", "remove the caches"),
+        (
+            traceback("defragment", "assert len(set(t.dtype for t in tensors)) == 1", "AssertionError").replace(
+                "transformers/trainer", "deepspeed/runtime/zero/stage3"),
+            "dtype_mismatch", "ZeRO-3 was given weights of different dtypes", "own code",
+        ),
+        (
+            "RuntimeError: The tensor has a non-zero number of elements, but its data is not allocated yet.",
+            "zero3_parameter_not_gathered", "summon_full_params", "resize",
+        ),
+        (
+            "RuntimeError: shape '[1, 1, 2, 3, 17, 2, 16, 12, 2, 16]' is invalid for input of size 1317120",
+            "image_tokens_mismatch", "multiple of patch size", "max_length",
+        ),
+        (
+            "ValueError: held-out split is too small for packing. You should set `eval_packing: False`.",
+            "settings_invalid", "what to set: held-out split is too small for packing. You should set `eval_packing: False`.",
+            "The message names",
+        ),
+        (
+            "RuntimeError: world_size (8) is not equal to tensor_model_parallel_size (2) x pipeline_model_parallel_size (1)",
+            "settings_invalid", "equals the world size", "The message names",
+        ),
+        (
+            "ValueError: remaining_argv: ['\\\\', '\\\\']",
+            "settings_unknown", "in the Command Prompt of Windows it is ^", "PROGRAM",
+        ),
+        (
+            "AssertionError: rollout world_size: 1 is not divisible by infer_tp: 2",
+            "not_divisible", "The number of GPUs must be a multiple of the parallel size", "Attention heads",
+        ),
+        (
+            "AssertionError: FSDP assumes layers.0.weight is in the state_dict but the state_dict only has odict_keys([])",
+            "state_dict_keys", "_orig_mod", "checkpoint-N",
+        ),
+        (
+            "RuntimeError: Worker failed with error '', please check the stack trace above for the root cause",
+            "rank_failed", "lines with ERROR of EngineCore or Worker", "torchrun",
+        ),
+        (
+            "OSError: /data/out does not appear to have a file named config.json. Checkout 'https://huggingface.co/x' for files.",
+            "file_missing", "If /data/out contains adapter_config.json, it is an adapter", "docker",
+        ),
+        (
+            "HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': '/models/base'. Use `repo_type`.",
+            "model_not_found", "/models/base was taken for a name on the hub", "HF_TOKEN",
+        ),
+        ("KeyError: '\\ufeff2'", "text_encoding", "utf-8-sig", "PYTHONUTF8"),
+        (
+            "ValueError: Pointer argument (at 0) cannot be accessed from Triton (cpu tensor?)",
+            "devices_mixed", "wake_up after sleep", "device_map=\"auto\"",
+        ),
+        (
+            traceback("loss", "x = model(x)[2]", "ValueError: not enough values to unpack (expected 3, got 2)").replace(
+                "/v/transformers/trainer", "/w/LLaMA-Factory/src/llamafactory/train/sft/trainer"),
+            "error_in_own_code", "The file belongs to llamafactory", "pip install -U",
+        ),
+        (
+            traceback("inject", "config = configs[name]", "KeyError: 'reward'").replace("/v/", "/v/site-packages/"),
+            "error_in_package", "Update transformers", "Correct",
+        ),
     ],
 )  # fmt: skip
 def test_advice_agrees_with_the_log(log, cause, advice, not_advised):
@@ -555,5 +629,5 @@ def test_the_nearest_cause_is_one_that_raises_the_type():
         "ZeroDivisionError: no space left on device",
         "AttributeError: 'NoneType' object has no attribute 'format'",
     ):
-        log = traceback("main", "go()", error).replace("/v/transformers", "/v/site-packages/transformers")
+        log = traceback("main", "go()", error).replace("/v/transformers", "/v/site-packages/somebody")
         assert (diagnose(log).cause, diagnose(log).inferred) == ("unknown", {})

@@ -19,15 +19,17 @@ from worker.diagnosis.cause import Analysis, Cause, CauseKind, Sign, When
 from worker.diagnosis.hang_analysis import analyze_hang, analyze_kill
 from worker.diagnosis.oom_analysis import analyze_memory
 from worker.diagnosis.own_code_analysis import analyze_own_code, in_own_code
+from worker.diagnosis.package_analysis import analyze_library, analyze_package, in_library
 from worker.diagnosis.stack_analysis import analyze_stack
 
 _FRAGMENT = re.compile(r"\{\{(\w+)\}\}")
 _ANALYSES: dict[str, Analysis] = {
     "analyze_argument": analyze_argument, "analyze_hang": analyze_hang, "analyze_kill": analyze_kill,
     "analyze_memory": analyze_memory, "analyze_own_code": analyze_own_code,
-    "analyze_stack": analyze_stack,
+    "analyze_stack": analyze_stack, "analyze_library": analyze_library, "analyze_package": analyze_package,
 }  # fmt: skip
 _CONDITIONS: dict[str, When] = {
+    "in_library": in_library,
     "in_own_code": in_own_code,
     "is_between_packages": is_between_packages,
     "is_renamed": is_renamed,

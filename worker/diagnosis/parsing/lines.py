@@ -73,7 +73,9 @@ _ERROR = re.compile(
 
 _RAISED = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception)(?:\(\w+\))?(?:: |$)|\[?E\d+ ")
 """An exception, or an error of a C++ logger: the level of a program that logs another's output says nothing about it."""
-_LAST_LINES = 3  # that the same rank may print after an exception of level INFO; after one of level WARNING none
+_LAST_LINES = (
+    3  # that the same rank may print after an exception of level INFO; after one of level WARNING or DEBUG none
+)
 
 _CONDITION = re.compile(r"\b(?:if|when|whenever|in case|unless|should|to avoid|to prevent|to fix)\b", re.I)
 _SENTENCE = re.compile(r"[.;!?]\s")
@@ -107,7 +109,7 @@ def _without_survived(lines: Sequence[Line], given: list[Role]) -> list[Role]:
     for index in range(len(lines) - 1, -1, -1):
         line = lines[index]
         if given[index] is Role.ERROR and line.level in NOTICE_LEVELS:
-            most = 0 if is_warning(line.level) else _LAST_LINES
+            most = 0 if is_survived(line.level) else _LAST_LINES
             kept[index] = Role.NOTICE if later[line.source] > most else Role.ERROR
         later[line.source] += kept[index] in _PRINTED and bool(line.text.strip())
     return kept
@@ -118,9 +120,9 @@ def is_exception(text: str) -> bool:
     return bool(_RAISED.match(text))
 
 
-def is_warning(level: str) -> bool:
+def is_survived(level: str) -> bool:
     """True for the levels at which a program logs an exception that it survives."""
-    return level.startswith("WARN")
+    return level.startswith("WARN") or level == "DEBUG"
 
 
 def _role(line: Line) -> Role:

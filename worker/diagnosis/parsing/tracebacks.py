@@ -73,6 +73,11 @@ class Frame:
         """True if its code is of an installed package or of Python itself, not of the user."""
         return bool(_INSTALLED.search(self.file.replace("\\", "/")))
 
+    @property
+    def of_python(self) -> bool:
+        """True if its code is of Python's own library."""
+        return self.installed and self.package is None
+
 
 def is_passing(frame: Frame) -> bool:
     """True for a frame that only passes on a call, or whose code other code made."""
