@@ -10,17 +10,19 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
-from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
+from zipfile import BadZipFile, ZipFile, ZipInfo
 
 from pydantic import ValidationError
 from sqlalchemy import func, insert
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlmodel import Session, SQLModel, col, select
 
+from training import redaction
 from training.config import json_text
 from training.config.choices import Method
 from training.config.fields import ConfigError, parse
 from training.config.run_config import RunConfig
+from training.data.files import zip_files
 from training.errors import UserError
 from training.files import scratch
 from training.model_info.folder import ADAPTER_CONFIG
@@ -38,14 +40,17 @@ from worker.results import packing
 from worker.sent_code import refuse_code
 from worker.settings import get_settings
 from worker.store import database, runs
-from worker.store.tables import LOCAL, Attempt, Dataset, Run, Status
+from worker.store.tables import LOCAL, Attempt, Dataset, LogLine, Run, Status
 from worker.store.tables.row import first_problem
 
 _MOST_MEMBERS = 10_000
 _DEEPEST_FOLDER, _LONGEST_NAME = 10, 200
 _UNSUSPECTED_BYTES, _LARGEST_RATIO = 64 * 2**20, 100
-_MOST_ROW_BYTES = 64 * 2**20
+_MOST_ROW_BYTES = 8 * 2**20
 _MOST_LINE_BYTES = 2**20
+_MOST_BATCH_BYTES = 8 * 2**20
+_LONGEST_TEXT = 64_000
+"""Characters of a text of a row; training reports shorter ones."""
 _SPARE_BYTES = 256 * 2**20
 _MOST_ADAPTER_BYTES = 2**20
 # Lathe gives PEFT the model, so that nothing loads what the first three name; the others are patterns, which may look like a path.
@@ -78,7 +83,7 @@ def restore(path: Path, *, owner: str = LOCAL, allowed: AllowedPaths = EVERYTHIN
     """
     runs_dir, quota = get_settings().runs_dir, disk_quota.measured(owner)
     try:
-        with scratch(runs_dir / "restored") as folder, ZipFile(path) as source:
+        with scratch(runs_dir / "restored") as folder, zip_files.opened(path) as source:
             part = folder / "run"
             part.mkdir(mode=0o700)
             members = _checked_members(path, source, quota)
@@ -120,8 +125,6 @@ def _checked_members(path: Path, source: ZipFile, quota: DiskQuota) -> list[ZipI
     folders = {str(parent) for member in files for parent in PurePosixPath(member.filename).parents}
     if twice := folders.intersection(names):
         raise _Refused(f"has a file and a folder of one name: {min(twice)!r}.")
-    if any(member.compress_type not in (ZIP_STORED, ZIP_DEFLATED) for member in members):
-        raise _Refused("is compressed with another method than Deflate.")
     size, packed = sum(member.file_size for member in members), sum(member.compress_size for member in members)
     packed = min(packed, path.stat().st_size)  # members may overlap
     if size > _UNSUSPECTED_BYTES and size > _LARGEST_RATIO * packed:
@@ -268,17 +271,26 @@ def _write_folder(run: Run, folder: Path) -> None:
 
 def _insert(source: ZipFile, session: Session, name: str, table: type[SQLModel], run_id: str) -> None:
     batch: list[dict[str, Any]] = []
+    length = 0
     for number, line in enumerate(_read_lines(source, name), start=1):
         try:
             row = table.model_validate(json_text.load(line) | {"run_id": run_id})
         except (ValidationError, ValueError, TypeError) as error:
             raise _Refused(f"has a wrong line {number} in {name}: {_first_line(error)}.") from None
-        batch.append(row.model_dump(exclude={"id"}))
-        if len(batch) == _BATCH:
+        batch.append({key: _as_reported(table, value) for key, value in row.model_dump(exclude={"id"}).items()})
+        length += len(line)
+        if len(batch) == _BATCH or length > _MOST_BATCH_BYTES:
             session.exec(insert(table), params=batch)
-            batch = []
+            batch, length = [], 0
     if batch:
         session.exec(insert(table), params=batch)
+
+
+def _as_reported(table: type[SQLModel], value: Any) -> Any:
+    """A value of a row as training would have reported it: what reads many rows counts on their length."""
+    if not isinstance(value, str):
+        return value
+    return redaction.clean(value) if table is LogLine else value[:_LONGEST_TEXT]
 
 
 def _read_lines(source: ZipFile, name: str) -> Generator[bytes]:

@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
 from training.config import json_text
+from training.data.files import zip_files
 from training.data.files.formats import ENDINGS, GIVE, ZIP, Expansion
 from training.errors import DataError
 from training.files import read_regular
@@ -118,7 +119,7 @@ def _named_shards(state: Path) -> list[str]:
 def _unpacked(path: Path, folder: Path, name: str, quota: DiskQuota) -> Path:
     """The data files of a zip archive, unpacked into the folder under their own names."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zip_files.opened(path) as archive:
             if "xl/workbook.xml" in archive.namelist():
                 raise DataError(
                     "is an Excel workbook (.xlsx).", "Save the sheet as CSV UTF-8 (in Excel: File, Save As)."

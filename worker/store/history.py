@@ -15,7 +15,7 @@ from training.run_folder import events as records
 from training.run_folder.evaluated import final_loss
 from training.run_folder.memory_words import summary
 from training.units import byte_size
-from worker.store import database, metrics, outbox, samples
+from worker.store import database, metrics, outbox, parts, samples
 from worker.store.metrics import WHOLE_RUN, Point
 from worker.store.tables import Attempt, Event, LogLine, Metric, Run, RunEvent
 
@@ -152,11 +152,17 @@ def _after(kind: type[T], run_id: str, after_id: int = 0, before_id: int | None 
 
 
 def _first(session: Session, chosen: SelectOfScalar[T], limit: int) -> list[T]:
-    return list(session.exec(chosen.order_by("id").limit(limit)))
+    return _short(session, chosen.order_by("id").limit(limit))
 
 
 def _last(session: Session, chosen: SelectOfScalar[T], limit: int) -> list[T]:
-    return list(session.exec(chosen.order_by(desc("id")).limit(limit)))[::-1]
+    return _short(session, chosen.order_by(desc("id")).limit(limit))[::-1]
+
+
+def _short(session: Session, chosen: SelectOfScalar[T]) -> list[T]:
+    """The rows; fewer if they are long, so that no answer takes gigabytes."""
+    with session.exec(chosen.execution_options(**parts.AT_ONCE)) as rows:
+        return list(parts.within(rows, "text" if chosen.column_descriptions[0]["type"] is LogLine else "message"))
 
 
 def _store(run: Run, event: records.Event) -> list[Point]:

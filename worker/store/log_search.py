@@ -18,7 +18,7 @@ Found = tuple[list[Classified], int, bool]
 
 SEARCHED = 200_000
 """Lines read for one answer at most."""
-_PART = 5000
+_PART = 2000  # of the longest lines, which history returns at once
 _BEFORE = 200  # lines read before a part, since the first of a part can be inside a traceback
 # The same as in static/log.js, which a test compares with these.
 RANK = r"^\[(?:rank|default)(\d+)\]:?\s?"

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from typing import Any, Literal, get_args
 
 from sqlalchemy import ColumnElement, case, func, literal, tuple_
@@ -12,13 +13,14 @@ from sqlmodel.sql.expression import Select
 
 from training.redaction import storable
 from training.run_folder.events import Event, Planned, SampleDrawn
-from worker.store import json_parts
+from worker.store import json_parts, parts
 from worker.store.tables import Sample
 
 Order = Literal["drawn", "lowest", "highest"]
 ORDERS: tuple[Order, ...] = get_args(Order)
 _KEY = ("run_id", "step", "sample")
 _TEXTS = ("file", "prompt", "expected", "text")
+_LONG = _TEXTS[1:]
 _EQUAL = 1e-8  # rewards that differ by less are equal, as for the metric all_equal_groups
 
 
@@ -75,16 +77,37 @@ def count(*, session: Session, run_id: str, wanted: Wanted) -> int:
 def groups(
     *, session: Session, run_id: str, wanted: Wanted, offset: int = 0, limit: int = 100
 ) -> tuple[list[list[Sample]], int]:
-    """The samples of each group wanted, in the order in which they were drawn, and the number of all such groups."""
+    """The samples of each group wanted, in the order in which they were drawn, and the number of all such groups. Fewer if they
+    are long."""
     total = count(session=session, run_id=run_id, wanted=wanted)
     keys = [(step, group) for step, group in session.execute(_groups(run_id, wanted).offset(offset).limit(limit))]
     if not keys:
         return [], total
-    chosen = select(Sample).where(Sample.run_id == run_id, tuple_(col(Sample.step), col(Sample.group)).in_(keys))
+    keys = _fitting(session, run_id, keys)
+    drawn = select(Sample).where(*_of(run_id, keys)).order_by(col(Sample.step), col(Sample.sample))
     found: dict[tuple[int, int], list[Sample]] = {key: [] for key in keys}
-    for sample in session.exec(chosen.order_by(col(Sample.step), col(Sample.sample))):
-        found[sample.step, sample.group].append(sample)
+    with session.exec(drawn.execution_options(**parts.AT_ONCE)) as rows:
+        for sample in parts.within(rows, *_LONG):
+            found[sample.step, sample.group].append(sample)
     return list(found.values()), total
+
+
+def _of(run_id: str, keys: Sequence[tuple[int, int]]) -> tuple[ColumnElement[bool], ...]:
+    return col(Sample.run_id) == run_id, tuple_(col(Sample.step), col(Sample.group)).in_(keys)
+
+
+def _fitting(session: Session, run_id: str, keys: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The first of these groups, as many as have MOST_CHARACTERS together, at least one."""
+    length = func.sum(sum((func.length(getattr(Sample, name)) for name in _LONG), literal(0)))
+    each = (
+        select(Sample.step, Sample.group, length)
+        .where(*_of(run_id, keys))
+        .group_by(col(Sample.step), col(Sample.group))
+    )
+    lengths = {(step, group): int(characters) for step, group, characters in session.exec(each)}
+    totals = accumulate(lengths[key] for key in keys)
+    fitting = sum(total <= parts.MOST_CHARACTERS for total in totals)
+    return list(keys[: max(fitting, 1)])
 
 
 def _groups(run_id: str, wanted: Wanted) -> Select[int, int]:

@@ -4,12 +4,14 @@ import copy
 import io
 import json
 import os
+import struct
 from zipfile import ZIP_BZIP2, ZIP_LZMA, ZipFile
 
 import pytest
 from played_run import PlayedRun, model_folder
 from web import account, client
 
+from training.redaction import LONGEST_LINE
 from worker.archives import run_archive
 from worker.runs import requests
 from worker.store import database, runs
@@ -232,3 +234,51 @@ def test_a_file_that_is_nested_deeply_or_has_millions_of_values_breaks_no_page(a
         for path in (*shown, f"/run?id={run_id}", f"/api/compare?ids={run_id}", "/v1/models"):
             found = api.get(path, headers={"Accept": "text/html"} if path.startswith("/run?") else {})
             assert found.status_code < 500, (path, found.text[:300])
+
+
+def test_a_row_that_is_too_long_is_refused_unread(api, archive):
+    row = '{"x": "' + "a" * 9_000_000 + '", ' + archive["lathe-run.json"].decode().strip()[1:]
+    problem = restored(api, packed(archive | {"lathe-run.json": row})).json()["error"]
+    assert "has a lathe-run.json above 8.0 MiB" in problem["message"]
+
+
+def test_texts_of_rows_are_as_long_as_training_reports_them(api, archive):
+    line = {"attempt": 1, "time": 1.0, "text": "a" * 900_000}
+    event = {"attempt": 1, "time": 1.0, "kind": "note", "message": "b" * 900_000}
+    rows = {"log.jsonl": json.dumps(line) + "\n", "events.jsonl": json.dumps(event) + "\n"}
+    run_id = restored(api, packed(archive | rows)).json()["id"]
+    (shown,) = api.get(f"/api/runs/{run_id}/log").json()["lines"]
+    assert shown["text"] == "a" * LONGEST_LINE + " ... (900000 characters)"
+    (shown,) = api.get(f"/api/runs/{run_id}/events").json()["events"]
+    assert shown["message"] == "b" * 64_000
+
+
+def packed(members):
+    target = io.BytesIO()
+    with ZipFile(target, "w", compression=8) as packing:
+        for name, content in members.items():
+            packing.writestr(name, content)
+    return target.getvalue()
+
+
+@pytest.mark.parametrize("path", ["/api/archives", "/api/datasets?name=rows.zip"])
+def test_a_list_of_many_files_is_refused_unread(api, path):
+    entries = b"".join(
+        struct.pack("<4s4B4HL2L5H2L", b"PK\1\2", 20, 3, 20, *[0] * 8, 7, *[0] * 6) + b"%07d" % number
+        for number in range(100_000)
+    )
+    record = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, 100_000, 100_000, len(entries), 4)
+    locator = struct.pack("<4sLQL", b"PK\6\7", 0, len(entries) + 4, 1)
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 65535, 65535, len(entries), 2**32 - 1, 0)
+    answer = api.post(path, content=b"PK\3\4" + entries + record + locator + end)
+    assert answer.status_code == 422
+    assert "its list of files has more than 4,194,304 bytes" in answer.text
+
+
+@pytest.mark.parametrize("method", [ZIP_BZIP2, ZIP_LZMA])
+def test_a_data_set_in_a_form_that_may_need_gigabytes_is_refused(api, method):
+    target = io.BytesIO()
+    with ZipFile(target, "w", compression=method) as packing:
+        packing.writestr("rows.jsonl", '{"prompt": "a", "completion": "b"}\n' * 10)
+    answer = api.post("/api/datasets?name=rows.zip", content=target.getvalue())
+    assert answer.status_code == 422 and "another method than Deflate" in answer.text
