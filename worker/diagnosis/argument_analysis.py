@@ -28,7 +28,9 @@ _SUBCLASS = re.compile(r"\w+(?:Trainer|Callback|Collator)")
 _OF_ADAPTER_FILE = re.compile(r"peft/(?:config|peft_model|mapping\w*)\.py|integrations/peft\.py|from_peft_type")
 _BY_NEWER_PEFT = "adapter_config.json was written by a newer PEFT than is installed."
 _TO_OWN = "A library calls a function of your own with an argument that it does not have."
-_LAYERS = re.compile(r"\w+(?:Attention\w*|MLP|DecoderLayer|RotaryEmbedding|RMSNorm)")  # called by a model, not by users
+_LAYERS = re.compile(
+    r"Linear|Embedding|LayerNorm|Conv\dd|\w+(?:Attention\w*|MLP|DecoderLayer|RotaryEmbedding|RMSNorm)"
+)  # called by a model, not by users
 _OF_TRAINING = re.compile(r"(?:Lora|\w+Peft|BitsAndBytes|Model)Config|Accelerator|DataCollator\w+|\w+LanguageModeling")
 
 _OVERRIDE = (

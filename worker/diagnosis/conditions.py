@@ -28,6 +28,11 @@ def by_package(log: Log, index: int) -> bool:
     return not frames or raised_by_package(frames)
 
 
+def without_frames(log: Log, index: int) -> bool:
+    """True if the log shows no frames of the exception."""
+    return not _frames(log, index)
+
+
 def of_package(log: Log, index: int) -> bool:
     """True if the name was not imported from a file of the user's own: no path follows it, or a package's."""
     path = re.search(r"from '[\w.]+'\s*\((.+?)\)", log.following(index, 3))
@@ -110,6 +115,7 @@ PLAIN: dict[str, When] = {
         of_package,
         while_loading,
         without_exception,
+        without_frames,
     )
 }
 OF_PATTERN: dict[str, Callable[..., bool]] = {

@@ -41,6 +41,8 @@ _REPR = re.compile(r"""\b(\w{1,60}(?:Error|Exception))\((["'])""")
 _FAILED = re.compile(r"(?i)\b(?:fail(?:ed|ure)?|crash(?:ed)?|died|fatal|abort(?:ed|ing)?|raised|exception|error)\b")
 _TWICE = re.compile(r"^((?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception))\1: : (.*)$")
 """An exception that two processes printed at once: Python writes its type, the colon and its message one after the other."""
+_LINKED = re.compile(r"^\[(<?[/~\w][^\]\s]*)\]\(https?://[^)\s]*\)(?= in )")
+"""The file of a frame as a link, as Colab copies it."""
 _IGNORED = re.compile(r"Exception ignored (?:in|while)\b")
 _VALUE = re.compile(r"\b(\w*[Ll]oss|grad[_ ]norm)['\"]?\s*[:= ]\s*['\"]?(?:tensor\()?((?i:nan|inf)|-?[\d.]+)")
 
@@ -239,10 +241,10 @@ def _lines(source: Sequence[Excerpt]) -> list[Line]:
 
 
 def _once(text: str) -> str:
-    """The text; of an exception that two processes printed at once, what one of them did."""
+    """The text without the link of a file; of an exception that two processes printed at once, what one of them did."""
     twice = _TWICE.match(text)
     if twice is None:
-        return text
+        return _LINKED.sub(r"\1", text)
     message = twice[2]
     half = len(message) // 2
     return f"{twice[1]}: {message[:half] if message[:half] == message[half:] else message}"

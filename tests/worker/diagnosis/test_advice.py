@@ -490,6 +490,77 @@ def traceback(function, code, error):
             traceback("inject", "config = configs[name]", "KeyError: 'reward'").replace("/v/", "/v/site-packages/"),
             "error_in_package", "Update transformers", "Correct",
         ),
+        (
+            "AttributeError: 'TrainerState' object has no attribute 'last_checkpoint'. Did you mean: 'best_checkpoint'?",
+            "package_incompatible", "TrainerState has no last_checkpoint in the installed version", "flash-attn",
+        ),
+        (
+            "AttributeError: 'OSError' object has no attribute 'choices'",
+            "package_incompatible", "A request failed with OSError", "flash-attn",
+        ),
+        (
+            "TypeError: TorchaoLoraLinear.__init__() missing 1 required keyword-only argument: 'get_subclass'",
+            "package_incompatible", "TorchaoLoraLinear asks for get_subclass", "flash-attn",
+        ),
+        (
+            "TypeError: Linear.forward() got an unexpected keyword argument 'scale'",
+            "package_incompatible", "Install matching versions", "own",
+        ),
+        (
+            traceback("train", "assert args.batch_size % len(devices) == 0", "AssertionError").replace("/v/transformers/", "/opt/"),
+            "not_divisible", "tests whether one number is a multiple of another", "Attention heads",
+        ),
+        (
+            "AssertionError: only support equal chunk. Got size of DataProto 512 and chunk 6.",
+            "not_divisible", "A batch of 512 rows cannot be split over 6 workers", "Attention heads",
+        ),
+        (
+            "AssertionError: Total batch size (2) must be divisible by the number of gpus (4)",
+            "not_divisible", "Set the batch size to a multiple of the number of GPUs", "Attention heads",
+        ),
+        (
+            traceback("build", "assert args.train_samples is None, \\", "AssertionError: only for training by iterations").replace(
+                "/v/transformers/", "/w/Megatron-LM/megatron/"),
+            "settings_invalid", "they do not fit: only for training by iterations", "own code",
+        ),
+        ("    assert names[0] is not None\nAssertionError", "settings_invalid", "`names[0] is not None` must", "The message"),
+        (
+            "AssertionError: Two tensor dict must have identical batch size. Got torch.Size([1024]) and torch.Size([4096])",
+            "settings_invalid", "rollout n, num_generations", "The message names",
+        ),
+        (
+            "ValueError: batch_size should be a positive integer value, but got batch_size=0",
+            "settings_invalid", "The batch size of a process is 0", "The message names",
+        ),
+        (
+            traceback("main", "assert batch_size * n < len(dataset)", "AssertionError").replace("/v/transformers/", "/opt/"),
+            "data_empty", "lower the batch size", "the split leave",
+        ),
+        (
+            traceback("launch", "raise RuntimeError(text)", "RuntimeError: Step 1 exited with non-zero status 249").replace(
+                "/v/transformers/", "/opt/"),
+            "rank_failed", "ended with code 249", "torchrun",
+        ),
+        (
+            "Failed to load model: llama-server failed to start. Check that the GGUF file is valid and you have enough memory.",
+            "generation_server_lost", "llama-server -m FILE.gguf", "trl vllm-serve",
+        ),
+        (
+            "[/usr/lib/python3/dist-packages/unsloth/save.py](https://localhost:8080/#) in save_to_gguf(model_type, method)\n"
+            "    936     else:\n--> 937         raise RuntimeError(\n    938             text\n\n"
+            "RuntimeError: Unsloth: `first` can only be one of ['f16', 'q8_0'] and not `f16`.",
+            "gguf_export_failed", "delete the folder llama.cpp", "qweight",
+        ),
+        (
+            traceback("load_state", 'self.step = override["step"]', "KeyError: 'step'").replace(
+                "/v/transformers/trainer", "/v/site-packages/accelerate/accelerator"),
+            "checkpoint_not_found", "Resume with the version of the library that wrote it", "trainer_state.json",
+        ),
+        ("ValueError: Expected a cuda device, but got: cpu", "devices_mixed", "device_map", "torchrun"),
+        (
+            "FileNotFoundError: [Errno 2] No such file or directory: '/usr/local/cuda/bin/nvcc'",
+            "deepspeed_build_failed", "pip uninstall deepspeed", "ds_report",
+        ),
     ],
 )  # fmt: skip
 def test_advice_agrees_with_the_log(log, cause, advice, not_advised):

@@ -34,7 +34,7 @@ _NOTEBOOK_FRAME = re.compile(
     r"|(?P<old>(?:[A-Za-z]:|[~/.<])\S.*?) in (?P<caller>[\w.<>]+.*))$"
 )
 _NOTEBOOK_CODE = re.compile(r"-+> *(?:<a [^>]*>)?(\d+)(?:</a>)? *(.*)")
-_CUT_NOTEBOOK = re.compile(r"(?:Cell In ?\[\d+\], line \d+|File \S+:\d+, in \w)")
+_CUT_NOTEBOOK = re.compile(r"(?:Cell In ?\[\d+\], line \d+|File \S+:\d+, in \w|/\S+\.py in [\w.<>]+\()")
 _MOST_CUT_LINES = 200  # of one traceback without a header
 _MOST_NOTEBOOK_LINES = 3000  # of one traceback
 _INSTALLED = re.compile(r"(?:site|dist)-packages/|/lib/python\d")
