@@ -73,6 +73,10 @@ class Settings(EngineSettings):
         "",
         description="Folders with models that accounts may use, separated by colons. Hub models need no entry.",
     )
+    openai_models: str = Field(
+        "",
+        description="What names of models mean in jobs of OpenAI's API, such as gpt-4.1-mini=Qwen/Qwen3-0.6B, separated by commas.",
+    )
     visibility: Literal["all", "own"] = Field(
         "all",
         description="What accounts see: everything (all), or only what they own and what was shared with them (own). Set it for "
@@ -210,6 +214,15 @@ class Settings(EngineSettings):
                 raise ValueError(f"{part!r} has no user id after the @")
         return value
 
+    @field_validator("openai_models")
+    @classmethod
+    def _pairs(cls, value: str) -> str:
+        for part in filter(None, map(str.strip, value.split(","))):
+            name, _, model = part.partition("=")
+            if not name.strip() or not model.strip():
+                raise ValueError(f"{part!r} is not NAME=MODEL")
+        return value
+
     @field_validator("vllm_command")
     @classmethod
     def _words(cls, value: str) -> str:
@@ -246,6 +259,12 @@ class Settings(EngineSettings):
         if self.renew_seconds * 3 > self.lease_seconds:
             raise ValueError("lease_seconds must be at least three times renew_seconds")
         return self
+
+    @property
+    def openai_model_names(self) -> dict[str, str]:
+        """What names of models in jobs of OpenAI's API mean."""
+        pairs = (part.partition("=") for part in self.openai_models.split(",") if part.strip())
+        return {name.strip(): model.strip() for name, _, model in pairs}
 
     @property
     def runs_dir(self) -> Path:

@@ -21,7 +21,7 @@ from training.addresses import is_loopback
 from training.errors import Problem, openai_form
 from worker.settings import Settings
 
-UPLOAD_PATHS = ("/gradio_api/upload", "/api/datasets", "/api/datasets/check", "/api/archives", "/diagnose")
+UPLOAD_PATHS = ("/gradio_api/upload", "/api/datasets", "/api/datasets/check", "/api/archives", "/diagnose", "/v1/files")
 BODY_LIMIT = 4 * 1024**2
 """Maximum bytes of a request that is not an upload."""
 ADDRESS_LIMIT = 16 * 1024
@@ -35,7 +35,7 @@ _GRADIO_ROUTES = re.compile(
     r"|/gradio_api/(run/predict|queue/(join|data)|upload|upload_progress|heartbeat/\w+|app_id|startup-events|cancel|reset|theme\.css)/?"
 )
 _OWN_ROUTES = re.compile(
-    r"/api(/.*)?|/v1/(models(/[^/]+)?|chat/completions|completions|tokenize)|/healthz|/shared/[\w-]+|/static/lathe/.*"
+    r"/api(/.*)?|/v1/(models(/[^/]+)?|chat/completions|completions|tokenize|files(/.*)?|fine_tuning/.*)|/healthz|/shared/[\w-]+|/static/lathe/.*"
 )
 _PAGES = frozenset(page.path for page in PAGES)
 
@@ -192,6 +192,7 @@ class ErrorResponse(JSONResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"].startswith("/v1/"):
+            self.status_code = 400 if self.status_code == 422 else self.status_code  # what OpenAI's clients know
             self.body = self.render(openai_form(self.status_code, self._first))
             self.headers["Content-Length"] = str(len(self.body))
         await super().__call__(scope, receive, send)

@@ -13,6 +13,7 @@ from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any, Literal
 
+from training.rewards import graders
 from training.rewards.json_text import ABSENT, equal, is_json, unfenced, value_of
 from training.rewards.numbers_in_text import close, last_number, number_of
 from training.rewards.sample import Sample
@@ -148,6 +149,8 @@ REWARDS: dict[str, Callable[..., float | None]] = {
         boxed,
         tool_call,
         language,
+        graders.string_check,
+        graders.text_similarity,
     )
 }
 
@@ -159,6 +162,8 @@ def problem(kind: str, options: dict[str, Any]) -> str | None:
             _compiled(options["pattern"])
         except ValueError as error:
             return f"{error}: the pattern is not one of RE2, which has no look-around and no backreferences."
+    if kind in ("string_check", "text_similarity"):
+        return graders.problem(options)
     if kind == "language" and options["code"] not in _identifier().labels:
         return f"is not a language; languages are {', '.join(sorted(_identifier().labels))}."
     if kind == "number_equal" and options.get("tolerance", 0) < 0:

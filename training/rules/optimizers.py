@@ -143,6 +143,12 @@ def _bound(config: RunConfig) -> _Bound | None:
     return None
 
 
+def usual_rate(config: RunConfig) -> float:
+    """The learning rate that is usual for the method, task and optimizer of a run; its own where none is known."""
+    bound, factor = _bound(config), config.optimizer.traits.rate_factor
+    return _rounded(bound.usual * factor) if bound and factor else config.learning_rate
+
+
 def lower_rate(config: RunConfig) -> tuple[float, str]:
     """The learning rate to try after one at which training diverged, and why: what is usual for the method and optimizer where the
     rate was far above that, and else half of it."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import InitVar, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session
@@ -46,11 +46,13 @@ def submit(
     allowed: AllowedPaths = EVERYTHING,
     owner: str = LOCAL,
     submission: Submission | None = None,
+    fine_tuning: dict[str, Any] | None = None,
 ) -> Run:
     """Checks, stores and queues a run; if it is refused, nothing is stored. An unreachable broker is no error: the run waits.
 
     Data files are copied into the store, so that later changes do not affect the run. `allowed` restricts the files of this machine
-    that may be named; run and data belong to `owner`. A `submission` that was stored before returns its first run.
+    that may be named; run and data belong to `owner`. A `submission` that was stored before returns its first run. `fine_tuning` is
+    the request of OpenAI's API.
 
     Raises:
         ConfigError: one problem for each wrong setting.
@@ -59,7 +61,7 @@ def submit(
 
     def queue() -> str:
         with prepared(config, allowed=allowed, owner=owner) as ready:
-            run_id = _create(ready, parent_id, submission).id
+            run_id = _create(ready, parent_id, submission, fine_tuning).id
         celery_app.notify(run_id)
         return run_id
 
@@ -92,9 +94,12 @@ def prepared(config: RunConfig, *, allowed: AllowedPaths = EVERYTHING, owner: st
         yield Prepared(config, data, owner, _GATE)
 
 
-def _create(ready: Prepared, parent_id: str | None, submission: Submission | None) -> Run:
+def _create(
+    ready: Prepared, parent_id: str | None, submission: Submission | None, fine_tuning: dict[str, Any] | None
+) -> Run:
     with database.write() as session:
         run = stored(session, ready, parent_id=parent_id)
+        run.fine_tuning = fine_tuning
         if submission:
             submissions.add(session=session, submission=submission, stored_id=run.id)
         quotas.refuse_too_many(session=session, owner=ready.owner)

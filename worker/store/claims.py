@@ -142,7 +142,7 @@ def requeue(
         return finish(session=session, run_id=run_id, attempt=attempt, status=status, reason=reason, summary=summary)
     paused = outcome == "paused"
     values = NOT_HELD | ({} if summary is None else {"summary": summary})
-    run = RUN.end(session, (run_id, attempt), **values, status=Status.QUEUED, held=paused)
+    run = RUN.end(session, (run_id, attempt), **values, status=Status.QUEUED, **({"held": True} if paused else {}))
     if run is None:
         return False
     _end_attempt(session, run, outcome=outcome, reason=reason)

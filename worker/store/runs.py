@@ -168,6 +168,25 @@ def request_stop(*, session: Session, run_id: str) -> Run:
     return run
 
 
+def pause(*, session: Session, run_id: str) -> Run:
+    """Holds a run: a queued one does not start, and a running one saves a checkpoint and waits, until it is released.
+
+    Raises:
+        RunNotFound: there is no such run.
+        NotRunning: it has already ended.
+    """
+    run = locked(session=session, run_id=run_id)
+    if run.status.ended:
+        raise NotRunning("run", run.id, f"has already {_ended(run)}; there is nothing to pause.")
+    if run.status is Status.RUNNING and run.request is None:
+        run.request = Request.REQUEUE
+    if not run.held:
+        run.held = True
+        _note(session, run, "note", "Paused: it saves a checkpoint, and waits until it is released.")
+    session.flush()
+    return run
+
+
 def request_requeue_all(*, session: Session, host: str) -> list[Run]:
     """Requests every run on that host to save, exit and return to the queue; earlier stop requests remain."""
     here = select(Attempt.run_id).where(Attempt.run_id == Run.id, Attempt.number == Run.attempt, Attempt.host == host)

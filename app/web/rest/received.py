@@ -18,7 +18,7 @@ from worker.store.tables import LOCAL
 
 MOST_FILES = 64
 _MOST_FIELDS = 4
-"""Fields that are no files, which nothing reads: each takes up to 1 MB of memory."""
+"""Fields that are no files: each takes up to 1 MB of memory."""
 _FORM = "multipart/form-data"
 
 
@@ -36,6 +36,8 @@ class Received:
 
     paths: list[Path] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
+    fields: dict[str, str] = field(default_factory=dict)
+    """The fields of a form that are no files."""
 
 
 def in_process(request: Request) -> bool:
@@ -78,7 +80,7 @@ def _refuse_over(quota: DiskQuota, length: int) -> None:
 
 def _stored(form: FormData, folder: Path, quota: DiskQuota) -> Received:
     """The files of a form with the key `file`."""
-    found = Received()
+    found = Received(fields={name: value for name, value in form.items() if isinstance(value, str)})
     parts = form.getlist("file")
     _refuse_over(quota, sum(part.size or 0 for part in parts if isinstance(part, UploadFile)))
     for number, part in enumerate(parts):

@@ -24,6 +24,7 @@ from worker.store.tables.shapes import (
     Config,
     Count,
     RunFailure,
+    RunFineTuning,
     RunForecast,
     RunJob,
     RunPlan,
@@ -149,6 +150,9 @@ class Run(Held, table=True):
     )
     stepped_down: Annotated[dict[str, Any], Shape(Changes)] = json_object(
         "settings that replace those in config after out-of-memory errors", added=True
+    )
+    fine_tuning: Annotated[dict[str, Any] | None, Shape(RunFineTuning)] = json_or_null(
+        "of OpenAI's API: the body that asked for the run, and notes of its check"
     )
     placed: Annotated[dict[str, Any], Shape(Changes)] = json_object(
         "settings that the latest attempt has instead, because machines were missing", added=True

@@ -100,6 +100,13 @@ class RunForecast(_Part):
     roofline: dict[str, Real] | None = None
 
 
+class RunFineTuning(_Part):
+    """As app/web/rest/openai_jobs.py keeps it: the body, and what its check said."""
+
+    job: dict[str, Any] = {}
+    notes: list[str] = []
+
+
 class RunJob(_Part):
     """As `worker.store.jobs` and the engine keep it."""
 

@@ -1,0 +1,1 @@
+"""Jobs of OpenAI's fine-tuning API as the settings of runs."""
