@@ -10,6 +10,8 @@ from training.files import open_regular, read_regular
 
 MOST_FILE_BYTES, MOST_FILE_VALUES, MOST_LINE_BYTES = 16 * 2**20, 1_500_000, 4 * 2**20
 """A value takes up to 64 bytes of memory."""
+MOST_LINE_VALUES, MOST_PART_BYTES = 20_000, 16 * 2**20
+"""Values of a line, and bytes of the lines that are read together: at least one."""
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)', re.DOTALL)
 _PIECE = re.compile(rb'(?:[^"]*+"(?:[^"\\]++|\\.)*+(?:"|\Z)){1,4000}+', re.DOTALL)
 """Some strings with what stands before each: no search takes long or much memory, whatever the text is."""
@@ -58,18 +60,24 @@ def placed_lines(path: Path) -> Iterator[tuple[int, Any]]:
     with open_regular(path) as stream:
         place = 0
         while line := _line(stream):
-            yield place, of_file(line)
+            yield place, of_file(line, MOST_LINE_VALUES)
             place += len(line)
 
 
 def lines_at(path: Path, places: Sequence[int]) -> Iterator[Any]:
-    """The values of the lines that begin at these places; without any, no file is opened. Raises the same errors as `lines`."""
+    """The values of the lines that begin at these places, the first ones with MOST_PART_BYTES together; without places, no file is
+    opened. Raises the same errors as `lines`."""
     if not places:
         return
+    length = 0
     with open_regular(path) as stream:
         for place in places:
             stream.seek(place)
-            yield of_file(_line(stream))
+            line = _line(stream)
+            length += len(line)
+            yield of_file(line, MOST_LINE_VALUES)
+            if length >= MOST_PART_BYTES:
+                return
 
 
 def _line(stream: BinaryIO) -> bytes:

@@ -8,8 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from app.documents.comparison.result_lines import Line
-from app.documents.results.evaluations import NOTHING, Differing, ScoredRows, paired_any, row_key
-from training import json_files
+from app.documents.results.evaluated_rows import NOT_READABLE
+from app.documents.results.evaluations import (
+    NOTHING,
+    Differing,
+    ScoredRows,
+    paired_any,
+    read_scores,
+)
 from training.run_folder.paths import ANSWERS_FILE
 from training.scoring.paired import Paired, Verdict
 from training.scoring.request import CARD
@@ -62,7 +68,7 @@ def held_out(run: Run) -> ScoredRows:
     try:
         card = ((run.summary or {}).get("answers") or {}).get(CARD)
         return _read(path, path.stat().st_mtime_ns, _data(run), json.dumps(card or {}))
-    except (OSError, ValueError, KeyError):
+    except NOT_READABLE:
         return NOTHING
 
 
@@ -95,8 +101,7 @@ def _data(run: Run) -> str:
 
 @lru_cache(maxsize=8)
 def _read(path: Path, _modified: int, data: str, card: str) -> ScoredRows:
-    rows = {row_key(data, record): _after(record) for record in json_files.lines(path)}
-    return ScoredRows(rows, ScoreCard.model_validate_json(card))
+    return ScoredRows(read_scores(path, data, _after), ScoreCard.model_validate_json(card))
 
 
 def _after(record: dict[str, Any]) -> dict[str, float]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,11 @@ from training import json_files
 from training.scoring.request import RECORDS_FILE
 from worker.evaluations.submit import folder_of
 from worker.store.tables import Evaluation
+
+NOT_READABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
+"""What reading answers raises: an archive may hold anything in their place."""
+MOST_SCORES = 256
+"""Names of scores that are shown; a suite has some dozens."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,8 @@ class Row:
 
 @dataclass(frozen=True)
 class AnsweredRows:
-    """The rows of an evaluation in some order: where their records are, beside those of another one. A slice reads them."""
+    """The rows of an evaluation in some order: where their records are, beside those of another one. A slice reads them, fewer of
+    them if they are long."""
 
     item: Evaluation
     against: Evaluation | None
@@ -50,8 +57,16 @@ class AnsweredRows:
         mine = json_files.lines_at(file_of(self.item), [place for place, _ in pairs])
         places = [other for _, other in pairs if other is not None]
         theirs = json_files.lines_at(file_of(self.against), places) if self.against else iter(())
-        others = [None if other is None else next(theirs) for _, other in pairs]
-        return [_row(record, other, self.metric) for record, other in zip(mine, others, strict=True)]
+        return list(self._beside(pairs, mine, theirs))
+
+    def _beside(
+        self, pairs: Sequence[tuple[int, int | None]], mine: Iterator[Any], theirs: Iterator[Any]
+    ) -> Iterator[Row]:
+        for (_, other), record in zip(pairs, mine, strict=False):
+            beside = None if other is None else next(theirs, None)
+            if other is not None and beside is None:
+                return
+            yield _row(record, beside, self.metric)
 
 
 def rows(item: Evaluation, against: Evaluation | None = None, metric: str = "", order: str = "row") -> AnsweredRows:
@@ -87,7 +102,7 @@ def _placed(item: Evaluation, metric: str) -> _Placed:
     path = file_of(item)
     try:
         return _read_places(path, path.stat().st_mtime_ns, metric)
-    except (OSError, ValueError, KeyError):
+    except NOT_READABLE:
         return _Placed()
 
 
@@ -99,17 +114,19 @@ def _read_places(path: Path, _modified: int, metric: str) -> _Placed:
         places.append(place)
         numbers.append(int(record["row"]))
         values.append(math.nan if value is None else value)
-        scores |= dict.fromkeys(record["scores"])
+        if len(scores) < MOST_SCORES:
+            scores |= dict.fromkeys(islice(record["scores"], MOST_SCORES))
     return _Placed(places, numbers, values, tuple(scores))
 
 
 def _row(record: dict[str, Any], other: dict[str, Any] | None, metric: str) -> Row:
     mine, theirs = (one["scores"].get(metric) if one else None for one in (record, other))
     difference = mine - theirs if mine is not None and theirs is not None else None
-    prompt, expected, mine_text = (str(record[name]) for name in ("prompt", "expected", "answer"))
-    answer = str(other["answer"]) if other else None
+    prompt, expected, mine_text = (str(record.get(name, "")) for name in ("prompt", "expected", "answer"))
+    answer = str(other.get("answer", "")) if other else None
     reply, number = str(record.get("judge", "")), int(record["row"]) + 1
-    return Row(number, prompt, expected, mine_text, record["scores"], reply, answer, difference)
+    scores = {name: value if isinstance(value, (int, float)) else None for name, value in record["scores"].items()}
+    return Row(number, prompt, expected, mine_text, scores, reply, answer, difference)
 
 
 def records(item: Evaluation) -> Iterator[dict[str, Any]]:

@@ -1,18 +1,19 @@
 """Evaluations: what was asked for, what the scores show, and the answers row by row. Read-only."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from pydantic import Field
 from sqlmodel import Session, col, select
 
 from app.documents import Document, Stored, columns
-from app.documents.results.evaluated_rows import Row, file_of
+from app.documents.results.evaluated_rows import MOST_SCORES, NOT_READABLE, Row, file_of
 from training import json_files
 from training.config.name_values import MINOR_METRICS
 from training.scoring import score_card
@@ -37,12 +38,35 @@ class ScoredRows:
     rows: dict[Key, dict[str, float]]
     card: ScoreCard = UNRECORDED
     unbounded: frozenset[str] = frozenset()
+    comparisons: "WeakKeyDictionary[ScoredRows, PairedScores]" = field(default_factory=WeakKeyDictionary)
+    """With others, as long as both are known."""
 
     def __bool__(self) -> bool:
         return bool(self.rows)
 
 
 NOTHING = ScoredRows({})
+
+
+_MOST_SCORED = 500_000
+"""Scores that are compared, where a row counts as four more: 100,000 rows with one score."""
+
+
+def read_scores(
+    path: Path, data: str, scores_of: Callable[[dict[str, Any]], Mapping[str, Any]]
+) -> dict[Key, dict[str, float]]:
+    """The scores of the rows in a file of answers. Raises one of NOT_READABLE if they are too many to be compared."""
+    found: dict[Key, dict[str, float]] = {}
+    names: set[str] = set()
+    count = 0
+    for record in json_files.lines(path):
+        scores = {name: float(value) for name, value in scores_of(record).items() if value is not None}
+        names |= scores.keys()
+        count += len(scores) + 4
+        if len(names) > MOST_SCORES or count > _MOST_SCORED:
+            raise ValueError("has too many scores")
+        found[row_key(data, record)] = scores
+    return found
 
 
 def row_key(data: str, record: Mapping[str, Any]) -> Key:
@@ -70,9 +94,15 @@ class PairedScores:
         return bool(self.scores or self.differs)
 
 
-@lru_cache(maxsize=2048)
 def paired(first: ScoredRows, second: ScoredRows) -> PairedScores:
     """Compares two sets of scores; empty without rows that both have. A row without a score is left out of that score only."""
+    found = first.comparisons.get(second)
+    if found is None:
+        found = first.comparisons[second] = _paired(first, second)
+    return found
+
+
+def _paired(first: ScoredRows, second: ScoredRows) -> PairedScores:
     common = [key for key in first.rows if key in second.rows]
     if not common:
         return PairedScores()
@@ -336,7 +366,7 @@ def scored(item: Evaluation) -> ScoredRows:
     unbounded = frozenset(name for name, value in metrics.items() if value.get("unbounded"))
     try:
         return _scores(path, path.stat().st_mtime_ns, item.asked.sha256, card_of(item).model_dump_json(), unbounded)
-    except (OSError, ValueError, KeyError):
+    except NOT_READABLE:
         return NOTHING
 
 
@@ -346,8 +376,5 @@ def _data(item: Evaluation) -> tuple[str, str]:
 
 @lru_cache(maxsize=8)
 def _scores(path: Path, _modified: int, data: str, card: str, unbounded: frozenset[str]) -> ScoredRows:
-    found = {
-        row_key(data, record): {name: float(value) for name, value in record["scores"].items() if value is not None}
-        for record in json_files.lines(path)
-    }
+    found = read_scores(path, data, lambda record: record["scores"])
     return ScoredRows(found, ScoreCard.model_validate_json(card), unbounded)

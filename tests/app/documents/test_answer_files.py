@@ -1,12 +1,14 @@
 """Files of answers may have hundreds of thousands of rows: their pages are read, and not the whole files."""
 
+import gc
 import json
 import tracemalloc
 from types import SimpleNamespace
 
 import pytest
 
-from app.documents.results import answers, evaluated_rows
+from app.documents.results import answers, evaluated_rows, evaluations
+from training import json_files
 from worker.settings import get_settings
 
 ROWS = 20_000
@@ -93,3 +95,59 @@ def test_a_page_of_a_long_file_takes_little_memory(folder, evaluation):
     long = evaluation("long", (scored(row, row / ROWS, text) for row in range(ROWS)))
     assert peak_of(lambda: answers.answers_of("run")[:25]) < 8 * 2**20  # all rows take 40 MB
     assert peak_of(lambda: evaluated_rows.rows(long, long, "f1", "worse")[:25]) < 8 * 2**20
+
+
+def test_long_rows_are_read_in_parts(folder, evaluation, monkeypatch):
+    monkeypatch.setattr(json_files, "MOST_PART_BYTES", 300)
+    rows = [scored(row, 0.5, "x" * 100) for row in range(9)]
+    mine, theirs = evaluation("mine", rows), evaluation("theirs", rows)
+    found = evaluated_rows.rows(mine, theirs, "f1", "row")
+    assert [row.row for row in found[:9]] == [1, 2]
+    assert [row.row for row in found[2:9]] == [3, 4]
+    long = evaluation("long", [scored(row, 0.5, "x" * 1000) for row in range(9)])
+    assert [row.row for row in evaluated_rows.rows(mine, long, "f1", "row")[:9]] == [1]
+    written(folder, [answered(row, text="x" * 100) for row in range(9)])
+    assert [one.row for one in answers.answers_of("run")[:9]] == [1, 2]
+
+
+def scores_of(folder, *records):
+    written(folder / "file", records)
+    return evaluations.read_scores(folder / "file" / "answers.jsonl", "data", lambda record: record["scores"])
+
+
+def test_more_scores_than_can_be_compared_are_not_compared(folder, monkeypatch):
+    assert len(scores_of(folder, *(scored(row, 0.5) for row in range(4)))) == 4
+    wide = {"row": 0, "expected": "e", "scores": dict.fromkeys(map(str, range(evaluated_rows.MOST_SCORES + 1)), 0.5)}
+    with pytest.raises(ValueError, match="too many scores"):
+        scores_of(folder, wide)
+    others = [wide | {"row": row, "scores": {str(row): 0.5}} for row in range(evaluated_rows.MOST_SCORES + 1)]
+    with pytest.raises(ValueError, match="too many scores"):
+        scores_of(folder, *others)
+    monkeypatch.setattr(evaluations, "_MOST_SCORED", 10)
+    with pytest.raises(ValueError, match="too many scores"):
+        scores_of(folder, *(scored(row, 0.5) for row in range(4)))
+
+
+def test_what_two_files_show_together_is_forgotten_with_one_of_them():
+    first, second = (evaluations.ScoredRows({("data", 0, b""): {"f1": score}}) for score in (0.5, 0.6))
+    found = evaluations.paired(first, second)
+    assert evaluations.paired(first, second) is found
+    assert len(first.comparisons) == 1
+    del second
+    gc.collect()
+    assert len(first.comparisons) == 0
+
+
+ODD = (
+    [], 5, {}, {"row": "x", "scores": {}}, {"row": 1, "scores": 5}, {"row": 1, "scores": {"f1": "x"}}, {"row": 1e400, "scores": {}},
+)  # fmt: skip
+
+
+def test_files_of_anything_else_have_no_rows(evaluation, folder):
+    for number, odd in enumerate(ODD):
+        item = evaluation(f"odd{number}", [scored(0, 0.5), odd])
+        assert evaluated_rows.rows(item, None, "f1", "lowest")[:5] == []
+        with pytest.raises(evaluated_rows.NOT_READABLE):
+            scores_of(folder, scored(0, 0.5), odd)
+    (shown,) = evaluated_rows.rows(evaluation("short", [{"row": 1, "scores": {"other": "x"}}]))[:5]
+    assert (shown.prompt, shown.scores) == ("", {"other": None})
