@@ -44,6 +44,7 @@ _TWICE = re.compile(r"^((?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception))\1: : (.*)$"
 _LINKED = re.compile(r"^\[(<?[/~\w][^\]\s]*)\]\(https?://[^)\s]*\)(?= in )")
 """The file of a frame as a link, as Colab copies it."""
 _IGNORED = re.compile(r"Exception ignored (?:in|while)\b")
+_ZERO = re.compile(r"-?0\.0+")
 _VALUE = re.compile(r"\b(\w*[Ll]oss|grad[_ ]norm)['\"]?\s*[:= ]\s*['\"]?(?:tensor\()?((?i:nan|inf)|-?[\d.]+)")
 
 
@@ -75,6 +76,12 @@ class LogText:
         for name, value in _VALUE.findall(self.text):
             values.setdefault(name, []).append(value.lower() not in ("nan", "inf"))
         return any(not any(finite[-2:]) or all(finite[:-1]) > finite[-1] for finite in values.values())
+
+    @cached_property
+    def ends_at_zero(self) -> bool:
+        """True if the last two losses, or the only one, are exactly 0."""
+        losses = [value for name, value in _VALUE.findall(self.text) if name == "loss"][-2:]
+        return bool(losses) and all(_ZERO.fullmatch(value) for value in losses)
 
     def traceback_at(self, index: int) -> Traceback | None:
         """The traceback that contains the line, or that the same rank printed just before it."""

@@ -145,7 +145,7 @@ def _ends_without_exception(match: Match, log: Log) -> bool:
     if log.timeline.failed:
         return True
     if match.kind is CauseKind.SYMPTOM:
-        return match.sign.lasting and log.ends_not_finite
+        return match.sign.lasting and (log.ends_not_finite or log.ends_at_zero)
     return log.timeline.is_last(match.index)
 
 

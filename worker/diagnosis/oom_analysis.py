@@ -74,6 +74,13 @@ _LAST_OF_DEVICE = (
     ),
 )
 
+_VLLM = re.compile(r"/vllm/|EngineCore|VllmWorker|\bvllm\.")
+_IN_VLLM = (
+    "Lower gpu_memory_utilization of vLLM if it fails while it starts or captures graphs (or set enforce_eager), and max_num_seqs "
+    "and max_model_len if it fails while it generates; the micro batch of the training does not matter here.",
+    "If the weights alone do not fit, raise tensor_parallel_size, or serve a quantized model; end other processes on the GPU "
+    "(nvidia-smi lists them). With the training on the same GPU (trl: vllm_mode colocate), let it sleep (vllm_enable_sleep_mode).",
+)
 _HELD = "Other processes use most of the GPU's memory."
 _OF_LOGITS = (
     "The loss converts the logits of the whole batch here, which take rows x length x vocabulary: lower max_length or the rows, or "
@@ -107,6 +114,10 @@ def analyze_memory(log: Log, index: int, known: Known) -> Detail:
         else []
     )
     held = _is_held(numbers)
+    if _is_in_vllm(log, index, code) and not held:
+        explanation = " ".join(part for part in (_request(numbers, phase), _usage(numbers)) if part)
+        inferred = _inferred(numbers, phase, [])
+        return Detail(explanation, _IN_VLLM, changes={}, inferred=inferred, title="vLLM is out of GPU memory.")
     # Settings of the training change nothing in an evaluation, and nothing about other processes.
     changes = (
         {} if held or (phase in ("evaluation", "saving") and not known.config) else _changes(known.config, batch, phase)
@@ -125,6 +136,11 @@ def analyze_memory(log: Log, index: int, known: Known) -> Detail:
         inferred=_inferred(numbers, phase, guesses),
         title=_HELD if held else "",
     )
+
+
+def _is_in_vllm(log: Log, index: int, code: str) -> bool:
+    """True if vLLM, and not the training, asked for the memory."""
+    return bool(_VLLM.search(f"{log.lines[index].shown}\n{code}"))
 
 
 def _is_held(numbers: Numbers) -> bool:

@@ -6,16 +6,14 @@ from worker.diagnosis.cause import Detail, Known
 from worker.diagnosis.parsing.tracebacks import Frame, is_passing
 from worker.diagnosis.timeline import Log
 
-_LIBRARIES = frozenset(
+_WORK_ON_DATA = frozenset(
     {
-        "accelerate", "auto_gptq", "awq", "axolotl", "bitsandbytes", "causal_conv1d", "deepspeed", "diffusers", "fla", "flash_attn",
-        "gptqmodel", "kernels", "lightning", "liger_kernel", "llamafactory", "llmtuner", "mamba_ssm", "megatron", "mlx", "mlx_lm",
-        "nemo", "openrlhf", "optimum", "peft", "pytorch_lightning", "ray", "sentence_transformers", "sglang", "swift", "torchao",
-        "torchtitan", "torchtune", "transformer_engine", "transformers", "trl", "unsloth", "unsloth_zoo", "verl", "vllm",
-        "xformers",
+        "PIL", "aiohttp", "click", "datasets", "fire", "fsspec", "httpx", "huggingface_hub", "hydra", "jinja2", "json5", "librosa",
+        "numpy", "omegaconf", "pandas", "pyarrow", "pydantic", "requests", "safetensors", "scipy", "sentencepiece", "sklearn",
+        "soundfile", "tiktoken", "tokenizers", "torch", "torchvision", "typer", "urllib3", "wandb", "yaml",
     }
 )  # fmt: skip
-"""Packages whose own mistakes say nothing about the user's data."""
+"""Packages whose errors usually are about what they were given."""
 _OF_DATA = re.compile(r"collat|template|tokeniz|processing|prompt|dataset|chat_")
 _LOOKED_UP = re.compile(r"(?:Key|Index)Error\b")
 _TORCH = re.compile(r"/torch/")
@@ -46,9 +44,9 @@ def _frame(log: Log, index: int) -> Frame | None:
 
 
 def in_library(log: Log, index: int) -> bool:
-    """True if the code of a training library failed, and not at the user's data."""
+    """True if the code of an installed package failed, and not at the user's data."""
     frame = _frame(log, index)
-    if frame is None or frame.package not in _LIBRARIES:
+    if frame is None or frame.package is None or frame.package in _WORK_ON_DATA:
         return False
     return not (_LOOKED_UP.match(log.lines[index].text) and _OF_DATA.search(f"{frame.file} {frame.function}"))
 

@@ -561,6 +561,57 @@ def traceback(function, code, error):
             "FileNotFoundError: [Errno 2] No such file or directory: '/usr/local/cuda/bin/nvcc'",
             "deepspeed_build_failed", "pip uninstall deepspeed", "ds_report",
         ),
+        (
+            "(EngineCore_DP0 pid=9) ERROR 10-13 09:46:06 [core.py:708] " + OUT_OF_MEMORY,
+            "cuda_out_of_memory", "Lower gpu_memory_utilization of vLLM", "micro_batch_size",
+        ),
+        (
+            'E0217 11:46:53.823175  1 dataset.go:88] "failed" err="cannot create hf_cache: mkdir hf_cache: permission denied"',
+            "permission_denied", "read and write hf_cache", "{path}",
+        ),
+        (
+            "05/30 18:04:29 - mmengine - WARNING - WARNING: command error: '[Errno 2] No such file or directory: '/d/a.md''!",
+            "file_missing", "Check the path", "permission",
+        ),
+        (
+            'OCI runtime create failed: chdir to cwd ("/workspace") set in config.json failed: permission denied',
+            "container_not_started", "may not enter its working folder /workspace (permission denied)", "chmod +x",
+        ),
+        (
+            "/bin/run: error while loading shared libraries: libpython3.11.so.1.0: cannot open shared object file: No such",
+            "package_incompatible", "The program needs libpython3.11.so.1.0", "flash-attn",
+        ),
+        (
+            "WARNING: tokenization mismatch: 69 vs. 70. #turn = 1. (ignored)\n{'loss': 0.0, 'grad_norm': 0.0, 'epoch': 0.0}",
+            "labels_all_masked", "conversation template", "DataCollatorForCompletionOnlyLM",
+        ),
+        (
+            "CUDA SETUP: Defaulting to libbitsandbytes_cpu.so...\nargument of type 'WindowsPath' is not iterable",
+            "bitsandbytes_without_gpu", "none for Windows", "ZeRO-3",
+        ),
+        ("*** An error occurred in MPI_Init_thread", "scheduler_refused", "srun --mpi=pmix", "sinfo"),
+        (
+            "RuntimeError: Request failed with status code 500: No available agent to submit job, please try again later..",
+            "scheduler_refused", "ray[default]", "code 500",
+        ),
+        (
+            "Not implemented or built, mostly likely because the current current device does not support this kernel\n"
+            "RuntimeError: Engine process failed",
+            "no_kernel_image", "choose another kernel", "HSA_OVERRIDE",
+        ),
+        (
+            "ValueError: Tokenizer class LLaMATokenizer does not exist or is not currently imported.",
+            "model_type_unknown", "names the class LLaMATokenizer", "model_type",
+        ),
+        (
+            "AttributeError: 'AutoModelForCausalLMWithValueHead' object has no attribute 'base_model_prefix'",
+            "package_incompatible", "AutoModelForSequenceClassification", "flash-attn",
+        ),
+        (
+            traceback("forward", "logits, _ = model(x)", "ValueError: too many values to unpack (expected 2)").replace(
+                "/v/transformers/trainer", "/v/site-packages/sillm/dpo"),
+            "error_in_package", "Update sillm", "own code",
+        ),
     ],
 )  # fmt: skip
 def test_advice_agrees_with_the_log(log, cause, advice, not_advised):
@@ -700,5 +751,5 @@ def test_the_nearest_cause_is_one_that_raises_the_type():
         "ZeroDivisionError: no space left on device",
         "AttributeError: 'NoneType' object has no attribute 'format'",
     ):
-        log = traceback("main", "go()", error).replace("/v/transformers", "/v/site-packages/somebody")
+        log = traceback("main", "go()", error).replace("/v/transformers", "/v/site-packages/numpy")
         assert (diagnose(log).cause, diagnose(log).inferred) == ("unknown", {})
