@@ -612,6 +612,59 @@ def traceback(function, code, error):
                 "/v/transformers/trainer", "/v/site-packages/sillm/dpo"),
             "error_in_package", "Update sillm", "own code",
         ),
+        (
+            "OSError: Distant resource does not seem to be on huggingface.co (missing commit header).",
+            "network_unreachable", "must show x-repo-commit", "HF_HUB_OFFLINE",
+        ),
+        (
+            "Error: request error: https://huggingface.co/org/model/resolve/main/tokenizer.json: status code 401",
+            "model_gated", "Request access", "HTTPS_PROXY",
+        ),
+        (
+            "Error for process train : Found dtype Long but expected Float - 2026-01-20T14:14:44",
+            "dtype_mismatch", "num_labels to the number of classes", "prepare_model_for_kbit_training",
+        ),
+        (
+            "RuntimeError: expected dtype Float but got dtype Long (validate_dtype at /a/TensorIterator.cpp:143)",
+            "dtype_mismatch", "make the labels float", "prepare_model_for_kbit_training",
+        ),
+        (
+            "RuntimeError: Found dtype Half but expected BFloat16",
+            "dtype_mismatch", "Load the whole model in one dtype", "num_labels",
+        ),
+        (
+            "RuntimeError: Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; "
+            "but got torch.cuda.FloatTensor instead (while checking arguments for embedding)",
+            "dtype_mismatch", "are torch.cuda.FloatTensor", "prepare_model_for_kbit_training",
+        ),
+        (
+            "RuntimeError: 0D or 1D target tensor expected, multi-target not supported",
+            "label_out_of_range", "one label for each row", "Number labels from 0",
+        ),
+        (
+            "TypeError: an integer is required (got type NoneType)",
+            "label_out_of_range", "rows without a label", "Number labels from 0",
+        ),
+        (
+            "RuntimeError: mm_npu:a.ts:92 NPU function error: call aclnnMm failed, error code is 161002\n"
+            "[PID: 5] 2026-01-02-18:37:41 AclNN_Parameter_Error(EZ1001): Self dtype DT_FLOAT not support.",
+            "operation_unsupported", "if it names DT_FLOAT", "Apple",
+        ),
+        ("AssertionError: batch_size cannot be larger than data size", "data_empty", "Lower the batch size", "max_length"),
+        (
+            "  ValueError: You should supply an encoding or a list of encodings\n  to this method that includes input_ids, "
+            "but you provided\n  ['images', 'chosen_input_ids']",
+            "dataset_column_missing", "pass no data_collator", "rename_column",
+        ),
+        (
+            "ab12:47:52 [2] NCCL INFO transport/shm.cc:101 -> 2\nab12:47:52 [2] NCCL INFO init.cc:813 -> 2",
+            "shared_memory_full", "--shm-size", "NCCL_DEBUG",
+        ),
+        (
+            "  \u00d7 Failed to build `flash-attn==2.8.3`\n"
+            "      <string>:9: UserWarning: flash_attn was requested, but nvcc was not found.",
+            "extension_build_failed", "an image with -devel", "MAX_JOBS",
+        ),
     ],
 )  # fmt: skip
 def test_advice_agrees_with_the_log(log, cause, advice, not_advised):
