@@ -10,7 +10,7 @@ from training.files import open_regular, read_regular
 
 MOST_FILE_BYTES, MOST_FILE_VALUES, MOST_LINE_BYTES = 16 * 2**20, 1_500_000, 4 * 2**20
 """A value takes up to 64 bytes of memory."""
-MOST_LINE_VALUES, MOST_PART_BYTES = 20_000, 16 * 2**20
+MOST_LINE_VALUES, MOST_PART_BYTES = 20_000, 8 * 2**20
 """Values of a line, and bytes of the lines that are read together: at least one."""
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)', re.DOTALL)
 _PIECE = re.compile(rb'(?:[^"]*+"(?:[^"\\]++|\\.)*+(?:"|\Z)){1,4000}+', re.DOTALL)

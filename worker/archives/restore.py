@@ -1,6 +1,7 @@
 """Imports a run from its archive. A broken archive changes nothing: all of it is read and checked before anything is stored."""
 
 import errno
+import json
 import shutil
 import stat
 import struct
@@ -40,7 +41,7 @@ from worker.results import packing
 from worker.sent_code import refuse_code
 from worker.settings import get_settings
 from worker.store import database, runs
-from worker.store.tables import LOCAL, Attempt, Dataset, LogLine, Run, Status
+from worker.store.tables import LOCAL, Attempt, Dataset, LogLine, Metric, MetricRollup, Run, Status
 from worker.store.tables.row import first_problem
 
 _MOST_MEMBERS = 10_000
@@ -51,6 +52,15 @@ _MOST_LINE_BYTES = 2**20
 _MOST_BATCH_BYTES = 8 * 2**20
 _LONGEST_TEXT = 64_000
 """Characters of a text of a row; training reports shorter ones."""
+_MOST_OF_ROW, _LONGEST_IN_ROW = 128 * 1024, 16_000
+"""Characters of the run's row without its configuration, and of a text in it: lists read a thousand rows."""
+_ATTEMPTS = "attempts.jsonl"
+_MOST_BYTES = dict.fromkeys((run_archive.ROW_FILE, run_archive.EVALUATIONS, _ATTEMPTS), _MOST_ROW_BYTES)
+"""Of the members whose rows are read as a whole."""
+_MOST_ATTEMPTS, _MOST_SERIES = 10_000, 20_000
+"""Attempts of a run, and its metrics, of each rank, of which the latest values are read as a whole."""
+_SETTINGS = {"config", "stepped_down"}
+"""Of the row: each setting has a limit of its own."""
 _SPARE_BYTES = 256 * 2**20
 _MOST_ADAPTER_BYTES = 2**20
 # Lathe gives PEFT the model, so that nothing loads what the first three name; the others are patterns, which may look like a path.
@@ -191,14 +201,16 @@ def _in_values(values: dict[str, object], method: Method) -> Iterator[str]:
 
 
 def _run(source: ZipFile, owner: str, allowed: AllowedPaths) -> Run:
-    if source.getinfo(run_archive.ROW_FILE).file_size > _MOST_ROW_BYTES:
-        raise _Refused(f"has a {run_archive.ROW_FILE} above {byte_size(_MOST_ROW_BYTES)}.")
+    for name, most in _MOST_BYTES.items():
+        if name in source.namelist() and source.getinfo(name).file_size > most:
+            raise _Refused(f"has a {name} above {byte_size(most)}.")
     document = json_text.load(source.read(run_archive.ROW_FILE))
     if document["schema"] != run_archive.SCHEMA:
         message = f"has schema {document['schema']!r}; this Lathe reads schema {run_archive.SCHEMA}."
         raise _Refused(message, "Import it with the version of Lathe that made it, or a newer one.")
     try:
         values = {name: document["run"][name] for name in run_archive.RUN_FIELDS}
+        values |= _shortened({name: value for name, value in values.items() if name not in _SETTINGS})
         refuse_code(values, allowed)  # in its config and stepped_down
         parse(values["config"] | values["stepped_down"])
         values["config"] = parse(values["config"]).model_dump(mode="json")
@@ -209,6 +221,28 @@ def _run(source: ZipFile, owner: str, allowed: AllowedPaths) -> Run:
     if not Status(run.status).ended or not (run.id.isascii() and run.id.isalnum()):
         raise _Refused("has a run that has not ended, or without a valid id.")
     return run
+
+
+def _shortened(values: dict[str, Any]) -> dict[str, Any]:
+    """The values without the middle of long texts, such as that of a log. Raises _Refused if they are too long all the same."""
+    text = json.dumps(values)
+    if len(text) > _MOST_OF_ROW:
+        values = _without_middles(values)
+        text = json.dumps(values)
+    if len(text) > _MOST_OF_ROW:
+        raise _Refused(f"has a row of {len(text):,} characters, which no run has.")
+    return values
+
+
+def _without_middles(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_middles(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_middles(inner) for inner in value]
+    if isinstance(value, str) and len(value) > _LONGEST_IN_ROW:
+        half = _LONGEST_IN_ROW // 2
+        return f"{value[:half]} ... {value[-half:]}"
+    return value
 
 
 def _extract(source: ZipFile, members: list[ZipInfo], folder: Path) -> None:
@@ -271,12 +305,15 @@ def _write_folder(run: Run, folder: Path) -> None:
 
 def _insert(source: ZipFile, session: Session, name: str, table: type[SQLModel], run_id: str) -> None:
     batch: list[dict[str, Any]] = []
-    length = 0
+    length, series = 0, set[tuple[str, int]]()
     for number, line in enumerate(_read_lines(source, name), start=1):
         try:
             row = table.model_validate(json_text.load(line) | {"run_id": run_id})
         except (ValidationError, ValueError, TypeError) as error:
             raise _Refused(f"has a wrong line {number} in {name}: {_first_line(error)}.") from None
+        series.update([(row.name, row.rank)] if isinstance(row, Metric | MetricRollup) else ())
+        if (table is Attempt and number > _MOST_ATTEMPTS) or len(series) > _MOST_SERIES:
+            raise _Refused(f"has more rows in {name} than a run has.")
         batch.append({key: _as_reported(table, value) for key, value in row.model_dump(exclude={"id"}).items()})
         length += len(line)
         if len(batch) == _BATCH or length > _MOST_BATCH_BYTES:

@@ -12,7 +12,7 @@ from played_run import PlayedRun, model_folder
 from web import account, client
 
 from training.redaction import LONGEST_LINE
-from worker.archives import run_archive
+from worker.archives import restore, run_archive
 from worker.runs import requests
 from worker.store import database, runs
 from worker.store.tables import Status
@@ -240,6 +240,44 @@ def test_a_row_that_is_too_long_is_refused_unread(api, archive):
     row = '{"x": "' + "a" * 9_000_000 + '", ' + archive["lathe-run.json"].decode().strip()[1:]
     problem = restored(api, packed(archive | {"lathe-run.json": row})).json()["error"]
     assert "has a lathe-run.json above 8.0 MiB" in problem["message"]
+    for name in ("evaluations.jsonl", "attempts.jsonl"):
+        problem = restored(api, packed(archive | {name: " " * 9_000_000})).json()["error"]
+        assert f"has a {name} above 8.0 MiB" in problem["message"]
+
+
+def test_texts_of_a_run_s_row_are_shortened_and_others_are_refused(api, archive):
+    """Every list of runs reads the rows: thirty of 6 MB took 300 MB and three seconds of everybody."""
+    error = {"message": "it broke", "traceback": "a" * 100_000 + "b" * 100_000}
+    run_id = restored(api, packed(with_row(archive, error=error))).json()["id"]
+    shown = api.get(f"/api/runs/{run_id}").json()["error"]["traceback"]
+    assert shown == "a" * 8000 + " ... " + "b" * 8000
+    small = {"message": "it broke", "traceback": "c" * 20_000}
+    run_id = restored(api, packed(with_row(archive, error=small))).json()["id"]
+    assert api.get(f"/api/runs/{run_id}").json()["error"]["traceback"] == "c" * 20_000
+    wide = {f"k{number}": 1.0 for number in range(20_000)}
+    problem = restored(api, packed(with_row(archive, summary=wide))).json()["error"]
+    assert "characters, which no run has" in problem["message"]
+
+
+def with_row(archive, **values):
+    row = json.loads(archive["lathe-run.json"])
+    row["run"] |= values
+    return archive | {"lathe-run.json": json.dumps(row)}
+
+
+def test_more_attempts_and_metrics_than_are_read_at_once_are_refused(api, archive, monkeypatch):
+    monkeypatch.setattr(restore, "_MOST_ATTEMPTS", 2)
+    monkeypatch.setattr(restore, "_MOST_SERIES", 2)
+    attempt = {"number": 1, "host": "h", "devices": [], "started_at": 1.0}
+    metric = {"name": "loss", "rank": -1, "step": 1, "time": 1.0, "value": 1.0}
+    for name, rows in {
+        "attempts.jsonl": [attempt | {"number": number} for number in range(1, 4)],
+        "metrics.jsonl": [metric | {"rank": rank} for rank in range(3)],
+    }.items():
+        few, many = ("".join(json.dumps(row) + "\n" for row in part) for part in (rows[:2], rows))
+        assert restored(api, packed(archive | {name: few})).status_code == 201
+        problem = restored(api, packed(archive | {name: many})).json()["error"]
+        assert f"has more rows in {name} than a run has" in problem["message"]
 
 
 def test_texts_of_rows_are_as_long_as_training_reports_them(api, archive):
