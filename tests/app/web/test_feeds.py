@@ -371,8 +371,9 @@ FOLLOWED = (
 )  # fmt: skip
 
 
+@pytest.mark.parametrize("withdraw", [accounts.rotate, accounts.remove])
 @pytest.mark.parametrize("path", FOLLOWED)
-def test_what_never_ends_ends_soon_after_the_token_that_began_it(home, monkeypatch, path):
+def test_what_never_ends_ends_soon_after_the_token_that_began_it(home, monkeypatch, path, withdraw):
     monkeypatch.setattr(middleware, "IDENTITY_SECONDS", 0.01)
     with database.write() as session:
         token = accounts.add(session=session, name="alice")
@@ -393,7 +394,7 @@ def test_what_never_ends_ends_soon_after_the_token_that_began_it(home, monkeypat
         await asyncio.sleep(0.1)
         assert not following.done()  # the token still stands for alice
         with database.write() as session:
-            accounts.rotate(session=session, name="alice")
+            withdraw(session=session, name="alice")
         await following
         return sent
 
