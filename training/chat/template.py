@@ -20,6 +20,8 @@ from training.files import read_regular
 LARGEST_BYTES = 256 * 1024
 LARGEST_TEXT = 20_000_000
 """The longest text, in characters, that a template may make of a row."""
+LONGEST_REASON = 500
+"""Characters of what a template says when it refuses a row."""
 SHORT_TEXT = 2_048
 """The longest template, in characters, whose syntax is checked at once: at most 50 ms, whatever it is."""
 NOT_VALID = "The chat template is not valid Jinja: {}"
@@ -118,7 +120,7 @@ def rendering_error(error: Exception) -> DataError:
     if isinstance(error, TimeoutError):
         message = f"cannot be rendered by the model's chat template{where}: {error}."
         return TemplateLimit(message, "Check the template for an endless loop.")
-    said = str(error).rstrip(".") or type(error).__name__
+    said = str(error)[:LONGEST_REASON].rstrip(".") or type(error).__name__
     fix = "Change the roles or their order."
     if line and not re.search(r"\brole", said, re.IGNORECASE):
         fix = f"Change line {line} of the template, or the row."

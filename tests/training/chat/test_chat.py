@@ -8,7 +8,7 @@ from chat_models import CHATML, QWEN3, chat, make_tokenizer
 from subtest_table import table
 
 from training.chat.rendering_settings import ChatSettings, answer_weights, with_row_weight
-from training.chat.template import from_file, is_source, syntax_problem
+from training.chat.template import LONGEST_REASON, from_file, is_source, rendering_error, syntax_problem
 from training.config.choices import LossOn, Reasoning
 from training.config.run_config import RunConfig
 from training.data.example import Example
@@ -198,3 +198,9 @@ def test_each_rendering_has_its_own_token_store() -> None:
     }
     assert len(keys) == 3
     assert store_key("0" * 64, "m", None, chat=ChatSettings().key) == store_key("0" * 64, "m", None)
+
+
+def test_what_a_template_says_is_shortened():
+    """The reports of 64 templates are remembered: each said 20 MB."""
+    error = rendering_error(ValueError("a" * 100_000))
+    assert len(str(error)) < LONGEST_REASON + 300
