@@ -9,7 +9,7 @@ from sqlmodel import Session, col, select
 from training.errors import NotFound
 from training.run_folder.paths import checkpoint_step
 from training.tables import only
-from worker.fine_tuning.job import Job, resolved
+from worker.fine_tuning.job import FineTuningJob, resolved
 from worker.serving.models import CHECKPOINT, offered
 from worker.store import database, history, series
 from worker.store.tables import Dataset, Run, RunEvent, Status
@@ -82,7 +82,7 @@ def job_run(session: Session, job_id: str) -> Run:
 
 def job(run: Run) -> Json:
     """A run as a job."""
-    asked = Job.model_validate((run.fine_tuning or {})["job"])
+    asked = FineTuningJob.model_validate((run.fine_tuning or {})["job"])
     ended, result = run.status.ended, run.id if run.has_result and run.status.ended else None
     hyperparameters = resolved(asked, run.used) if run.is_configured else {}
     kind = asked.method.type if asked.method else "supervised"

@@ -23,7 +23,7 @@ _OUTPUTS = ("output_text", "output_json")
 _WORD = regex.compile(r"[\p{L}\p{M}\p{N}]+")
 
 
-class Missing(Exception):  # noqa: N818
+class MissingValue(Exception):  # noqa: N818
     """A value of a template is missing. An answer without it gets 0; for a row without it there is no score."""
 
     def __init__(self, score: float | None) -> None:
@@ -41,7 +41,7 @@ def string_check(
     """1 if `input` is the reference (eq), is another text (ne), or contains it (like; ilike in any case)."""
     try:
         given, wanted = filled(input, sample), filled(reference, sample)
-    except Missing as missing:
+    except MissingValue as missing:
         return missing.score
     match operation:
         case "eq":
@@ -64,7 +64,7 @@ def text_similarity(
     """How similar `input` is to the reference: the F-measure of ROUGE-1 to 5 (runs of so many words) or L (Lin, 2004)."""
     try:
         words, expected = (_WORD.findall(filled(text, sample).lower()) for text in (input, reference))
-    except Missing as missing:
+    except MissingValue as missing:
         return missing.score
     if evaluation_metric == "rouge_l":
         return _f_measure(_longest_common(words, expected), len(words), len(expected))
@@ -87,7 +87,7 @@ def problem(options: dict[str, Any]) -> str | None:
 
 
 def filled(template: str, sample: Sample) -> str:
-    """The template with its values. Raises Missing if the answer or the row does not have one of them."""
+    """The template with its values. Raises MissingValue if the answer or the row does not have one of them."""
 
     def value(found: re.Match[str]) -> str:
         first, *names = found[2].split(".")
@@ -96,7 +96,7 @@ def filled(template: str, sample: Sample) -> str:
         else:
             reached = _within(sample.answer if first == "output_text" else value_of(sample.answer), names)
         if reached is ABSENT or reached is None:
-            raise Missing(None if found[1] == "item" else 0.0)
+            raise MissingValue(None if found[1] == "item" else 0.0)
         return (
             str(reached)
             if isinstance(reached, str | Decimal)

@@ -96,7 +96,7 @@ class Method(_Part):
     reinforcement: Reinforcement | None = None
 
 
-class Job(_Part):
+class FineTuningJob(_Part):
     """The body that creates a job. `lathe` has settings of a run by name; they count instead of those that follow from the rest."""
 
     model: str = Field(min_length=1, max_length=4096)
@@ -131,7 +131,7 @@ PARAMETERS = {
 _TASKS: dict[str, Task] = {"supervised": Task.SFT, "dpo": Task.DPO, "reinforcement": Task.GRPO}
 
 
-def settings_of(job: Job) -> Values:
+def settings_of(job: FineTuningJob) -> Values:
     """The settings that follow from a job, without its model and files.
 
     Raises:
@@ -154,14 +154,14 @@ def settings_of(job: Job) -> Values:
     return _of_hyperparameters(hyperparameters_of(job), values) | values
 
 
-def hyperparameters_of(job: Job) -> Hyperparameters:
+def hyperparameters_of(job: FineTuningJob) -> Hyperparameters:
     """Those of the job's method, as they were sent."""
     part = getattr(job.method, job.method.type) if job.method else None
     found: Hyperparameters = (part and part.hyperparameters) or job.hyperparameters or Hyperparameters()
     return found
 
 
-def resolved(job: Job, config: RunConfig) -> Values:
+def resolved(job: FineTuningJob, config: RunConfig) -> Values:
     """The hyperparameters with which the run trains: none is auto."""
     given = hyperparameters_of(job)
     values: Values = {
@@ -176,7 +176,7 @@ def resolved(job: Job, config: RunConfig) -> Values:
     return values
 
 
-def _check(job: Job, method: Method) -> None:
+def _check(job: FineTuningJob, method: Method) -> None:
     own = getattr(method, method.type)
     for name in _TASKS:
         if name != method.type and getattr(method, name) is not None:

@@ -27,7 +27,7 @@ class NewGrader(BodyForm):
     grader: Annotated[Json, Field(max_length=20)]
 
 
-class Trial(NewGrader):
+class GraderTrial(NewGrader):
     """A grader, with an answer to score and the columns of its row."""
 
     model_sample: str = Field(max_length=200_000)
@@ -43,7 +43,7 @@ def validate_grader(body: NewGrader) -> Json:
 
 
 @router.post("/v1/fine_tuning/alpha/graders/run")
-def run_grader(body: Annotated[Trial, Body()]) -> Json:
+def run_grader(body: Annotated[GraderTrial, Body()]) -> Json:
     """The score of an answer."""
     rewards, own = _parsed(body.grader)
     item = body.item if body.reference_answer is None else {"reference_answer": body.reference_answer} | body.item

@@ -17,7 +17,7 @@ from training.template_check.findings import ERROR
 from worker import celery_app
 from worker.allowed_paths import CODE_SETTING, STARTER, folders_in
 from worker.fine_tuning import job as openai_job
-from worker.fine_tuning.job import PARAMETERS, Job
+from worker.fine_tuning.job import PARAMETERS, FineTuningJob
 from worker.forecasts import leaks, run_forecast
 from worker.runs import requests, rows_check, submit
 from worker.settings import get_settings
@@ -33,7 +33,7 @@ _STARTER = "starter"
 
 
 @router.post("/v1/fine_tuning/jobs")
-def create_job(body: Annotated[Job, Body()], key: Key = None) -> Json:
+def create_job(body: Annotated[FineTuningJob, Body()], key: Key = None) -> Json:
     """Checks the files of a job, and queues its run."""
     caller = callers.current()
     submission = Submission.of(key, caller.name, body.model_dump()) if key else None
@@ -46,7 +46,7 @@ def create_job(body: Annotated[Job, Body()], key: Key = None) -> Json:
     return documents.job(run)
 
 
-def _settings(body: Job) -> Json:
+def _settings(body: FineTuningJob) -> Json:
     """The settings of a job's run.
 
     Raises:
@@ -118,7 +118,7 @@ def _notes(config: Any) -> list[str]:
     return [*found, f"Memory forecast: {verdict(memory)}."] if memory else found
 
 
-def _of_job(problem: Problem, body: Job) -> Problem:
+def _of_job(problem: Problem, body: FineTuningJob) -> Problem:
     """The problem of a setting as that of the parameter which gave it."""
     if problem.field in body.lathe:
         return Problem(f"lathe.{problem.field}", problem.value, problem.message, problem.fix)
