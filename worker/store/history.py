@@ -15,7 +15,7 @@ from training.run_folder import events as records
 from training.run_folder.evaluated import final_loss
 from training.run_folder.memory_words import summary
 from training.units import byte_size
-from worker.store import database, metrics, outbox, parts, samples
+from worker.store import database, long_rows, metrics, outbox, samples
 from worker.store.metrics import WHOLE_RUN, Point
 from worker.store.tables import Attempt, Event, LogLine, Metric, Run, RunEvent
 
@@ -161,8 +161,8 @@ def _last(session: Session, chosen: SelectOfScalar[T], limit: int) -> list[T]:
 
 def _short(session: Session, chosen: SelectOfScalar[T]) -> list[T]:
     """The rows; fewer if they are long, so that no answer takes gigabytes."""
-    with session.exec(chosen.execution_options(**parts.AT_ONCE)) as rows:
-        return list(parts.within(rows, "text" if chosen.column_descriptions[0]["type"] is LogLine else "message"))
+    with session.exec(chosen.execution_options(**long_rows.AT_ONCE)) as rows:
+        return list(long_rows.within(rows, "text" if chosen.column_descriptions[0]["type"] is LogLine else "message"))
 
 
 def _store(run: Run, event: records.Event) -> list[Point]:

@@ -13,7 +13,7 @@ from sqlmodel.sql.expression import Select
 
 from training.redaction import storable
 from training.run_folder.events import Event, Planned, SampleDrawn
-from worker.store import json_parts, parts
+from worker.store import json_parts, long_rows
 from worker.store.tables import Sample
 
 Order = Literal["drawn", "lowest", "highest"]
@@ -86,8 +86,8 @@ def groups(
     keys = _fitting(session, run_id, keys)
     drawn = select(Sample).where(*_of(run_id, keys)).order_by(col(Sample.step), col(Sample.sample))
     found: dict[tuple[int, int], list[Sample]] = {key: [] for key in keys}
-    with session.exec(drawn.execution_options(**parts.AT_ONCE)) as rows:
-        for sample in parts.within(rows, *_LONG):
+    with session.exec(drawn.execution_options(**long_rows.AT_ONCE)) as rows:
+        for sample in long_rows.within(rows, *_LONG):
             found[sample.step, sample.group].append(sample)
     return list(found.values()), total
 
@@ -106,7 +106,7 @@ def _fitting(session: Session, run_id: str, keys: Sequence[tuple[int, int]]) -> 
     )
     lengths = {(step, group): int(characters) for step, group, characters in session.exec(each)}
     totals = accumulate(lengths[key] for key in keys)
-    fitting = sum(total <= parts.MOST_CHARACTERS for total in totals)
+    fitting = sum(total <= long_rows.MOST_CHARACTERS for total in totals)
     return list(keys[: max(fitting, 1)])
 
 

@@ -1,14 +1,14 @@
 """No answer has more of a log, of events or of samples than fits in memory."""
 
 from training.run_folder.events import Note, SampleDrawn
-from worker.store import database, history, parts, samples
+from worker.store import database, history, long_rows, samples
 from worker.store.samples import Wanted
 
 USUAL = {"group": 0, "row": 0, "file": "", "prompt": "p", "expected": "", "tokens": 1, "ended": True, "scores": {}}
 
 
 def test_long_rows_are_returned_in_parts(new_run, monkeypatch):
-    monkeypatch.setattr(parts, "MOST_CHARACTERS", 25)
+    monkeypatch.setattr(long_rows, "MOST_CHARACTERS", 25)
     run = new_run()
     drawn = [
         SampleDrawn(step=step, sample=0, text="a" * 9, reward=None, advantage=None, **USUAL) for step in range(1, 6)
@@ -30,5 +30,5 @@ def test_long_rows_are_returned_in_parts(new_run, monkeypatch):
         groups, total = samples.groups(**asked, wanted=Wanted())
         assert ([group[0].step for group in groups], total) == ([5, 4], 5)
         assert [group[0].step for group in samples.groups(**asked, wanted=Wanted(), offset=2)[0]] == [3, 2]
-        monkeypatch.setattr(parts, "MOST_CHARACTERS", 1)
+        monkeypatch.setattr(long_rows, "MOST_CHARACTERS", 1)
         assert len(samples.groups(**asked, wanted=Wanted())[0]) == 1
