@@ -14,7 +14,7 @@ _OF_MAP = re.compile(r"datasets/(?:arrow_dataset|iterable_dataset)\.py$")
 _TORCH = re.compile(r"/torch/")
 _TESTED = re.compile(r"^(\S+\.py):(\d+): \w+$")
 _CHECKOUT = re.compile(
-    r"/(?P<name>llamafactory|llmtuner|swift|verl|axolotl|nemo|megatron|torchtune|unsloth|unsloth_zoo|trl|peft|transformers|deepspeed"
+    r"(?:^|/)(?P<name>llamafactory|llmtuner|swift|verl|axolotl|nemo|megatron|torchtune|unsloth|unsloth_zoo|trl|peft|transformers|deepspeed"
     r"|accelerate|vllm|sglang|lightning|fairseq|openrlhf|xtuner|fastchat|llava)/(?:\w+/)*\w+\.py$"
 )
 """A file of a training library that is installed from its sources."""
@@ -73,13 +73,19 @@ def analyze_own_code(log: Log, index: int, known: Known) -> Detail:
     )
 
 
+def library_of(frame: Frame) -> str | None:
+    """The training library whose sources the file is of; None for any other file."""
+    found = _CHECKOUT.search(frame.file.replace("\\", "/"))
+    return found["name"] if found else None
+
+
 def _of_checkout(frame: Frame) -> tuple[str, ...]:
     """What to do if the file is of a library that is installed from its sources, and not the user's."""
-    found = _CHECKOUT.search(frame.file.replace("\\", "/"))
-    if found is None:
+    name = library_of(frame)
+    if name is None:
         return ()
     return (
-        f"The file belongs to {found['name']}: if you did not change it, its version has a fault here, or does not fit your data "
+        f"The file belongs to {name}: if you did not change it, its version has a fault here, or does not fit your data "
         "or the other packages: update it (git pull, then pip install -e .), and search its issues for the message.",
     )
 

@@ -3,6 +3,7 @@
 import re
 
 from worker.diagnosis.cause import Detail, Known
+from worker.diagnosis.own_code_analysis import library_of
 from worker.diagnosis.parsing.tracebacks import Frame, is_passing
 from worker.diagnosis.timeline import Log
 
@@ -51,11 +52,21 @@ def in_library(log: Log, index: int) -> bool:
     return not (_LOOKED_UP.match(log.lines[index].text) and _OF_DATA.search(f"{frame.file} {frame.function}"))
 
 
+def in_checkout(log: Log, index: int) -> bool:
+    """True if the code of a training library that is installed from its sources failed, and not at the user's data."""
+    frame = _frame(log, index)
+    if frame is None or frame.installed or library_of(frame) is None:
+        return False
+    return not (_LOOKED_UP.match(log.lines[index].text) and _OF_DATA.search(f"{frame.file} {frame.function}"))
+
+
 def analyze_library(log: Log, index: int, known: Known) -> Detail:
     """Names the package and the place in its code."""
     frame, message = _frame(log, index), log.lines[index].text.strip()
-    if frame is None or frame.package is None:
+    if frame is None:
         return Detail(explanation=message)
+    if frame.package is None:
+        return _of_checkout(frame, message)
     place = f"{frame.package}/{frame.file.replace(chr(92), '/').rpartition(f'{frame.package}/')[2]}, line {frame.line}"
     code = f": `{frame.code}`" if frame.code else ""
     return Detail(
@@ -65,6 +76,22 @@ def analyze_library(log: Log, index: int, known: Known) -> Detail:
             "if it worked before an update, install the version of then.",
             f"Search the issues of {frame.package} for this message and {frame.function}: others have met it, often with a version "
             "that has the mend. Until then, leave out the setting or feature whose code the frames show.",
+        ),
+    )
+
+
+def _of_checkout(frame: Frame, message: str) -> Detail:
+    """The place in a library that is installed from its sources."""
+    name = library_of(frame)
+    place = f"{frame.file}, line {frame.line}"
+    code = f": `{frame.code}`" if frame.code else ""
+    return Detail(
+        explanation=f"{message} ({place} in {frame.function}{code})",
+        fix=(
+            f"The file belongs to {name}: if you did not change it, its version has a fault here, or does not fit your data or the "
+            "other packages: update it (git pull, then pip install -e .), and install the versions that its requirements name.",
+            f"Search the issues of {name} for this message and {frame.function}. If you changed the file, print the values of that "
+            "line just before it.",
         ),
     )
 

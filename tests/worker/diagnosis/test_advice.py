@@ -665,6 +665,75 @@ def traceback(function, code, error):
             "      <string>:9: UserWarning: flash_attn was requested, but nvcc was not found.",
             "extension_build_failed", "an image with -devel", "MAX_JOBS",
         ),
+        (
+            "ValueError: `FlatParameter` requires uniform dtype but got torch.float16 and torch.float32",
+            "fsdp_mixed_dtype", "one dtype", "frozen",
+        ),
+        (
+            "RuntimeError: attempting to assign a gradient with dtype 'c10::BFloat16' to a tensor with dtype 'float'.",
+            "dtype_mismatch", "A weight is float and its gradient c10::BFloat16", "prepare_model_for_kbit_training",
+        ),
+        (
+            "Error merging experiment=a\nKey 'defaults' not in 'TrainConfig'",
+            "settings_unknown", "TrainConfig has no key defaults", "lathe import",
+        ),
+        (
+            "tune : The term 'tune' is not recognized as the name of a cmdlet, function, script file, or operable program.",
+            "package_missing", "Windows finds no such program", "sentencepiece",
+        ),
+        (
+            "AttributeError: 'LoraModel' object has no attribute 'vllm_engine'",
+            "package_incompatible", "fast_inference=True", "flash-attn",
+        ),
+        (
+            "TypeError: main() got an unexpected keyword argument 'version_base'",
+            "package_incompatible", "hydra-core>=1.2", "flash-attn",
+        ),
+        ("ValueError: Invalid role tag in [{'from': 'human'}].", "chat_roles_invalid", "user_tag", "Gemma"),
+        (
+            traceback("convert", '{"role": tag_mapping[message[attr.role_tag]]}', "KeyError: 'user'").replace(
+                "/v/transformers/", "/w/src/llamafactory/data/"),
+            "chat_roles_invalid", "a role user", "rename_column",
+        ),
+        (
+            traceback("forward", "hidden_states = inputs_embeds + positions",
+                "RuntimeError: The size of tensor a (504) must match the size of tensor b (448) at non-singleton dimension 1"),
+            "sequence_too_long", "positions for 448 tokens", "own code",
+        ),
+        (
+            traceback("compare", "assert saved == given, message",
+                "AssertionError: tensor_model_parallel_size value from checkpoint (1) is not equal to the input argument value (2)."
+            ).replace("/v/transformers/", "/w/megatron/"),
+            "checkpoint_world_size", "--target-tensor-parallel-size", "zero_to_fp32",
+        ),
+        (
+            "(Runner pid=29) [2025-07-06 07:14:27,052 C 29 29] task_receiver.cc:219:  Check failed: valid",
+            "segmentation_fault", "/tmp/ray/session_latest/logs", "flash-attn",
+        ),
+        (
+            traceback("map", "value = self.data[key]", "KeyError: None").replace(
+                "/v/transformers/trainer", "/v/site-packages/datasets/formatting/formatting"),
+            "dataset_column_missing", "dataset_info.json", "rename_column",
+        ),
+        (
+            "RuntimeError: Given groups=1, weight of size [128, 128, 3], expected input[1, 80, 300] to have 128 channels, "
+            "but got 80 channels instead",
+            "settings_invalid", "large-v3 takes 128 mel bins", "The message names",
+        ),
+        (
+            "RuntimeError: Calculated padded input size per channel: (5 x 4). Kernel size: (5 x 5). "
+            "Kernel size can't be greater than actual input size",
+            "settings_invalid", "An input is 5 x 4, the kernel 5 x 5", "The message names",
+        ),
+        (
+            "AssertionError: intra_layer_model parallel group is not initialized",
+            "settings_invalid", "initialize_model_parallel", "The message names",
+        ),
+        (
+            traceback("sync", "self.client.update(name)", "AttributeError: 'Worker' object has no attribute 'client'").replace(
+                "/v/transformers/", "/w/verl/workers/"),
+            "error_in_package", "The file belongs to verl", "pdb",
+        ),
     ],
 )  # fmt: skip
 def test_advice_agrees_with_the_log(log, cause, advice, not_advised):

@@ -88,7 +88,9 @@ def test_a_cause_is_found_in_a_notebook_too(name):
 
 
 def test_an_unknown_error_in_a_notebook_is_shown_with_its_frame():
-    text = as_in_a_notebook(raised("NameError: name 'model' is not defined", file="site-packages/a.py", function="run"))
+    text = as_in_a_notebook(
+        raised("NameError: name 'model' is not defined", file="site-packages/torch/a.py", function="run")
+    )
     diagnosis = diagnose(text)
     assert diagnosis.cause == UNKNOWN
     assert "name 'model' is not defined (in run, a.py)" in diagnosis.explanation

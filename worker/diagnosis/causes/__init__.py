@@ -19,7 +19,7 @@ from worker.diagnosis.cause import Analysis, Cause, CauseKind, Sign, When
 from worker.diagnosis.hang_analysis import analyze_hang, analyze_kill
 from worker.diagnosis.oom_analysis import analyze_memory
 from worker.diagnosis.own_code_analysis import analyze_own_code, in_own_code
-from worker.diagnosis.package_analysis import analyze_library, analyze_package, in_library
+from worker.diagnosis.package_analysis import analyze_library, analyze_package, in_checkout, in_library
 from worker.diagnosis.stack_analysis import analyze_stack
 
 _FRAGMENT = re.compile(r"\{\{(\w+)\}\}")
@@ -30,6 +30,7 @@ _ANALYSES: dict[str, Analysis] = {
 }  # fmt: skip
 _CONDITIONS: dict[str, When] = {
     "in_library": in_library,
+    "in_checkout": in_checkout,
     "in_own_code": in_own_code,
     "is_between_packages": is_between_packages,
     "is_renamed": is_renamed,
