@@ -35,8 +35,9 @@ GRADER = {
     "operation": "eq",
 }
 METHODS = ("supervised", "dpo", "reinforcement")
-_LATHE = {"target_modules": "all-linear", "lora_r": 16, "max_length": 256}
-_SHORT = {"max_completion_length": 12, "max_steps": 20, "lr_scheduler": "constant"}
+_LATHE = {"max_length": 256}
+_LORA = {"target_modules": "all-linear", "lora_r": 16}
+_SHORT = _LORA | {"max_completion_length": 12, "max_steps": 20, "lr_scheduler": "constant"}
 _JSON_TOKENS, _CITY_TOKENS = 80, 12
 _SUPERVISED = {"n_epochs": 1, "batch_size": 16, "learning_rate_multiplier": 15}
 _DPO = {"n_epochs": 1, "batch_size": 8, "beta": 0.1}
@@ -145,7 +146,7 @@ def run(methods: Sequence[str], held_out: int) -> dict[str, Any]:
         result = "starter"
         if "supervised" in methods:
             rows = [{"messages": turns} for turns in train]
-            result = trained("supervised", rows, result, {}, hyperparameters=_SUPERVISED)
+            result = trained("supervised", rows, result, _LORA, hyperparameters=_SUPERVISED)
             compared("supervised", result, as_json, _JSON_TOKENS)
         if "dpo" in methods:
             result = trained("dpo", [in_order(turns) for turns in train[:160]], result, {}, hyperparameters=_DPO)

@@ -12,6 +12,7 @@ from app.format.forecast_text import verdict
 from app.web.rest.openai_files import PROMPTS_ALONE, is_prompts, stored
 from app.web.rest.routing import JsonRouter, Key
 from training.config.fields import ConfigError, parse
+from training.config.run_config import Changes, RunConfig, stepped_down
 from training.errors import Conflict, NotFound, Problem, UserError
 from training.template_check.findings import ERROR
 from worker import celery_app
@@ -20,6 +21,7 @@ from worker.fine_tuning import job as openai_job
 from worker.fine_tuning.job import PARAMETERS, FineTuningJob
 from worker.forecasts import leaks, run_forecast
 from worker.runs import requests, rows_check, submit
+from worker.runs.checks import adapter_problems
 from worker.settings import get_settings
 from worker.store import database, runs, waiting
 from worker.store.submissions import Submission
@@ -38,7 +40,7 @@ def create_job(body: Annotated[FineTuningJob, Body()], key: Key = None) -> Json:
     caller = callers.current()
     submission = Submission.of(key, caller.name, body.model_dump()) if key else None
     try:
-        config = parse(_settings(body))
+        config = _continuing(parse(_settings(body)), body)
         kept = {"job": body.model_dump(exclude_unset=True), "notes": _notes(config)}
         run = submit.submit(config, allowed=caller.allowed, owner=caller.name, submission=submission, fine_tuning=kept)
     except ConfigError as refused:
@@ -64,6 +66,16 @@ def _settings(body: FineTuningJob) -> Json:
     return given
 
 
+def _continuing(config: RunConfig, body: FineTuningJob) -> RunConfig:
+    """The configuration with the settings of the adapter that it continues, as far as the job does not give them."""
+    if not config.init_adapter:
+        return config
+    changes: Changes = {}
+    for problem in adapter_problems(config, callers.settled(config).adapter):
+        changes |= problem.changes or {}
+    return stepped_down(config, {name: value for name, value in changes.items() if name not in body.lathe})
+
+
 def check_code(grader: Json) -> None:
     """Refuses a grader with code before anything reads it, unless the caller runs the server. Raises ConfigError."""
     inner = grader.get("graders")
@@ -81,8 +93,8 @@ def _model(name: str) -> Json:
     mapped = get_settings().openai_model_names
     if name in mapped or name == _STARTER:
         return {"model": mapped.get(name, str(STARTER))}
-    if base := _result(name):
-        return {"model": base, "init_adapter": name}
+    if found := _result(name):
+        return {"model": found.settings["model"], "method": found.settings["method"], "init_adapter": name}
     if "/" in name:
         return {"model": name}
     known = ", ".join([*mapped, _STARTER, *map(str, folders_in(get_settings().model_folders))])
@@ -90,17 +102,17 @@ def _model(name: str) -> Json:
     raise NotFound("model", name, "is not a model that this server trains.", fix)
 
 
-def _result(name: str) -> str:
-    """The base model of a run with an adapter; empty if the name is that of none."""
+def _result(name: str) -> Run | None:
+    """The run whose adapter has this name; None if there is none."""
     with database.read() as session:
         try:
             run = runs.get(session=session, run_id=name)
         except runs.RunNotFound:
-            return ""
-    return str(run.settings["model"]) if run.has_result and run.is_configured and run.asked.method.adapts else ""
+            return None
+    return run if run.has_result and run.is_configured and run.asked.method.adapts else None
 
 
-def _notes(config: Any) -> list[str]:
+def _notes(config: RunConfig) -> list[str]:
     """What a job's events begin with: what was found in its rows, and the forecast."""
     caller, found = callers.current(), list[str]()
     try:
