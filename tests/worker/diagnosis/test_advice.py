@@ -875,3 +875,14 @@ def test_the_nearest_cause_is_one_that_raises_the_type():
     ):
         log = traceback("main", "go()", error).replace("/v/transformers", "/v/site-packages/numpy")
         assert (diagnose(log).cause, diagnose(log).inferred) == ("unknown", {})
+
+
+@table(
+    "log",
+    [
+        "RuntimeError: The size of tensor a (0) must match the size of tensor b (14336) at non-singleton dimension 1",
+        "KeyError: 'user'",
+    ],
+)
+def test_without_its_line_of_code_a_message_of_many_causes_gives_none_with_confidence(log):
+    assert diagnose(log).confidence < 0.8
