@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlmodel import Session, col, select
+from sqlmodel import Session, and_, col, or_, select
 
 from training.errors import NotFound
 from training.run_folder.paths import checkpoint_step
@@ -61,12 +61,21 @@ def page_of(
     return {"object": "list", "data": data, "has_more": start + limit < len(items)} | ends
 
 
-def jobs(session: Session) -> list[Run]:
-    """The runs that the API has queued, as far as the user sees them, the newest first."""
+def jobs(session: Session, after: str | None, limit: int) -> Json:
+    """The runs that the API has queued, as far as the user sees them, the newest first; `after` is the id of a job.
+
+    Raises:
+        NotFound: there is no such job.
+    """
     asked = (
         select(Run).where(col(Run.fine_tuning).is_not(None)).order_by(col(Run.created_at).desc(), col(Run.id).desc())
     )
-    return list(session.exec(asked))
+    if after is not None:
+        last = job_run(session, after)
+        older = and_(col(Run.created_at) == last.created_at, col(Run.id) < last.id)
+        asked = asked.where(or_(col(Run.created_at) < last.created_at, older))
+    found = [job(run) for run in session.exec(asked.limit(limit + 1))]
+    return {"object": "list", "data": found[:limit], "has_more": len(found) > limit}
 
 
 def job_run(session: Session, job_id: str) -> Run:

@@ -19,7 +19,7 @@ _TERM = re.compile(
     rf"\s*(?P<sign>[+-])?\s*(?:(?P<before>{_NUMBER})\s*\*\s*)?(?P<name>[A-Za-z_]\w*)"
     rf"(?:\s*\*\s*(?P<after>{_NUMBER})|\s*/\s*(?P<divisor>{_NUMBER}))?\s*"
 )
-_LONGEST_SUM = 2000  # characters
+_LONGEST, _LONGEST_SUM = 10_000, 2000  # characters
 # What an owner's function `grade(sample, item)` gets, called as a reward.
 _CALL = """
 
@@ -86,6 +86,8 @@ def _texts(grader: Mapping[str, Any], path: str) -> dict[str, str]:
     for name, text in texts.items():
         if not isinstance(text, str):
             raise UserError(f"{path}.{name}", text, "is not a text.", "Give a text, such as {{sample.output_text}}.")
+        if len(text) > _LONGEST:
+            raise UserError(f"{path}.{name}", None, f"has {len(text):,} characters.", f"Give at most {_LONGEST:,}.")
     return {name: str(text) for name, text in texts.items()}
 
 

@@ -7,7 +7,6 @@ from fastapi import APIRouter, Body, Query
 from app.access import callers
 from app.access.permissions import check_change
 from app.documents import fine_tuning as documents
-from app.documents.fine_tuning import JOB
 from app.format.forecast_text import verdict
 from app.web.rest.openai_files import PROMPTS_ALONE, is_prompts, stored
 from app.web.rest.routing import JsonRouter, Key
@@ -144,8 +143,7 @@ def _of_job(problem: Problem, body: FineTuningJob) -> Problem:
 def list_jobs(after: After = None, limit: Limit = 20) -> Json:
     """The jobs, the newest first."""
     with database.read() as session:
-        found = documents.jobs(session)
-        return documents.page_of(found, after, limit, lambda run: f"{JOB}{run.id}", documents.job)
+        return documents.jobs(session, after, limit)
 
 
 @router.get("/v1/fine_tuning/jobs/{job_id}")

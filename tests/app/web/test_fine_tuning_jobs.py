@@ -151,6 +151,15 @@ class TestJobs:
             sdk.fine_tuning.jobs.create(model="gpt-4o", training_file=file_id)
         assert (refused.value.param, refused.value.code) == ("model", "model_not_found")
 
+    def test_lists_go_on_after_a_job(self, sdk, file_id):
+        made = [
+            sdk.fine_tuning.jobs.create(model="starter", training_file=file_id, suffix=f"{number}")
+            for number in range(3)
+        ]
+        assert [job.id for job in sdk.fine_tuning.jobs.list(limit=1)] == [job.id for job in reversed(made)]
+        with pytest.raises(openai.NotFoundError):
+            sdk.fine_tuning.jobs.list(after="ftjob-none")
+
     def test_a_repeated_request_with_its_key_makes_one_job(self, sdk, file_id):
         jobs = [
             sdk.fine_tuning.jobs.create(

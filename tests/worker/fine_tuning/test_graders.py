@@ -1,6 +1,7 @@
 """Graders of OpenAI's API as rewards."""
 
 import json
+import time
 
 import pytest
 from subtest_table import table
@@ -93,6 +94,7 @@ def test_a_function_of_an_owner_is_called_with_sample_and_item():
         ("g.type", {}),
         ("g.operation", CHECK | {"operation": "contains"}),
         ("g.input", CHECK | {"input": ["a"]}),
+        ("g.reference", CHECK | {"reference": "x" * 10_001}),
         ("g.reference", {name: value for name, value in CHECK.items() if name != "reference"}),
         ("g.evaluation_metric", SIMILAR | {"evaluation_metric": "cosine"}),
         ("g.source", {"type": "python", "source": "print(1)"}),
@@ -116,3 +118,10 @@ def test_what_lathe_does_not_compute_is_named(field, grader):
 def test_a_placeholder_that_means_nothing_is_named(template):
     with pytest.raises(UserError, match="placeholder"):
         parse_rewards(json.dumps([{"reward": "string_check", "reference": template}]))
+
+
+def test_braces_without_end_take_no_time():
+    began = time.process_time()
+    with pytest.raises(UserError):
+        parse_rewards(json.dumps([{"reward": "string_check", "reference": "{{" * 500_000 + "{{x}}"}]))
+    assert time.process_time() - began < 1
