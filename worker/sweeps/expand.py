@@ -1,6 +1,7 @@
 """The configurations of a sweep: every combination, or draws that depend only on its seed. Pure."""
 
 import itertools
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ import numpy as np
 from training.config.fields import ConfigError, Setting, parse, settings
 from training.config.run_config import Changes, RunConfig
 from training.errors import Problem
-from worker.store.tables.sweep_values import MOST_RUNS, SweepSpec, ValueRange
+from worker.store.tables.sweep_values import MOST_CHARACTERS, MOST_RUNS, SweepSpec, ValueRange
 
 _DIGITS = 3  # of drawn values, so that names stay readable
 _TRIES = 50  # draws for each configuration before a small space counts as used up
@@ -44,10 +45,10 @@ def candidates(spec: SweepSpec) -> list[Candidate]:
     """The runs of a sweep: of each configuration one for each seed.
 
     Raises:
-        ConfigError: there are more than 200 runs, or fewer configurations than draws.
+        ConfigError: there are more than 200 runs, their texts are too long together, or there are fewer configurations than draws.
     """
     chosen = list(_drawn(spec) if spec.draws else _combinations(spec))
-    _check_count(len(chosen) * spec.seeds)
+    _check_count(spec, len(chosen))
     first = int(spec.config.get("seed", settings()["seed"].default)) if spec.seeds > 1 else 0
     seeds = [first + number for number in range(spec.seeds)] if spec.seeds > 1 else [None]
     return [_candidate(spec, number, changes, seed) for number, changes in enumerate(chosen, start=1) for seed in seeds]
@@ -70,10 +71,16 @@ def words(changes: Changes, seed: int | None = None) -> str:
     return " ".join(f"{short_name(name)}={in_short(value)}" for name, value in values.items())
 
 
-def _check_count(runs: int) -> None:
+def _check_count(spec: SweepSpec, configurations: int) -> None:
+    """Limits the runs, and their settings together: each run has the texts of all, and lists of runs read them."""
+    runs = configurations * spec.seeds
     if runs > MOST_RUNS:
         fix = "Use fewer values or seeds, or set method to random and trials to the number of configurations."
         raise ConfigError([Problem("space", None, f"makes {runs:,} runs; at most {MOST_RUNS} are possible.", fix)])
+    if (length := len(json.dumps(spec.config)) * runs) > MOST_CHARACTERS:
+        message = f"has {length:,} characters in {runs:,} runs; at most {MOST_CHARACTERS:,} are possible."
+        fix = "Shorten its texts (chat_template, reward_code, deepspeed_config), or make fewer runs."
+        raise ConfigError([Problem("config", None, message, fix)])
 
 
 def _candidate(spec: SweepSpec, number: int, changes: Changes, seed: int | None) -> Candidate:
@@ -88,7 +95,7 @@ def _candidate(spec: SweepSpec, number: int, changes: Changes, seed: int | None)
 def _combinations(spec: SweepSpec) -> Iterator[Changes]:
     """Every combination, the last setting fastest; counted before any is made."""
     lists = [_listed(settings()[name], values) for name, values in spec.space.items()]
-    _check_count(math.prod(map(len, lists)) * spec.seeds)
+    _check_count(spec, math.prod(map(len, lists)))
     for values in itertools.product(*lists):
         yield dict(zip(spec.space, values, strict=True))
 

@@ -94,3 +94,12 @@ def test_a_wrong_sweep_is_refused_with_the_field_and_the_fix(fields, field, word
     assert problem.field == field
     assert words in problem.message
     assert problem.fix
+
+
+def test_the_settings_of_all_runs_together_are_limited():
+    space = {"seed": [*range(180)]}
+    long = BASE | {"chat_template": "{{ messages }}" + "x" * 60_000}
+    with pytest.raises(ConfigError, match="in 180 runs; at most 8,000,000") as refused:
+        changes(config=long, space=space)
+    assert refused.value.problems[0].field == "config"
+    assert len(changes(config=long, space={"seed": [*range(100)]})) == 100 and len(changes(space=space)) == 180

@@ -9,6 +9,8 @@ from worker.choices import SearchMethod
 
 MOST_RUNS = 200
 MOST_SEEDS = 20
+MOST_CHARACTERS = 8_000_000
+"""Of the settings of a sweep's runs together."""
 
 
 class ValueRange(BaseModel):
