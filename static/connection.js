@@ -50,6 +50,16 @@
     }
   }
 
+  // Gradio says so too, in English and over the page: its message gives way to this one, at once.
+  if (document.querySelector("gradio-app")) {
+    new MutationObserver(() => {
+      const toast = [...document.querySelectorAll(".toast-body:not([hidden])")].find((body) => body.textContent.includes("Connection to the server was lost"));
+      if (!toast) return;
+      toast.hidden = true;
+      ask();
+    }).observe(document.body, { childList: true, subtree: true });
+  }
+
   document.addEventListener("visibilitychange", () => {
     answered = Date.now(); // nobody asked meanwhile
     ask();

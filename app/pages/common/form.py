@@ -54,6 +54,11 @@ class Draft:
         }
         return cls(defaults() | usable, str(stored.get("parent", ""))[:LONGEST_ID])
 
+    @property
+    def stored(self) -> dict[str, Any]:
+        """As a browser stores it."""
+        return {"values": self.values, "parent": self.parent}
+
 
 def kept_in_browser(key: str = "lathe-draft") -> gr.BrowserState:
     """A draft that the browser keeps. Its `secret` need not be secret: it must only stay the same."""

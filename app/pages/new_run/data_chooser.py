@@ -37,6 +37,12 @@ def choices(*values: str) -> list[tuple[str, str]]:
     )
 
 
+def by_label(values: Mapping[str, Any]) -> dict[str, str]:
+    """The settings in which a browser kept the label of a choice, since it knows no more of it, with the choice's value."""
+    known = dict(choices())
+    return {name: known[values[name]] for name in FIELDS if values[name] in known}
+
+
 def with_samples_stored(config: RunConfig) -> RunConfig:
     """The configuration with sample files stored as data sets, which callers who may not read files can use too."""
 

@@ -68,10 +68,19 @@ def changes_html(values: Values) -> Markup:
     lines = []
     for group in Group:
         words = [_words(item, changed[item.name]) for item in members(group) if item.name in changed]
-        more = [_("{number} more").format(number=len(words) - _NAMED)] if len(words) > _NAMED else []
-        line = _("{number} changed: {settings}").format(number=len(words), settings=", ".join([*words[:_NAMED], *more]))
+        line = _("{number} changed: {settings}").format(number=len(words), settings=_listed(words))
         lines.append((_id(group), line if words else ""))
     return _HTML.changes(lines)
+
+
+def changes_line(values: Values) -> str:
+    """The settings that differ from their defaults, the first of them by name; empty if none do."""
+    return _listed([_words(settings()[name], value) for name, value in form.changed(values).items()])
+
+
+def _listed(words: list[str]) -> str:
+    more = [_("{number} more").format(number=len(words) - _NAMED)] if len(words) > _NAMED else []
+    return ", ".join([*words[:_NAMED], *more])
 
 
 def index() -> dict[str, dict[str, object]]:

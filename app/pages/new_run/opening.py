@@ -9,6 +9,7 @@ from app.format.setting_text import label
 from app.pages.common import form
 from app.pages.common.form import Draft
 from app.pages.common.html import banner_html, database_unreachable
+from app.pages.new_run import folds
 from app.texts import _
 from app.web.templating import PARTS, filled
 from worker.store import database, runs
@@ -43,6 +44,12 @@ def draft_or_clone(draft: Draft, clone: str) -> tuple[Draft, Markup | str]:
         return draft, PARTS.alert(_("Could not clone the run."), str(error))
     banner = banner_html(_("Cloned from {run}. Edit any setting, then press Start."), run)
     return (draft if draft.parent == run.id else Draft(form.from_config(run.config), run.id)), banner
+
+
+def restored(draft: Draft) -> Markup | str:
+    """That the settings which the browser kept are back; nothing if they are those of a fresh form."""
+    line = folds.changes_line(draft.values)
+    return filled("new_run/restored.html", settings=line) if line and draft.values != fresh().values else ""
 
 
 def from_link(given: dict[str, Any], draft: Draft) -> Markup:

@@ -21,7 +21,7 @@ from app.pages.common.html import GO, HTML, UNQUEUED, database_unreachable, html
 from app.pages.new_run import data_chooser, data_mix, folds, memory_panel, method_panel, rewards_panel, rows_panel
 from app.pages.new_run.memory_panel import MemoryPanel
 from app.pages.new_run.method_panel import MethodPanel
-from app.pages.new_run.opening import draft_or_clone, fresh, from_link, kept_or_fresh
+from app.pages.new_run.opening import draft_or_clone, fresh, from_link, kept_or_fresh, restored
 from app.pages.new_run.review import previews_of, problems_html, processes_here, review, summary_html
 from app.pages.new_run.rewards_panel import RewardsPanel
 from app.pages.new_run.rows_panel import RowsPanel
@@ -36,6 +36,7 @@ from worker.allowed_paths import STARTER
 from worker.runs import submit
 from worker.settings import ROOT
 from worker.store.database import UNREACHABLE
+from worker.store.runs import LONGEST_ID
 
 EXAMPLE = STARTER / "quickstart.yaml"
 HUB_SUGGESTION = "Qwen/Qwen3-0.6B"
@@ -47,6 +48,7 @@ _KEEP_ONLY_CLONE = """() => {
   const clone = new URLSearchParams(location.search).get('clone');
   window.history.replaceState(null, '', clone ? `/new?clone=${encodeURIComponent(clone)}` : '/new');
 }"""
+_TYPED_IS_KEPT = "() => lathe.typedIsKept()"
 _CLEAR_ADDRESS = "() => window.history.replaceState(null, '', '/new')"
 
 
@@ -81,7 +83,7 @@ class Page:
 def build(demo: gr.Blocks) -> None:
     """Components, handlers and wiring of the page."""
     draft, earlier = form.kept_in_browser(), form.kept_in_browser("lathe-earlier-draft")
-    parent, visible, about = gr.State(""), gr.State(()), gr.State("")
+    visible, about = gr.State(()), gr.State("")
     address = gr.Textbox(visible=False)
     with gr.Row(elem_classes="title-row"):
         html(made(folds.title_html))
@@ -94,16 +96,19 @@ def build(demo: gr.Blocks) -> None:
     shown = [page.dataset, tokenizing]
     checked = [draft, visible, page.changes, page.summary, page.problems, page.start, *page.previews, *page.hideable]
     checked += [about, *shown]
-    typed = [*page.inputs, parent, visible, about]
-    filled = [*page.inputs, parent, page.banner]
-    loaded = demo.load(opened, [draft, earlier], [*filled, *shown, earlier], **UNQUEUED).then(
-        refreshed, typed, checked, **UNQUEUED
-    )
+    typed = [*page.inputs, draft, visible, about]
+    filled = [*page.inputs, draft, page.banner]
+    loaded = demo.load(
+        opened, [draft, earlier], [*filled, *shown, earlier], js="(...stored) => lathe.withTyped(...stored)", **UNQUEUED
+    ).then(refreshed, typed, checked, **UNQUEUED)
     loaded.then(None, None, None, js=_KEEP_ONLY_CLONE)
+    loaded.success(None, None, None, js=_TYPED_IS_KEPT)
     # The only handler of these events that waits for its turn: if an event has two, Gradio repeats both without end once two fields
     # change in quick succession, since for a handler that waited it sends the whole event again.
     changes = [field.change for field in page.inputs]
-    changed = gr.on(changes, refreshed, typed, checked, trigger_mode="always_last", **UNQUEUED)
+    sent = "(...values) => lathe.sendTyped(...values)"
+    changed = gr.on(changes, refreshed, typed, checked, trigger_mode="always_last", js=sent, **UNQUEUED)
+    changed.success(None, None, None, js=_TYPED_IS_KEPT)
     data, held_out, strategy, processes = (
         page.fields[name] for name in ("data", "validation_data", "strategy", "num_processes")
     )
@@ -126,8 +131,9 @@ def build(demo: gr.Blocks) -> None:
     for place in (page.memory.answer, page.memory.most):
         place.select(apply_fix, None, page.inputs, **UNQUEUED)
     example.click(starter_example, None, filled, **UNQUEUED)
-    reset.click(cleared, None, filled, **UNQUEUED).then(None, None, None, js=_CLEAR_ADDRESS)
-    started = page.start.click(start, [*page.inputs, parent], [address, page.problems, page.start], **UNQUEUED)
+    for event in (reset.click, page.banner.select):
+        event(cleared, None, filled, **UNQUEUED).then(None, None, None, js=_CLEAR_ADDRESS)
+    started = page.start.click(start, [*page.inputs, draft], [address, page.problems, page.start], **UNQUEUED)
     started.then(None, address, None, js=GO)
 
 
@@ -141,6 +147,7 @@ def opened(stored: Any, earlier: Any, request: gr.Request) -> list[Any]:
     draft, banner = draft_or_clone(
         kept_or_fresh(earlier if "earlier" in query else stored), str(query.get("clone", ""))
     )
+    draft = replace(draft, values=draft.values | data_chooser.by_label(draft.values))
     keep = gr.skip()
     if given and not query.get("clone"):
         if draft.values | given != draft.values:
@@ -148,13 +155,15 @@ def opened(stored: Any, earlier: Any, request: gr.Request) -> list[Any]:
         draft = Draft(form.defaults() | given)
     elif given:
         draft = replace(draft, values=draft.values | given)
+    elif not banner:
+        banner = restored(draft)
     dataset, timer = described(*(draft.values[name] for name in _ABOUT_DATA))
-    return [*_filled(draft), draft.parent, banner, dataset, timer, keep]
+    return [*_filled(draft), draft.stored, banner, dataset, timer, keep]
 
 
 def refreshed(*inputs: Any) -> list[Any]:
     """The draft to store, problems, previews, which settings are visible, and the data sets if they have changed."""
-    *typed, parent, visible_before, about_before = inputs
+    *typed, stored, visible_before, about_before = inputs
     values = form.of_components(typed)
     checked = review(values)
     shown = form.visible(values)
@@ -164,7 +173,7 @@ def refreshed(*inputs: Any) -> list[Any]:
     about = [values[name] for name in _ABOUT_DATA]
     known = sha256(json.dumps(about, default=str).encode()).hexdigest()  # the server keeps it, whatever is typed
     return [
-        {"values": values, "parent": parent},
+        Draft(values, _parent(stored)).stored,
         visible,
         folds.changes_html(values),
         summary_html(checked),
@@ -258,24 +267,26 @@ def starter_example() -> list[Any]:
     config = config.model_copy(update=paths)
     with suppress(*UNREACHABLE, DataError):  # the form stays usable, and Start says what is wrong
         config = data_chooser.with_samples_stored(config)
-    return [*_filled(Draft(form.from_config(config.model_dump(mode="json")))), "", ""]
+    draft = Draft(form.from_config(config.model_dump(mode="json")))
+    return [*_filled(draft), draft.stored, ""]
 
 
 def cleared() -> list[Any]:
     """The form with every setting at its default, and the user's default model."""
-    return [*_filled(fresh()), "", ""]
+    draft = fresh()
+    return [*_filled(draft), draft.stored, ""]
 
 
 def start(*inputs: Any) -> list[Any]:
     """Queues the run and opens its page, or shows beside Start what is wrong."""
-    *typed, parent = inputs
+    *typed, stored = inputs
     checked = review(form.of_components(typed))
     if checked.config is None or not checked.ready:
         return ["", problems_html(checked), gr.update(interactive=False)]
     try:
         config = data_chooser.with_samples_stored(checked.config)
         caller = callers.current()
-        run = submit.submit(config, parent_id=parent or None, allowed=caller.allowed, owner=caller.name)
+        run = submit.submit(config, parent_id=_parent(stored) or None, allowed=caller.allowed, owner=caller.name)
     except ConfigError as error:
         return ["", problems_html(checked, error.problems), gr.skip()]
     except DataError as error:
@@ -283,6 +294,11 @@ def start(*inputs: Any) -> list[Any]:
     except UNREACHABLE:
         return ["", database_unreachable(), gr.skip()]
     return [f"/run?id={run.id}", gr.skip(), gr.update(interactive=False)]
+
+
+def _parent(stored: Any) -> str:
+    """The run that the form was cloned from, by the draft that the browser sends: a restarted server knows no earlier ones."""
+    return str(stored.get("parent") or "")[:LONGEST_ID] if isinstance(stored, dict) else ""
 
 
 def _filled(draft: Draft) -> list[Any]:
@@ -301,7 +317,7 @@ def _absolute(path: str) -> str:
 def _components() -> Page:
     with gr.Row(elem_classes="two-columns"):
         with gr.Column(scale=3, elem_classes="form-column"):
-            banner = html()
+            banner = html(script="lathe.sendClicks(element, trigger)")
             html('<p class="note" id="find-result" role="status"></p>')
             fields, upload, method, rewards, dataset, changes = _form()
         with gr.Column(scale=2, elem_classes="beside"):

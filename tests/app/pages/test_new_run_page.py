@@ -283,6 +283,27 @@ def test_a_file_with_foreign_column_names_is_mapped_on_the_page(page, tickets):
         assert run_list.listing(session=session)[0].config["columns"] == WITH_COLUMNS
 
 
+def test_what_is_typed_without_a_connection_comes_back_and_can_be_discarded(page):
+    open_new_run(page)
+    page.context.set_offline(True)
+    try:
+        field(page, "learning_rate").fill("0.003")
+        page.locator("#connection").wait_for()
+        field(page, "epochs").fill("7")
+        pick(page, "method", "Full fine-tuning")
+        assert page.locator(".toast-body:visible").count() == 0  # Gradio's, over Start
+    finally:
+        page.context.set_offline(False)
+    says(page, ".restored", "Your settings are back: Method Full fine-tuning, Learning rate 0.003, Epochs 7.")
+    becomes_live(page)
+    assert (field(page, "learning_rate").input_value(), field(page, "epochs").input_value()) == ("0.003", "7")
+    page.locator(".restored button").click()
+    page.locator(".restored").wait_for(state="detached")
+    page.reload()
+    becomes_live(page)
+    assert field(page, "epochs").input_value() == "3" and page.locator(".restored").count() == 0
+
+
 @pytest.mark.nightly
 def test_samples_are_chosen_from_lists_by_keyboard_too(page):
     open_new_run(page)

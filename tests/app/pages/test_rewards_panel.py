@@ -94,4 +94,4 @@ def test_the_button_is_shown_with_the_settings_of_rewards() -> None:
 
 def _visible(task: str) -> tuple[bool, ...]:
     values = form.defaults() | {"task": task}
-    return tuple(refreshed(*(values[name] for name in settings()), "", (), ())[1])
+    return tuple(refreshed(*(values[name] for name in settings()), None, (), ())[1])
