@@ -76,11 +76,11 @@
     });
   }
 
-  // Marks the fields that the list of problems names, and scrolls to a field on click.
+  // Marks the fields that the problems of all steps name, and scrolls to a field on click.
   function problems(element, trigger, watch) {
     function mark() {
       for (const field of document.querySelectorAll(".wrong")) field.classList.remove("wrong");
-      for (const item of element.querySelectorAll("[data-field]")) {
+      for (const item of document.querySelectorAll(".problems [data-field]")) {
         document.getElementById(`setting-${item.dataset.field}`)?.classList.add("wrong");
       }
     }
@@ -88,7 +88,7 @@
       const item = event.target.closest("[data-goto]");
       if (!item) return;
       lathe.reveal(item.dataset.goto);
-      const field = document.getElementById(`setting-${item.dataset.goto}`);
+      const field = document.getElementById(`setting-${item.dataset.goto}`) ?? document.querySelector(".start-card");
       field?.scrollIntoView({ behavior: "smooth", block: "center" });
       field?.querySelector("input, textarea, select")?.focus({ preventScroll: true });
     });

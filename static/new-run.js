@@ -5,6 +5,7 @@
   const SHOWN = 3; // settings without effect that the search names
   let index = {};
   let find = null;
+  let asked = false; // for the strategy
 
   const block = (name) => document.getElementById(`setting-${name}`);
   const column = () => document.querySelector(".form-column");
@@ -18,8 +19,17 @@
     group.querySelector(".fold").setAttribute("aria-expanded", String(state));
   }
 
+  // While there is one device, one trains on it alone: the strategy is in the way of the other settings.
+  function hideStrategy() {
+    const single = block("strategy")?.querySelector("input[value=single]")?.checked;
+    const one = document.querySelector("[data-devices]")?.dataset.devices === "1";
+    column().toggleAttribute("data-one-device", Boolean(one && single && !asked));
+  }
+
   // Shows a setting: ends the search and opens its group.
   function reveal(name) {
+    if (name === "strategy") asked = true;
+    hideStrategy();
     const group = document.getElementById(index[name]?.group);
     if (find?.value) clear();
     if (group) open(group, true);
@@ -49,6 +59,7 @@
   }
 
   function describeAll() {
+    hideStrategy();
     for (const [name, item] of Object.entries(index)) describe(name, item);
     // Buttons with one name are one stop of the Tab key, with the arrow keys among them.
     for (const button of document.querySelectorAll("fieldset[id] input[type=radio]")) {
@@ -102,6 +113,10 @@
     column().addEventListener("click", (event) => {
       const button = event.target.closest(".fold");
       if (button) open(button.closest(".foldable"), button.getAttribute("aria-expanded") !== "true");
+      const hidden = event.target.closest("[data-reveal]")?.dataset.reveal;
+      if (!hidden) return;
+      reveal(hidden);
+      block(hidden).querySelector("input:checked")?.focus();
     });
     column().addEventListener("change", describeAll);
     let waiting = false;

@@ -57,6 +57,11 @@ def title_html() -> Markup:
     return _HTML.title(json.dumps(index(), ensure_ascii=False, separators=(",", ":")), len(settings()))
 
 
+def one_device() -> Markup:
+    """The place of the strategy while there is one device (static/new-run.js)."""
+    return _HTML.one_device()
+
+
 def changes_box() -> HTML:
     """The lines of the folded groups, which the script moves to their headings."""
     return html(changes_html(form.defaults()), script="lathe.newRun(element, watch)", classes="changes")

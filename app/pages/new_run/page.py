@@ -6,6 +6,7 @@ The browser stores the form as a draft, so a refresh or a crash loses nothing. I
 import json
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,10 @@ from app.pages.new_run import data_chooser, data_mix, folds, memory_panel, metho
 from app.pages.new_run.memory_panel import MemoryPanel
 from app.pages.new_run.method_panel import MethodPanel
 from app.pages.new_run.opening import draft_or_clone, fresh, from_link, kept_or_fresh, restored
-from app.pages.new_run.review import previews_of, problems_html, processes_here, review, summary_html
+from app.pages.new_run.review import previews_of, processes_here, review, summary_html
 from app.pages.new_run.rewards_panel import RewardsPanel
 from app.pages.new_run.rows_panel import RowsPanel
+from app.pages.new_run.steps import last_head, opening_html, steps_html
 from app.web.gradio_texts import made
 from training.config.applies import APPLIES, Values
 from training.config.choices import Group, Strategy
@@ -64,7 +66,7 @@ class Page:
     changes: HTML
     banner: HTML
     summary: HTML
-    problems: HTML
+    steps: list[HTML]  # as steps_html gives them
     start: gr.Button
     memory: MemoryPanel
     rows: RowsPanel
@@ -94,7 +96,7 @@ def build(demo: gr.Blocks) -> None:
     about_data = [page.fields[name] for name in _ABOUT_DATA]
     tokenizing = gr.Timer(TOKENIZING_SECONDS, active=False)
     shown = [page.dataset, tokenizing]
-    checked = [draft, visible, page.changes, page.summary, page.problems, page.start, *page.previews, *page.hideable]
+    checked = [draft, visible, page.changes, page.summary, *page.steps, page.start, *page.previews, *page.hideable]
     checked += [about, *shown]
     typed = [*page.inputs, draft, visible, about]
     filled = [*page.inputs, draft, page.banner]
@@ -113,7 +115,7 @@ def build(demo: gr.Blocks) -> None:
         page.fields[name] for name in ("data", "validation_data", "strategy", "num_processes")
     )
     ticked = tokenizing.tick(described, about_data, shown, **UNQUEUED)
-    ticked.then(form.by_name(start_line), page.inputs, page.problems, trigger_mode="always_last", **UNQUEUED)
+    ticked.then(form.by_name(rechecked), page.inputs, page.steps, trigger_mode="always_last", **UNQUEUED)
     memory_panel.refresh_after(ticked, page.memory, page.inputs)
     chosen = [page.fields[name] for name in ("data", "columns", "task")]
     page.dataset.select(mixed, chosen, chosen[:2], **UNQUEUED)
@@ -124,7 +126,8 @@ def build(demo: gr.Blocks) -> None:
     for field in (data, held_out):  # a sample is tokenized like every other data set before the forecast is read
         field.input(picked, sets, sets, **UNQUEUED)
     page.upload.upload(uploaded, [page.upload, *sets], [page.upload, *sets, page.dataset], **UNQUEUED)
-    page.problems.select(apply_fix, None, page.inputs, **UNQUEUED)
+    for step in page.steps:
+        step.select(apply_fix, None, page.inputs, **UNQUEUED)
     rows_panel.wire(page.rows, page.inputs)
     rewards_panel.wire(page.rewards, page.inputs)
     page.rows.rows.select(apply_fix, None, page.inputs, **UNQUEUED)
@@ -133,7 +136,7 @@ def build(demo: gr.Blocks) -> None:
     example.click(starter_example, None, filled, **UNQUEUED)
     for event in (reset.click, page.banner.select):
         event(cleared, None, filled, **UNQUEUED).then(None, None, None, js=_CLEAR_ADDRESS)
-    started = page.start.click(start, [*page.inputs, draft], [address, page.problems, page.start], **UNQUEUED)
+    started = page.start.click(start, [*page.inputs, draft], [address, *page.steps, page.start], **UNQUEUED)
     started.then(None, address, None, js=GO)
 
 
@@ -177,7 +180,7 @@ def refreshed(*inputs: Any) -> list[Any]:
         visible,
         folds.changes_html(values),
         summary_html(checked),
-        problems_html(checked),
+        *steps_html(checked),
         gr.update(interactive=checked.ready),
         *previews,
         *[gr.skip() if unchanged else gr.update(visible=state) for state in visible],
@@ -186,9 +189,9 @@ def refreshed(*inputs: Any) -> list[Any]:
     ]
 
 
-def start_line(values: Values) -> Markup:
-    """What keeps the run from starting, again: the forecast changes when the tokens of its rows are known."""
-    return problems_html(review(values))
+def rechecked(values: Values) -> list[Markup]:
+    """The steps with what keeps the run from starting, again: the forecast changes when the tokens of its rows are known."""
+    return steps_html(review(values))
 
 
 def described(*about: Any) -> list[Any]:
@@ -282,18 +285,18 @@ def start(*inputs: Any) -> list[Any]:
     *typed, stored = inputs
     checked = review(form.of_components(typed))
     if checked.config is None or not checked.ready:
-        return ["", problems_html(checked), gr.update(interactive=False)]
+        return ["", *steps_html(checked), gr.update(interactive=False)]
     try:
         config = data_chooser.with_samples_stored(checked.config)
         caller = callers.current()
         run = submit.submit(config, parent_id=_parent(stored) or None, allowed=caller.allowed, owner=caller.name)
     except ConfigError as error:
-        return ["", problems_html(checked, error.problems), gr.skip()]
+        return ["", *steps_html(checked, error.problems), gr.skip()]
     except DataError as error:
-        return ["", problems_html(checked, [Problem("data", error.file, error.message, error.fix)]), gr.skip()]
+        return ["", *steps_html(checked, [Problem("data", error.file, error.message, error.fix)]), gr.skip()]
     except UNREACHABLE:
-        return ["", database_unreachable(), gr.skip()]
-    return [f"/run?id={run.id}", gr.skip(), gr.update(interactive=False)]
+        return ["", gr.skip(), gr.skip(), database_unreachable(), gr.skip(), gr.skip()]
+    return [f"/run?id={run.id}", *[gr.skip()] * 4, gr.update(interactive=False)]
 
 
 def _parent(stored: Any) -> str:
@@ -319,29 +322,42 @@ def _components() -> Page:
         with gr.Column(scale=3, elem_classes="form-column"):
             banner = html(script="lathe.sendClicks(element, trigger)")
             html('<p class="note" id="find-result" role="status"></p>')
-            fields, upload, method, rewards, dataset, changes = _form()
+            fields, upload, method, rewards, dataset, changes, heads = _form()
         with gr.Column(scale=2, elem_classes="beside"):
             with gr.Column(elem_classes="card start-card"):
+                html(made(last_head))
                 summary = html()
-                problems = html(script="lathe.problems(element, trigger, watch)")
-                start = gr.Button("Start", variant="primary", interactive=False, size="lg", elem_id="start")
+                problems = _step()
+                with gr.Row(elem_classes="start-bar"):
+                    bar = _step(classes="bar-problems")
+                    start = gr.Button("Start", variant="primary", interactive=False, size="lg", elem_id="start")
             memory = memory_panel.build()
             rows = rows_panel.build()
             previews = previews_of()
+    steps = [*heads, problems, bar]
     return Page(
-        fields, upload, method, rewards, dataset, changes, banner, summary, problems, start, memory, rows, previews
+        fields, upload, method, rewards, dataset, changes, banner, summary, steps, start, memory, rows, previews
     )
 
 
-def _form() -> tuple[dict[str, Component], gr.File, MethodPanel, RewardsPanel, HTML, HTML]:
+def _step(value: str = "", classes: str = "") -> HTML:
+    """A place of problems, whose names lead to the fields and whose buttons change them."""
+    return html(value, script="lathe.problems(element, trigger, watch)", classes=classes)
+
+
+def _form() -> tuple[dict[str, Component], gr.File, MethodPanel, RewardsPanel, HTML, HTML, list[HTML]]:
     choosers = {"model": _model_chooser, "data": _data_chooser, "validation_data": _data_chooser}
     data, *others = folds.basic()
-    with gr.Column(elem_classes="card group", elem_id="basic"):
+    with gr.Column(elem_classes="card group step"):
+        heads = [_step(made(partial(opening_html, "data")))]
         with gr.Row(elem_classes="with-upload"):
             fields = form.build([data], choosers)
             upload = upload_box.upload_box()
         dataset = html(script="lathe.mixture(element, trigger, watch)", classes="found-place")
+    with gr.Column(elem_classes="card group step"):
+        heads.append(_step(made(partial(opening_html, "model"))))
         fields |= form.build(others, choosers)
+        html(made(folds.one_device), classes="one-device")
     for group in Group:
         with folds.folded(group):
             fields |= folds.build_group(group, choosers)
@@ -350,7 +366,7 @@ def _form() -> tuple[dict[str, Component], gr.File, MethodPanel, RewardsPanel, H
             fields |= folds.build_group(group, choosers, advanced=True)
             if group is Group.METHOD:
                 panel = method_panel.build()
-    return fields, upload, panel, rewards, dataset, folds.changes_box()
+    return fields, upload, panel, rewards, dataset, folds.changes_box(), heads
 
 
 def _model_chooser(setting: Setting) -> Component:

@@ -10,15 +10,15 @@ from markupsafe import Markup
 from app.access import callers
 from app.format import forecast_text as words
 from app.format import numbers
-from app.format.setting_text import label, listed
 from app.pages.common import form
 from app.pages.common.cache import TimedCache
 from app.pages.new_run import data_cost
 from app.texts import _
-from app.web.templating import PARTS, filled
+from app.web.templating import PARTS
 from training import rules
 from training.config.applies import Values
 from training.config.choices import EngineName
+from training.config.data_sets import FIELDS
 from training.config.machine import A_CLUSTER, Machine
 from training.config.run_config import RunConfig
 from training.config.sharding import deepspeed_config, fsdp_config, own_deepspeed
@@ -37,6 +37,8 @@ from worker.supervision import launcher
 
 NO_ZERO = "// Choose a ZeRO stage or FSDP2 as strategy to see its configuration."
 _STAND_INS = {"model": "MODEL", "data": "DATA"}
+STEPS: dict[str, tuple[str, ...]] = {"data": (*FIELDS, "columns"), "model": ("model", "revision")}
+"""The first two steps of the page, and the settings whose problems stand there."""
 
 _machines: TimedCache[EngineName, Machine] = TimedCache(seconds=30)
 
@@ -68,14 +70,14 @@ def review(values: Values) -> Review:
     problems = config if isinstance(config, list) else []
     complete = form.check({**values, **{name: values.get(name) or stand_in for name, stand_in in _STAND_INS.items()}})
     if isinstance(complete, list):
-        return Review(None, problems)
+        return Review(None, [*problems, *_of_chosen(values, _without(complete, values))])
     settled, here = callers.settled(complete), machine(complete.engine)
     advice: list[Conflict] = []
     model = settled.facts if values.get("model") else None
     if isinstance(config, RunConfig):
         problems, advice = _found(settled)
-    elif values.get("model"):
-        problems = [*problems, *checks.model_problems(settled)]
+    else:
+        problems = [*problems, *_of_chosen(values, complete)]
     return Review(
         config=None if isinstance(config, list) else config,
         problems=problems,
@@ -89,6 +91,26 @@ def review(values: Values) -> Review:
         if isinstance(config, RunConfig)
         else "",
     )
+
+
+def _without(problems: list[Problem], values: Values) -> RunConfig | None:
+    """The form's run with the defaults of the settings that have problems; None if it has others."""
+    usual = form.defaults()
+    wrong = {problem.field: usual[problem.field] for problem in problems if problem.field in usual}
+    config = form.check({**values, **{name: values.get(name) or text for name, text in _STAND_INS.items()}, **wrong})
+    return config if isinstance(config, RunConfig) else None
+
+
+def _of_chosen(values: Values, config: RunConfig | None) -> list[Problem]:
+    """What is wrong with the data and the model that are chosen, while the form has other problems."""
+    if config is None:
+        return []
+    chosen = [name for name in STEPS if values.get(name)]
+    return [
+        problem
+        for problem in _found(callers.settled(config))[0]
+        if any(problem.field in STEPS[name] for name in chosen)
+    ]
 
 
 def _found(settled: Settled) -> tuple[list[Problem], list[Conflict]]:
@@ -134,36 +156,14 @@ def summary_html(checked: Review) -> Markup:
         parameters = _("{number} parameters").format(number=numbers.count(checked.model.parameters))
         known = [checked.model.architecture, *([parameters] if checked.model.parameters else [])]
         pairs.insert(0, (_("Model"), ", ".join(known)))
-    return PARTS.facts(pairs)
+    devices = Markup('<span hidden data-devices="{}"></span>').format(_devices(engine))
+    return PARTS.facts(pairs) + devices
 
 
-def problems_html(checked: Review, refused: list[Problem] | None = None) -> Markup:
-    """Problems that block the run and advice, each with its fix; `refused` are problems found on Start."""
-    problems = [*checked.problems, *(problem for problem in refused or [] if problem not in checked.problems)]
-    return filled(
-        "new_run/problems.html",
-        lead=_lead(checked, problems),
-        problems=problems,
-        is_missing=_is_missing,
-        conflicts=checked.conflicts,
-        misfit=checked.misfit,
-        label=label,
-    )
-
-
-def _lead(checked: Review, problems: list[Problem]) -> str:
-    missing = [problem.field for problem in problems if _is_missing(problem)]
-    others = len(problems) - len(missing) + sum(conflict.blocking for conflict in checked.conflicts)
-    sentences = [_("To start, choose: {settings}.").format(settings=listed(missing))] if missing else []
-    if others:
-        sentences.append(_("Fix {problems} to start.").format(problems=numbers.plural(others, "problem", "problems")))
-    if not sentences and checked.misfit:
-        return _("Start is possible, but the run is not expected to fit in memory:")
-    return " ".join(sentences) or _("Ready to start, with advice:")
-
-
-def _is_missing(problem: Problem) -> bool:
-    return problem.value in (None, "") and problem.message == "is missing."
+def _devices(engine: EngineName) -> int:
+    """The number of devices that a run can use at once: without several, the page needs no strategy."""
+    here = machine(engine)
+    return here.devices * here.most_machines
 
 
 def _batch(checked: Review) -> str:

@@ -113,6 +113,18 @@ class TestOfOneForm:
             box = page.locator(selector).bounding_box()
             assert box["y"] + box["height"] <= 900, selector
 
+    def test_the_strategy_stands_behind_one_device_until_it_is_asked_for(self, page):
+        page.locator(".one-device", has_text="1 device").wait_for()
+        assert page.locator("#setting-strategy").is_hidden()
+        page.locator("#find-setting").fill("zero stage 2")
+        page.locator("#setting-strategy").wait_for()
+        page.locator("#find-setting").fill("")
+        page.locator("#setting-strategy").wait_for(state="hidden")
+        page.locator("[data-reveal=strategy]").click()
+        page.locator("#setting-strategy").wait_for()
+        assert focused(page) == "setting-strategy"
+        assert page.locator(".one-device").is_hidden()
+
     def test_a_folded_group_opens_by_click_and_by_key_and_is_one_tab_stop(self, page):
         lora_r = page.locator("#setting-lora_r textarea")
         assert lora_r.is_hidden()
@@ -199,6 +211,7 @@ class TestOfOneForm:
         says(page, ".method-options summary", "LoRA options")
 
     def test_a_choice_group_is_one_tab_stop_with_arrow_keys_and_explains_the_chosen_option_in_place(self, page):
+        reveal(page, "strategy")
         below = page.locator("#setting-learning_rate")
         before = below.bounding_box()["y"]
         page.locator("#setting-method input").focus()
@@ -266,9 +279,13 @@ def test_a_file_with_foreign_column_names_is_mapped_on_the_page(page, tickets):
     chooser.value.set_files(tickets)
     says(page, ".mapping .answer", "Klicken Sie auf Bestellen.")
     says(page, ".mapping", "Suggested by their names or contents.")
+    says(page, ".step-head[data-state=wrong]", "Data", "Choose the columns that the model learns from, below.")
+    says(page, ".start-card .lead", "Fix 1 problem to start.")
+    assert page.locator(".problems li").count() == 0  # one problem stands in one place
     assert page.locator("#start").is_disabled()
     page.locator(".use-columns").click()
     says(page, ".ready", "Ready to start")
+    assert page.locator(".step-head[data-state=done]").count() == 2
     says(page, ".found-place", "At 1,024 tokens")  # with this mapping, the rows are tokenized before Start
     answers = page.locator(".mapping select[data-key='role.completion']")
     answers.focus()
@@ -302,6 +319,24 @@ def test_what_is_typed_without_a_connection_comes_back_and_can_be_discarded(page
     page.reload()
     becomes_live(page)
     assert field(page, "epochs").input_value() == "3" and page.locator(".restored").count() == 0
+
+
+def test_on_a_phone_start_and_the_number_of_problems_stay_at_the_bottom(page, rows):
+    page.set_viewport_size({"width": 390, "height": 844})
+    open_new_run(page, "?model=static/starter&lora_r=abc")
+    says(page, ".bar-problems", "2 problems")
+    bar = page.locator(".start-bar").bounding_box()
+    assert (bar["x"], bar["width"], round(bar["y"] + bar["height"])) == (0, 390, 844)
+    page.locator(".bar-problems button").click()
+    page.wait_for_function("document.activeElement.closest('#setting-data')")
+    page.locator(".upload input[type=file]").set_input_files(rows)
+    says(page, ".bar-problems", "1 problem")
+    page.locator(".bar-problems button").click()
+    page.wait_for_function("document.activeElement.closest('#setting-lora_r')")
+    field(page, "lora_r").fill("8")
+    says(page, ".bar-problems", "Ready to start.")
+    page.locator("#start").click()
+    one_run_is_queued(page)
 
 
 @pytest.mark.nightly

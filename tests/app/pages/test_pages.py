@@ -27,7 +27,7 @@ def rows(tmp_path):
 
 def open_new_run(page, query=""):
     page.goto(f"/new{query}")
-    says(page, ".problems, .ready", "")
+    says(page, ".start-card .lead, .start-card .ready", "")
     page.locator("#command .cm-line", has_text="accelerate launch").wait_for()
 
 

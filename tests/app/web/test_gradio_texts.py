@@ -13,7 +13,7 @@ from subtest_table import table
 
 from app import texts
 from app.pages.common import form
-from app.pages.new_run import memory_panel, review
+from app.pages.new_run import memory_panel, review, steps
 from app.texts import _
 from app.web.gradio_texts import texts_of
 from tools.catalogue import KEYWORDS, ROOT
@@ -110,11 +110,12 @@ def test_the_search_knows_the_labels_that_the_fields_show():
 
 
 def test_what_handlers_answer_is_in_the_language_of_the_request(german):
-    missing = str(review.problems_html(review.review(form.defaults() | {"model": ""})))
+    missing = "".join(steps.steps_html(review.review(form.defaults() | {"model": ""})))
     assert "Zum Starten auswählen: Modell, Daten." in missing
-    assert re.search(r'data-goto="data">Daten</button> fehlt\.', missing)
+    wrong = "".join(steps.steps_html(review.review(form.defaults() | {"learning_rate": "abc"})))
+    assert re.search(r'data-goto="learning_rate">Lernrate</button> <code>abc', wrong)
     texts.use("")
-    assert "To start, choose: model, data." in str(review.problems_html(review.review(form.defaults() | {"model": ""})))
+    assert "To start, choose: model, data." in str(steps.problems_html(review.review(form.defaults() | {"model": ""})))
 
 
 def test_the_memory_forecast_is_in_the_language_of_the_request(german, database, tmp_path):
