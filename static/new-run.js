@@ -139,6 +139,15 @@
     show();
   }
 
+  // A list of Gradio can stay open, over other fields, when the focus has left it.
+  document.addEventListener("focusout", ({ target }) => {
+    if (!target.matches?.("input[role=combobox]")) return;
+    setTimeout(() => {
+      const left = document.activeElement !== target && target.getAttribute("aria-expanded") === "true";
+      if (left) target.dispatchEvent(new FocusEvent("blur"));
+    }, 50);
+  });
+
   // A list commits what was typed when it loses the focus; Start comes after that.
   function start(event) {
     event.preventDefault();

@@ -361,6 +361,11 @@ def hub_token() -> str | None:
     return (configured.get_secret_value() if configured else None) or os.environ.get("HF_TOKEN") or None
 
 
+def hub_is_offline() -> bool:
+    """True if the hub's client only uses models on this machine (HF_HUB_OFFLINE)."""
+    return os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
+
+
 def _problem(place: list[int | str], value: object, message: str) -> Problem:
     if not place:
         return Problem(f"{PREFIX}LEASE_SECONDS", None, f"{message.removeprefix('Value error, ')}.", "Raise it.")

@@ -2,7 +2,6 @@
 
 import itertools
 import logging
-import os
 import re
 import threading
 import time
@@ -23,7 +22,7 @@ from app.texts import gettext_noop
 from training.errors import DataError, NotFound
 from worker.allowed_paths import STARTER
 from worker.datasets import datasets, folders, hub
-from worker.settings import get_settings
+from worker.settings import get_settings, hub_is_offline
 from worker.store import sight
 from worker.store.tables import LOCAL, Dataset
 
@@ -90,7 +89,7 @@ def folder_reason() -> str:
 
 def hub_reason() -> str:
     """Why the hub cannot be used; empty if it can be."""
-    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
+    if hub_is_offline():
         return gettext_noop("This server works offline (HF_HUB_OFFLINE is set). Upload the file instead.")
     return ""
 

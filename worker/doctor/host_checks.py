@@ -23,7 +23,7 @@ from worker.machine.gpus import Gpu
 from worker.machine.measurement import version_of
 from worker.machine.programs import ProgramError
 from worker.services import broker_state, database_facts
-from worker.settings import ROOT, SettingsError, get_settings
+from worker.settings import ROOT, SettingsError, get_settings, hub_is_offline
 from worker.store import database
 from worker.store.database import UNREACHABLE
 
@@ -201,7 +201,7 @@ def services() -> Iterator[Finding]:
 
 def hub() -> Iterator[Finding]:
     """Whether models can be downloaded."""
-    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
+    if hub_is_offline():
         yield Finding("hub", State.OK, "HF_HUB_OFFLINE is set: only models on this machine are used")
         return
     cure = "Set HTTPS_PROXY or HF_ENDPOINT, or use models in a folder and set HF_HUB_OFFLINE=1."

@@ -9,8 +9,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -157,15 +157,8 @@ def fetch(model: str, revision: str | None = None) -> Path:
     Raises:
         ModelError: the hub does not answer, or has no such public model or file.
     """
-    from huggingface_hub import HfApi, errors, hf_hub_url
-
-    endpoint = os.environ.get("HF_ENDPOINT")
-    api: Any = HfApi(endpoint=endpoint, token=False)
-    if not HUB_ID.fullmatch(model):
-        raise ModelError(model, "is not a hub id.", "Write owner/name.")
-    try:
-        url = hf_hub_url(model, "config.json", revision=revision, endpoint=endpoint)
-        size = api.get_hf_file_metadata(url=url, timeout=_ANSWER_SECONDS).size or 0
+    with _asking(model) as api:
+        size = _config_bytes(api, model, revision)
         if size > _MOST_BYTES:
             raise ModelError(model, f"its config.json has {size:,} bytes.", _FIX)
         with tempfile.TemporaryDirectory(dir=get_settings().data_dir) as folder:
@@ -174,6 +167,35 @@ def fetch(model: str, revision: str | None = None) -> Path:
             fetched.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             shutil.move(path, fetched)
         return fetched
+
+
+def check_on_hub(model: str, revision: str | None = None) -> None:
+    """Asks the hub for a model's config.json, without downloading it.
+
+    Raises:
+        ModelError: as `fetch`.
+    """
+    with _asking(model) as api:
+        _config_bytes(api, model, revision)
+
+
+def _config_bytes(api: Any, model: str, revision: str | None) -> int:
+    from huggingface_hub import hf_hub_url
+
+    url = hf_hub_url(model, "config.json", revision=revision, endpoint=os.environ.get("HF_ENDPOINT"))
+    return int(api.get_hf_file_metadata(url=url, timeout=_ANSWER_SECONDS).size or 0)
+
+
+@contextmanager
+def _asking(model: str) -> Iterator[Any]:
+    """The client of the hub, without a token; its errors as a ModelError."""
+    from huggingface_hub import HfApi, errors
+
+    endpoint = os.environ.get("HF_ENDPOINT")
+    if not HUB_ID.fullmatch(model):
+        raise ModelError(model, "is not a hub id.", "Write owner/name.")
+    try:
+        yield HfApi(endpoint=endpoint, token=False)
     except ModelError:
         raise
     except errors.GatedRepoError:

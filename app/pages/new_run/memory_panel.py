@@ -21,6 +21,7 @@ from training.config.applies import Values
 from training.config.choices import Wanted
 from training.config.run_config import RunConfig, on_gpus
 from training.config.task import Task
+from training.errors import UserError
 from training.forecast.advice import Combination, strategy_table
 from training.forecast.gpus import CARDS, of_machine
 from training.forecast.solve import Solution
@@ -147,6 +148,19 @@ def memory_html(values: Values, card: str, count: str) -> Markup:
     estimate, setup = question.estimate, question.estimate.setup
     placement = _placement_changes(question.typed, setup.config)
     return forecast_html(estimate, placement, speed.speed_of(setup, _prices()), _rungs(estimate))
+
+
+def fits(values: Values) -> bool | None:
+    """Whether the form's run fits on this machine; None if that is not known."""
+    config = form.check_without_data(values)
+    if isinstance(config, list):
+        return None
+    here, host = of_machine(review.machine()), forecasting.host_memory()
+    try:
+        forecast = estimate_settled(callers.settled(config), here, host, advises=False, read=_remembered).forecast
+    except UserError:  # its config.json is not here, or the user may not read it
+        return None
+    return None if forecast.unknown else forecast.fits
 
 
 def _rungs(estimate: Estimate) -> list[Combination]:

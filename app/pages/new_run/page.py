@@ -19,7 +19,16 @@ from app.access import callers
 from app.pages.common import form, upload_box
 from app.pages.common.form import Draft
 from app.pages.common.html import GO, HTML, UNQUEUED, database_unreachable, html
-from app.pages.new_run import data_chooser, data_mix, folds, memory_panel, method_panel, rewards_panel, rows_panel
+from app.pages.new_run import (
+    data_chooser,
+    data_mix,
+    folds,
+    memory_panel,
+    method_panel,
+    models,
+    rewards_panel,
+    rows_panel,
+)
 from app.pages.new_run.memory_panel import MemoryPanel
 from app.pages.new_run.method_panel import MethodPanel
 from app.pages.new_run.opening import draft_or_clone, fresh, from_link, kept_or_fresh, restored
@@ -41,7 +50,6 @@ from worker.store.database import UNREACHABLE
 from worker.store.runs import LONGEST_ID
 
 EXAMPLE = STARTER / "quickstart.yaml"
-HUB_SUGGESTION = "Qwen/Qwen3-0.6B"
 _NAMES = tuple(settings())
 _ABOUT_DATA = ("data", "model", "max_length", "columns", "validation_data", "task", "train_on_prompt")
 TOKENIZING_SECONDS = 2.0
@@ -63,6 +71,7 @@ class Page:
     method: MethodPanel
     rewards: RewardsPanel
     dataset: HTML
+    on_hub: HTML
     changes: HTML
     banner: HTML
     summary: HTML
@@ -118,6 +127,9 @@ def build(demo: gr.Blocks) -> None:
     ticked.then(form.by_name(rechecked), page.inputs, page.steps, trigger_mode="always_last", **UNQUEUED)
     memory_panel.refresh_after(ticked, page.memory, page.inputs)
     chosen = [page.fields[name] for name in ("data", "columns", "task")]
+    named = [page.fields[name] for name in ("model", "revision")]
+    for field in named:
+        field.change(models.on_hub, named, page.on_hub, **UNQUEUED)
     page.dataset.select(mixed, chosen, chosen[:2], **UNQUEUED)
     method_panel.wire(page.method, page.fields["method"], page.inputs)
     memory_panel.wire(page.memory, changed, page.inputs)
@@ -150,7 +162,7 @@ def opened(stored: Any, earlier: Any, request: gr.Request) -> list[Any]:
     draft, banner = draft_or_clone(
         kept_or_fresh(earlier if "earlier" in query else stored), str(query.get("clone", ""))
     )
-    draft = replace(draft, values=draft.values | data_chooser.by_label(draft.values))
+    draft = replace(draft, values=draft.values | _by_label(draft.values))
     keep = gr.skip()
     if given and not query.get("clone"):
         if draft.values | given != draft.values:
@@ -304,12 +316,19 @@ def _parent(stored: Any) -> str:
     return str(stored.get("parent") or "")[:LONGEST_ID] if isinstance(stored, dict) else ""
 
 
+def _by_label(values: Values) -> dict[str, Any]:
+    """The settings of which a browser kept the label of a choice, since it knows no more of it."""
+    model = models.by_label(values["model"], values)
+    return data_chooser.by_label(values) | ({"model": model} if model != values["model"] else {})
+
+
 def _filled(draft: Draft) -> list[Any]:
     """The draft as updates of the settings' components."""
-    choices = data_chooser.choices(*(draft.values[name] for name in FIELDS))
+    sets = data_chooser.choices(*(draft.values[name] for name in FIELDS))
+    choices = {"model": models.choices(draft.values), **dict.fromkeys(FIELDS, sets)}
     return [
-        gr.update(value=draft.values[name], choices=choices) if name in FIELDS else draft.values[name]
-        for name in _NAMES
+        gr.update(value=value, choices=choices[name]) if name in choices else value
+        for name, value in ((name, draft.values[name]) for name in _NAMES)
     ]
 
 
@@ -322,7 +341,7 @@ def _components() -> Page:
         with gr.Column(scale=3, elem_classes="form-column"):
             banner = html(script="lathe.sendClicks(element, trigger)")
             html('<p class="note" id="find-result" role="status"></p>')
-            fields, upload, method, rewards, dataset, changes, heads = _form()
+            fields, upload, method, rewards, dataset, on_hub, changes, heads = _form()
         with gr.Column(scale=2, elem_classes="beside"):
             with gr.Column(elem_classes="card start-card"):
                 html(made(last_head))
@@ -336,7 +355,7 @@ def _components() -> Page:
             previews = previews_of()
     steps = [*heads, problems, bar]
     return Page(
-        fields, upload, method, rewards, dataset, changes, banner, summary, steps, start, memory, rows, previews
+        fields, upload, method, rewards, dataset, on_hub, changes, banner, summary, steps, start, memory, rows, previews
     )
 
 
@@ -345,8 +364,8 @@ def _step(value: str = "", classes: str = "") -> HTML:
     return html(value, script="lathe.problems(element, trigger, watch)", classes=classes)
 
 
-def _form() -> tuple[dict[str, Component], gr.File, MethodPanel, RewardsPanel, HTML, HTML, list[HTML]]:
-    choosers = {"model": _model_chooser, "data": _data_chooser, "validation_data": _data_chooser}
+def _form() -> tuple[dict[str, Component], gr.File, MethodPanel, RewardsPanel, HTML, HTML, HTML, list[HTML]]:
+    choosers = dict.fromkeys(("model", *FIELDS), _chooser)
     data, *others = folds.basic()
     with gr.Column(elem_classes="card group step"):
         heads = [_step(made(partial(opening_html, "data")))]
@@ -357,6 +376,7 @@ def _form() -> tuple[dict[str, Component], gr.File, MethodPanel, RewardsPanel, H
     with gr.Column(elem_classes="card group step"):
         heads.append(_step(made(partial(opening_html, "model"))))
         fields |= form.build(others, choosers)
+        on_hub = html(classes="on-hub")
         html(made(folds.one_device), classes="one-device")
     for group in Group:
         with folds.folded(group):
@@ -366,15 +386,10 @@ def _form() -> tuple[dict[str, Component], gr.File, MethodPanel, RewardsPanel, H
             fields |= folds.build_group(group, choosers, advanced=True)
             if group is Group.METHOD:
                 panel = method_panel.build()
-    return fields, upload, panel, rewards, dataset, folds.changes_box(), heads
+    return fields, upload, panel, rewards, dataset, on_hub, folds.changes_box(), heads
 
 
-def _model_chooser(setting: Setting) -> Component:
-    starter = [("Starter model (static/starter)", str(STARTER))] if (STARTER / "config.json").is_file() else []
-    return gr.Dropdown([*starter, HUB_SUGGESTION], value="", allow_custom_value=True, **form.attributes(setting))
-
-
-def _data_chooser(setting: Setting) -> Component:
+def _chooser(setting: Setting) -> Component:
     return gr.Dropdown(
         [], value="", allow_custom_value=True, **form.attributes(setting)
     )  # filled when the page is opened

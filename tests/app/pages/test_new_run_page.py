@@ -114,7 +114,7 @@ class TestOfOneForm:
             assert box["y"] + box["height"] <= 900, selector
 
     def test_the_strategy_stands_behind_one_device_until_it_is_asked_for(self, page):
-        page.locator(".one-device", has_text="1 device").wait_for()
+        page.locator(".block.one-device", has_text="1 device").wait_for()
         assert page.locator("#setting-strategy").is_hidden()
         page.locator("#find-setting").fill("zero stage 2")
         page.locator("#setting-strategy").wait_for()
@@ -123,7 +123,7 @@ class TestOfOneForm:
         page.locator("[data-reveal=strategy]").click()
         page.locator("#setting-strategy").wait_for()
         assert focused(page) == "setting-strategy"
-        assert page.locator(".one-device").is_hidden()
+        assert page.locator(".block.one-device").is_hidden()
 
     def test_a_folded_group_opens_by_click_and_by_key_and_is_one_tab_stop(self, page):
         lora_r = page.locator("#setting-lora_r textarea")
@@ -217,6 +217,7 @@ class TestOfOneForm:
         page.locator("#setting-method input").focus()
         page.keyboard.press("Tab")
         page.wait_for_function("document.activeElement.closest('#setting-strategy')")
+        page.locator("[role=listbox]").wait_for(state="detached")
         page.keyboard.press("ArrowRight")
         says(page, "#setting-strategy .info-text", "Every device holds a copy of the model")
         page.keyboard.press("Tab")
@@ -323,7 +324,8 @@ def test_what_is_typed_without_a_connection_comes_back_and_can_be_discarded(page
 
 def test_on_a_phone_start_and_the_number_of_problems_stay_at_the_bottom(page, rows):
     page.set_viewport_size({"width": 390, "height": 844})
-    open_new_run(page, "?model=static/starter&lora_r=abc")
+    page.goto("/new?model=static/starter&lora_r=abc")
+    becomes_live(page)
     says(page, ".bar-problems", "2 problems")
     bar = page.locator(".start-bar").bounding_box()
     assert (bar["x"], bar["width"], round(bar["y"] + bar["height"])) == (0, 390, 844)
