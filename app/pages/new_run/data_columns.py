@@ -55,7 +55,7 @@ def choice(item: Dataset, columns: str, task: str, place: int) -> ColumnChoice |
     """What to choose for a data set that needs a mapping, or that the run maps; None for others."""
     if not columns and (item.columns_map or item.row_format != UNKNOWN):
         return None
-    return _choice(item, columns, Task(task), place)
+    return _choice(item, columns, _task(task), place)
 
 
 def _choice(item: Dataset, columns: str, task: Task, place: int) -> ColumnChoice:
@@ -68,7 +68,7 @@ def _choice(item: Dataset, columns: str, task: Task, place: int) -> ColumnChoice
 def changed(item: Dataset, columns: str, task: str, change: Mapping[str, Any]) -> str:
     """The mapping of a data set after a change from the page: another kind of rows, another column of a role, or all of it."""
     key, value = str(change.get("key")), str(change.get("value") or "")
-    shown = _choice(item, columns, Task(task), ALONE)
+    shown = _choice(item, columns, _task(task), ALONE)
     if key == "columns":
         return value or _detected(item)
     if key == "kind" and value in KINDS:
@@ -83,6 +83,11 @@ def still_fitting(columns: str, item: Dataset | None) -> str:
     """The mapping if a data set has all of its columns, else none: it was that of another data set."""
     names = set(paths(item.sample)) | set(item.columns) if item else set()
     return columns if item is None or set(partial(columns).values()) <= names else ""
+
+
+def _task(name: str) -> Task:
+    """The task of the form; the usual one while none is chosen."""
+    return Task(name) if name in set(Task) else Task.SFT
 
 
 def _fitting(task: Task) -> list[str]:

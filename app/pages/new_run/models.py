@@ -43,8 +43,9 @@ def by_label(label: str, values: Mapping[str, Any]) -> str:
     return dict(choices(values)).get(label, label)
 
 
-def on_hub(model: str, revision: str) -> Markup | str:
-    """What the hub says of an id, whose files are not on this machine; nothing for other models."""
+def on_hub(name: Any, at: Any) -> Markup | str:
+    """What the hub says of a model's id and revision, whose files are not on this machine; nothing for other models."""
+    model, revision = str(name or "").strip(), str(at or "").strip()
     if "/" not in model or not HUB_ID.fullmatch(model) or callers.current().allowed.find_model(model):
         return ""
     if shapes.hub_config(model, revision or None):

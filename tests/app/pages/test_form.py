@@ -239,13 +239,15 @@ class TestReview:
             assert words in checked.problems[0].message
 
     def test_unknown_columns_have_a_mapping_as_a_button(self, review, tmp_path):
-        from app.pages.new_run.review import problems_html
+        from app.pages.new_run.steps import steps_html
 
         unknown = self.stored(tmp_path, {"question": "a", "answer": "b", "solution": "c"})
         checked = review(data=unknown)
         assert not checked.ready
         assert checked.problems[0].changes == {"columns": "prompt=question, completion=answer"}
-        assert "prompt=question, completion=answer</button>" in problems_html(checked)
+        data, *others = steps_html(checked)
+        assert "Choose the columns that the model learns from, below." in data  # where data.html has the button
+        assert "columns" not in "".join(others)
         assert review(data=unknown, columns="prompt=question, completion=answer").ready
 
     def test_more_processes_than_the_cores_can_run_are_refused(self, review, monkeypatch):
@@ -276,30 +278,31 @@ class TestReview:
         assert checked.command is None
 
     def test_a_blocking_conflict_has_its_fix_as_a_button(self, review):
-        from app.pages.new_run.review import problems_html
+        from app.pages.new_run.steps import steps_html
 
         checked = review(strategy="ddp", num_processes="1")
         assert not checked.ready
-        assert "Set Strategy: Single device" in problems_html(checked)
+        assert "Set Strategy: Single device" in "".join(steps_html(checked))
 
     def test_advice_does_not_block_the_run(self, review):
-        from app.pages.new_run.review import problems_html
+        from app.pages.new_run.steps import steps_html
 
         checked = review(method="full", learning_rate="0.01")
         assert checked.ready
-        assert "advice" in problems_html(checked)
+        assert "advice" in "".join(steps_html(checked))
 
     def test_a_folder_without_a_model_is_named(self, tmp_path):
-        from app.pages.new_run.review import problems_html, review
+        from app.pages.new_run.review import review
+        from app.pages.new_run.steps import steps_html
 
         checked = review(values(model=str(tmp_path)))
         assert not checked.ready
-        assert "config.json" in problems_html(checked)
+        assert "config.json" in "".join(steps_html(checked))
 
     def test_what_was_typed_is_escaped(self, review):
-        from app.pages.new_run.review import problems_html
+        from app.pages.new_run.steps import steps_html
 
-        html = problems_html(review(learning_rate="<script>alert(1)</script>"))
+        html = "".join(steps_html(review(learning_rate="<script>alert(1)</script>")))
         assert "<script" not in html
         assert "&lt;script&gt;" in html
 
@@ -309,7 +312,7 @@ def test_the_starter_example_fills_the_form_with_an_existing_model_and_stored_ro
     from worker.datasets.run_data import DATASET_ID
 
     filled = dict(zip(settings(), page.starter_example(), strict=False))
-    assert Path(filled["model"], "config.json").is_file()
+    assert Path(filled["model"]["value"], "config.json").is_file()
     assert DATASET_ID.fullmatch(filled["data"]["value"])  # so that its tokens are counted before Start
     assert filled["learning_rate"] == "0.003"
     assert filled["max_length"] == "256"
