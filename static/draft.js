@@ -41,7 +41,11 @@
     const value = element?.isConnected ? shown(element) : undefined;
     if (value === undefined || value === known.get(element.id)) return;
     known.set(element.id, value);
-    write({ ...read(), [element.id.replace("setting-", "")]: value });
+    keepTyped(element.id.replace("setting-", ""), value);
+  }
+
+  function keepTyped(name, value) {
+    write({ ...read(), [name]: value });
   }
 
   document.addEventListener("focusin", ({ target }) => {
@@ -70,10 +74,16 @@
     return values;
   }
 
-  // The server has answered what was sent last: it is in the draft.
-  function typedIsKept() {
-    write(Object.fromEntries(Object.entries(read()).filter(([name, value]) => value !== sent[name])));
+  // What was typed since the settings were sent last.
+  function pendingTyped() {
+    return Object.fromEntries(Object.entries(read()).filter(([name, value]) => value !== sent[name]));
   }
 
-  window.lathe = Object.assign(window.lathe ?? {}, { withTyped, sendTyped, typedIsKept });
+  // The server has answered what was sent last: it is in the draft.
+  function typedIsKept() {
+    write(pendingTyped());
+    window.lathe.formAnswered();
+  }
+
+  window.lathe = Object.assign(window.lathe ?? {}, { keepTyped, pendingTyped, withTyped, sendTyped, typedIsKept });
 })();

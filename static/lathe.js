@@ -125,6 +125,7 @@
     if (filled < handlers) return;
     window.lathe.loaded?.(); // static/loading.js
     requestAnimationFrame(() => {
+      document.dispatchEvent(new Event("lathe-live"));
       document.getElementById("skeleton")?.remove();
       performance.mark("lathe-live");
     });

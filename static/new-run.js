@@ -104,8 +104,9 @@
     else if (event.key === "Enter") column().querySelector(".setting[data-hit] :is(input, textarea)")?.focus();
   }
 
-  // Wires the form. `element` has the lines of the folded groups, new after each change.
-  function newRun(element, watch) {
+  // Wires the form. `element` has the lines of the folded groups, new after each change; it sends settings that were chosen elsewhere.
+  function newRun(element, trigger, watch) {
+    window.lathe.setSettings = (changes) => trigger("select", { changes });
     find = document.getElementById("find-setting");
     index = JSON.parse(find.closest("[data-index]").dataset.index);
     find.addEventListener("input", search);

@@ -51,7 +51,7 @@ _PLOTS = Files(
 _RUN_PLOTS = _PLOTS + Files(("compare.css",), ("compare-relations.js", "compare-plots.js"))
 _BY_PAGE = {
     "/": Files(("runs.css",), ("runs.js",)),
-    "/new": Files(("new-run.css",), ("new-run.js", "draft.js")),
+    "/new": Files(("new-run.css",), ("new-run.js", "draft.js", "first-form.js")),
     "/run": _PLOTS + Files((), ("log.js", "run.js")),
     "/compare": _RUN_PLOTS + Files((), ("compare.js",)),
     "/sweeps": Files(("sweeps.css",)),

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -236,7 +237,10 @@ class _Framing:
             return
         if b"<gradio-app" in self.body:
             colors = chosen(Request(self.scope).cookies)
-            self.body = frame(self.body.decode(), self.path, self.nonce, colors).encode()
+            framed = await run_in_threadpool(
+                frame, self.body.decode(), self.path, self.nonce, colors
+            )  # may read the database
+            self.body = framed.encode()
         self._pack(MutableHeaders(scope=start))
         await self.send(start)
         await self.send({"type": "http.response.body", "body": self.body})

@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import gradio as gr
@@ -23,6 +23,10 @@ from training.run_folder import full_disk
 from worker.settings import get_settings
 
 _VARIABLES = tomllib.loads(Path(__file__).with_name("theme.toml").read_text(encoding="utf-8"))
+
+
+FIRST: dict[str, Callable[[], Markup]] = {}
+"""What pages of Gradio show before they are live, by path, as far as it can be used at once."""
 
 
 def theme() -> gr.themes.Base:
@@ -67,7 +71,9 @@ def frame(html: str, path: str, nonce: str, colors: str) -> str:
     before, element, after = html.partition("<gradio-app")
     dark = Markup('<script nonce="{}">{}</script>').format(nonce, _DARK)
     name = next((page.name for page in PAGES if page.path == path), "")
-    skeleton = TEMPLATES.get_template("skeleton.html").render(name=_(name))
+    skeleton = TEMPLATES.get_template("skeleton.html").render(
+        name=_(name), content=FIRST[path]() if path in FIRST else ""
+    )
     return f"{before}{dark}{header(path)}{skeleton}{_MAIN}{element}{after}"
 
 

@@ -35,7 +35,7 @@ class Installation:
             "Run, live": (f"/run?id={self.live}", ".standing .live-facts"),
             "Run, live: first plot": (f"/run?id={self.live}", ".plots canvas"),
             "Compare": (f"/compare?runs={','.join([*self.ended.values(), self.live])}", ".compared-runs table td"),
-            "New run": ("/new", "#setting-learning_rate textarea"),
+            "New run": ("/new", "#first-data, #setting-data input"),
             "Data sets": ("/datasets", "table.sets"),
             "Data set": (f"/dataset?id={self.dataset}", ".rows, table"),
             "Diagnose": ("/diagnose", "textarea"),

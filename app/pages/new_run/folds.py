@@ -64,7 +64,7 @@ def one_device() -> Markup:
 
 def changes_box() -> HTML:
     """The lines of the folded groups, which the script moves to their headings."""
-    return html(changes_html(form.defaults()), script="lathe.newRun(element, watch)", classes="changes")
+    return html(changes_html(form.defaults()), script="lathe.newRun(element, trigger, watch)", classes="changes")
 
 
 def changes_html(values: Values) -> Markup:

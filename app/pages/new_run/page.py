@@ -29,6 +29,7 @@ from app.pages.new_run import (
     rewards_panel,
     rows_panel,
 )
+from app.pages.new_run.first_form import first_form
 from app.pages.new_run.memory_panel import MemoryPanel
 from app.pages.new_run.method_panel import MethodPanel
 from app.pages.new_run.opening import draft_or_clone, fresh, from_link, kept_or_fresh, restored
@@ -36,6 +37,7 @@ from app.pages.new_run.review import previews_of, processes_here, review, summar
 from app.pages.new_run.rewards_panel import RewardsPanel
 from app.pages.new_run.rows_panel import RowsPanel
 from app.pages.new_run.steps import last_head, opening_html, steps_html
+from app.web import theme
 from app.web.gradio_texts import made
 from training.config.applies import APPLIES, Values
 from training.config.choices import Group, Strategy
@@ -49,6 +51,7 @@ from worker.settings import ROOT
 from worker.store.database import UNREACHABLE
 from worker.store.runs import LONGEST_ID
 
+theme.FIRST["/new"] = first_form
 EXAMPLE = STARTER / "quickstart.yaml"
 _NAMES = tuple(settings())
 _ABOUT_DATA = ("data", "model", "max_length", "columns", "validation_data", "task", "train_on_prompt")
@@ -138,7 +141,7 @@ def build(demo: gr.Blocks) -> None:
     for field in (data, held_out):  # a sample is tokenized like every other data set before the forecast is read
         field.input(picked, sets, sets, **UNQUEUED)
     page.upload.upload(uploaded, [page.upload, *sets], [page.upload, *sets, page.dataset], **UNQUEUED)
-    for step in page.steps:
+    for step in (*page.steps, page.changes):
         step.select(apply_fix, None, page.inputs, **UNQUEUED)
     rows_panel.wire(page.rows, page.inputs)
     rewards_panel.wire(page.rewards, page.inputs)

@@ -41,3 +41,22 @@ class TestInABrowser:
                 page.locator("#skeleton").wait_for(state="detached")
                 assert page.evaluate(HEADING) == before
                 assert page.evaluate(DOUBLED) == []
+
+    def test_new_run_is_filled_in_and_started_before_it_is_live(self, page):
+        page.add_init_script(HELD)
+        page.goto("/new")
+        page.locator("#first-data").select_option(label="Starter sample: train.jsonl")
+        assert page.locator("#first-start").is_disabled()
+        page.locator("#first-model").select_option(index=1)
+        page.locator("#first-start").click()
+        page.evaluate("window.held = false")
+        page.wait_for_url("**/run?id=*")
+        page.goto("/new")
+        chosen = page.locator("#first-data").evaluate("(list) => list.selectedOptions[0].text")
+        assert chosen.startswith(("Starter sample: train.jsonl", "train.jsonl"))
+        page.locator("#first-task").select_option("pretraining")
+        page.locator("#first-task").focus()
+        page.evaluate("window.held = false")
+        becomes_live(page)
+        page.wait_for_function("document.querySelector('#setting-task input').value === 'Continued pretraining'")
+        assert page.evaluate("document.activeElement.closest('.setting').id") == "setting-task"
