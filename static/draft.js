@@ -5,6 +5,8 @@
   const KEY = "lathe-typed";
   let index = null;
   let sent = {};
+  let asked = false; // for the draft: what is chosen later, before the page is live, is in no field yet
+  const late = new Set();
   const known = new Map(); // what each field showed when it was last looked at
 
   function read() {
@@ -41,10 +43,12 @@
     const value = element?.isConnected ? shown(element) : undefined;
     if (value === undefined || value === known.get(element.id)) return;
     known.set(element.id, value);
-    keepTyped(element.id.replace("setting-", ""), value);
+    write({ ...read(), [element.id.replace("setting-", "")]: value });
   }
 
+  // A setting that was chosen before the page is live.
   function keepTyped(name, value) {
+    if (asked) late.add(name);
     write({ ...read(), [name]: value });
   }
 
@@ -65,13 +69,20 @@
 
   // The draft with what was typed since its last answer.
   function withTyped(draft, ...others) {
+    asked = true;
     sent = read();
     return [Object.keys(sent).length ? { ...draft, values: { ...draft?.values, ...sent } } : draft, ...others];
   }
 
   function sendTyped(...values) {
-    sent = read();
+    sent = Object.fromEntries(Object.entries(read()).filter(([name]) => !late.has(name)));
     return values;
+  }
+
+  // The fields have what was chosen late; their change is sent next.
+  function typedIsSet() {
+    late.clear();
+    document.dispatchEvent(new Event("lathe-set"));
   }
 
   // What was typed since the settings were sent last.
@@ -85,5 +96,5 @@
     window.lathe.formAnswered();
   }
 
-  window.lathe = Object.assign(window.lathe ?? {}, { keepTyped, pendingTyped, withTyped, sendTyped, typedIsKept });
+  window.lathe = Object.assign(window.lathe ?? {}, { keepTyped, pendingTyped, withTyped, sendTyped, typedIsKept, typedIsSet });
 })();

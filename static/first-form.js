@@ -31,10 +31,14 @@
 
   // The live page has what was chosen before it; what was chosen meanwhile is sent to it.
   function takeOver(focused) {
-    if (focused) live(focused)?.focus();
+    const focus = () => focused && live(focused)?.focus();
     const pending = window.lathe.pendingTyped();
-    if (Object.keys(pending).length) window.lathe.setSettings(pending);
-    else answered();
+    if (!Object.keys(pending).length) {
+      focus();
+      return answered();
+    }
+    document.addEventListener("lathe-set", () => requestAnimationFrame(focus), { once: true }); // a list keeps its text while it has the focus
+    window.lathe.setSettings(pending);
   }
 
   // Called after each answer of the server: keeps what the form shows, and starts the run if that was asked for.
@@ -45,8 +49,16 @@
       // no storage
     }
     if (!starts || document.getElementById("skeleton") || Object.keys(window.lathe.pendingTyped()).length) return;
+    startWhenReady();
+  }
+
+  // The button follows the check a frame later. A problem ends the wish: the page shows it.
+  function startWhenReady() {
+    const button = document.getElementById("start");
+    const wrong = document.querySelector(".step-head:is([data-state=open], [data-state=wrong]), .start-card .blocking");
+    if (!starts || (button.disabled && !wrong)) return void (starts && requestAnimationFrame(startWhenReady));
     starts = false;
-    document.querySelector("#start:not(:disabled)")?.click();
+    if (!button.disabled) button.click();
   }
 
   window.lathe = Object.assign(window.lathe ?? {}, { formAnswered: answered });

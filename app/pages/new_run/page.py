@@ -141,8 +141,10 @@ def build(demo: gr.Blocks) -> None:
     for field in (data, held_out):  # a sample is tokenized like every other data set before the forecast is read
         field.input(picked, sets, sets, **UNQUEUED)
     page.upload.upload(uploaded, [page.upload, *sets], [page.upload, *sets, page.dataset], **UNQUEUED)
-    for step in (*page.steps, page.changes):
+    for step in page.steps:
         step.select(apply_fix, None, page.inputs, **UNQUEUED)
+    taken_over = page.changes.select(apply_fix, None, page.inputs, **UNQUEUED)
+    taken_over.success(None, None, None, js="() => lathe.typedIsSet()")
     rows_panel.wire(page.rows, page.inputs)
     rewards_panel.wire(page.rewards, page.inputs)
     page.rows.rows.select(apply_fix, None, page.inputs, **UNQUEUED)

@@ -59,4 +59,4 @@ class TestInABrowser:
         page.evaluate("window.held = false")
         becomes_live(page)
         page.wait_for_function("document.querySelector('#setting-task input').value === 'Continued pretraining'")
-        assert page.evaluate("document.activeElement.closest('.setting').id") == "setting-task"
+        page.wait_for_function("document.activeElement.closest('.setting')?.id === 'setting-task'")
