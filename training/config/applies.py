@@ -96,6 +96,7 @@ _SETTINGS = RunConfig.model_fields
 _lora = _to("method", Method.LORA, Method.QLORA)
 _adapters = _to_all_but("method", Method.FULL)
 _answers = _to_all_but("task", *(task for task in Task if not task.traits.generates))
+_decoders = _to_all_but("task", *(task for task in Task if task.traits.has_encoder))
 _vllm = _to("generation", Generation.VLLM)
 _zero3 = _to("strategy", Strategy.ZERO3)
 _sharded_zero = _to("strategy", Strategy.ZERO1, Strategy.ZERO2, Strategy.ZERO3)
@@ -131,6 +132,7 @@ APPLIES: dict[str, Applies] = {
     "mix_by": _mixtures,
     "mix_until": _mixtures,
     "max_target_length": _of("has_encoder"),
+    "neftune_noise_alpha": _decoders,  # an encoder has embeddings of its own, which transformers adds no noise to
     "beta": _of("has_beta"),
     "dpo_loss": _to("task", Task.DPO),
     "desirable_weight": _of("labels_answers"),

@@ -18,6 +18,7 @@ from training.rewards.sample import Sample
 ANSWER = "{{sample.output_text}}"
 PLACEHOLDER = re.compile(r"\{\{\s*(item|sample)\.([^{}\s]+)\s*\}\}")
 _ANY = re.compile(r"\{\{[^{}]*\}\}")  # takes time that is linear in the length
+_MOST_WORDS = 2000
 _OUTPUTS = ("output_text", "output_json")
 # Words of any script with their vowel signs, as of the scores of answers (training/scoring/text_scores.py).
 _WORD = regex.compile(r"[\p{L}\p{M}\p{N}]+")
@@ -61,12 +62,14 @@ def text_similarity(
     reference: str,
     evaluation_metric: Literal["rouge_1", "rouge_2", "rouge_3", "rouge_4", "rouge_5", "rouge_l"] = "rouge_l",
 ) -> float | None:
-    """How similar `input` is to the reference: the F-measure of ROUGE-1 to 5 (runs of so many words) or L (Lin, 2004)."""
+    """How similar `input` is to the reference: the F-measure of ROUGE-1 to 5 (runs of so many words) or L (Lin, 2004), which takes time
+    that is the product of both lengths, and compares the first 2,000 words."""
     try:
         words, expected = (_WORD.findall(filled(text, sample).lower()) for text in (input, reference))
     except MissingValue as missing:
         return missing.score
     if evaluation_metric == "rouge_l":
+        words, expected = words[:_MOST_WORDS], expected[:_MOST_WORDS]
         return _f_measure(_longest_common(words, expected), len(words), len(expected))
     size = int(evaluation_metric[-1])
     runs, wanted_runs = _runs(words, size), _runs(expected, size)

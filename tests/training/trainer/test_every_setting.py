@@ -54,7 +54,7 @@ def to(value: Any, **among: Any) -> Try:
 
 
 TRIES: dict[str, Try] = {
-    "eval_split": to(8), "data_slice": to("50%"), "max_samples": to(10), "max_length": to(8), "max_target_length": to(8),
+    "eval_split": to(8), "data_slice": to("50%"), "max_samples": to(10), "max_length": to(8), "max_target_length": to(2),
     "streaming": to(True), "train_on_prompt": to(True), "rewards": to("contains"),
     "num_generations": to(4), "max_completion_length": to(2), "temperature": to(0.3), "baseline_prompts": to(4),
     "jsd_coefficient": to(0.3), "lora_r": to(4), "lora_alpha": to(64), "lora_dropout": to(0.5), "target_modules": to(None),
@@ -159,7 +159,9 @@ def found(run: Trained) -> list[tuple[int, str, float | None]]:
 def has_effect(task: str, method: str, name: str) -> bool:
     one = TRIES[name]
     changed, said = numbers(task, method, one, name)
-    return changed != numbers(task, method, Try(None, one.among), "")[0] or any(name in sentence for sentence in said)
+    names = (name, *(other for other, _ in one.among))  # a run that says why another one has no effect says it of both
+    differs = changed != numbers(task, method, Try(None, one.among), "")[0]
+    return differs or any(other in sentence for sentence in said for other in names)
 
 
 def is_repeated(task: str, method: str) -> bool:

@@ -69,6 +69,8 @@ def test_similarity_is_that_of_rouge(metric, expected):
     options = {"reference": "{{item.a}}", "evaluation_metric": metric}
     assert score("the cat sat on the mat.", row, "text_similarity", **options) == pytest.approx(expected)
     assert score("", row, "text_similarity", **options) == 0
+    long = {"a": "a b " * 100_000}  # of 200,000 words, the first 2,000 are compared by ROUGE-L
+    assert score(long["a"], long, "text_similarity", **options) == 1
 
 
 def test_a_sum_of_graders_is_rewards_with_weights():
