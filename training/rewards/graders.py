@@ -62,8 +62,10 @@ def text_similarity(
     reference: str,
     evaluation_metric: Literal["rouge_1", "rouge_2", "rouge_3", "rouge_4", "rouge_5", "rouge_l"] = "rouge_l",
 ) -> float | None:
-    """How similar `input` is to the reference: the F-measure of ROUGE-1 to 5 (runs of so many words) or L (Lin, 2004), which takes time
-    that is the product of both lengths, and compares the first 2,000 words."""
+    """How similar `input` is to the reference: the F-measure of ROUGE-1 to 5 (runs of so many words) or L (Lin, 2004).
+
+    ROUGE-L takes time that is the product of both lengths, and compares the first 2,000 words.
+    """
     try:
         words, expected = (_WORD.findall(filled(text, sample).lower()) for text in (input, reference))
     except MissingValue as missing:
