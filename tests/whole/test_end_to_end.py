@@ -114,6 +114,7 @@ def test_by_mouse_an_empty_lathe_gives_an_adapter_trained_on_an_uploaded_file_un
     page.locator(".found", has_text="orders.jsonl").first.wait_for()
     click(page.locator("#setting-model input"))
     click(page.get_by_role("option", name="Starter model"))
+    click(page.get_by_role("button", name="Choose a strategy"))
     click(page.locator("#setting-strategy label", has_text="ZeRO stage 2"))
     page.locator("#command", has_text="--num_processes 2").first.wait_for()
     click(page.locator("#start"))
