@@ -212,6 +212,18 @@ def import_() -> None:
 
 
 @main.command
+@click.option(
+    "--entry", type=click.Choice(["claude-code", "codex", "cursor"]), help="Print the entry for this agent instead."
+)
+@calls("agents.server:serve")
+def mcp() -> None:
+    """Serve Lathe as tools of an agent (Model Context Protocol).
+
+    The agent starts this command and speaks with it over standard input and output. Tools that change something must be confirmed.
+    """
+
+
+@main.command
 @run_argument
 @json_option
 @calls("runs.run:stop")
