@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from app.cli import sent_files
-from app.cli.client import connect, path_of
+from app.cli.client import Client, connect, path_of
 from training.config.fields import settings as declared
 from training.errors import UserError
 from worker.diagnosis.diagnosis import diagnose as found_in
@@ -149,7 +149,7 @@ def list_evaluations(run: str) -> Json:
 
 
 def ask_model(model: str, prompt: str, system: str = "", max_tokens: int = 256) -> Json:
-    """Ask a trained model (a run's id, RUN:base or RUN:checkpoint-N) a question, greedily. The first one waits until it is loaded."""
+    """Ask a trained model (a run's id, RUN:base or RUN:checkpoint-N) a question, greedily. The first one waits for its load."""
     turns = [{"role": "system", "content": system}] if system else []
     body = {
         "model": model,
@@ -157,7 +157,9 @@ def ask_model(model: str, prompt: str, system: str = "", max_tokens: int = 256) 
         "temperature": 0,
         "max_tokens": max_tokens,
     }
-    answer = connect().send("POST", "/v1/chat/completions", json=body, seconds=_ANSWER_SECONDS)
+    client = connect()  # a model is served by the server, also on this machine
+    reached = client if client.remote else Client(client.pages)
+    answer = reached.send("POST", "/v1/chat/completions", json=body, seconds=_ANSWER_SECONDS)
     return {"answer": answer["choices"][0]["message"]["content"], "ended": answer["choices"][0]["finish_reason"]}
 
 
