@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from app.format.evaluation_text import LABELS
 from tools.house import copies, defaulted, enums, incomplete, naming_a_task, naming_an_engine, tables, trees
-from training.config.choices import EngineName
+from training.config.choices import EngineName, Quantization
 from training.config.task import TASKS, Task
+from training.rewards.built_in import COMPARING, JUDGE, MODEL, REWARDS
 from worker.engine_traits import ENGINES
 from worker.engines.registry import engine
+from worker.settings import ROOT
 
 
 def test_no_literal_repeats_the_values_of_an_enum() -> None:
@@ -84,3 +87,16 @@ def test_no_file_beside_the_engines_names_one() -> None:
 
 def test_each_engine_has_a_row_and_a_class() -> None:
     assert {*ENGINES} == {engine(name).name for name in ENGINES} == {*EngineName} - {EngineName.AUTO}
+
+
+def test_each_built_in_reward_has_a_label_and_a_row_in_the_documents() -> None:
+    documented = (ROOT / "docs" / "evaluation.md").read_text()
+    named = [*REWARDS, JUDGE, MODEL]
+    assert [name for name in named if name not in LABELS or f"| `{name}` |" not in documented] == []
+    assert REWARDS.keys() >= COMPARING
+
+
+def test_a_quantized_weight_has_its_bytes() -> None:
+    sizes = {kind: kind.packed_bytes() for kind in Quantization if kind is not Quantization.NONE}
+    assert all(0 < size < 2 for size in sizes.values())
+    assert Quantization.NF4.packed_bytes(double=True) < sizes[Quantization.NF4]

@@ -17,6 +17,7 @@ LABELS = {
     "json_fields": gettext_noop("JSON fields equal"), "regex": gettext_noop("Pattern matches"),
     "length": gettext_noop("Length"), "boxed": gettext_noop("Boxed answer equal"),
     "tool_call": gettext_noop("Tool calls equal"), "language": gettext_noop("Language"),
+    "string_check": gettext_noop("Text as asked for"), "text_similarity": gettext_noop("Similar text"),
 }  # fmt: skip
 _SOURCES = {"result": gettext_noop("result"), "base": gettext_noop("before training")}
 

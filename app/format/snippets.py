@@ -225,11 +225,15 @@ def _head(used: Used) -> list[str]:
 
 
 def _quantization(config: RunConfig) -> str:
-    if config.quantized is Quantization.INT8:
-        return "BitsAndBytesConfig(load_in_8bit=True)"
-    options = 'load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16'
-    double = ", bnb_4bit_use_double_quant=True" if config.double_quantization else ""
-    return f"BitsAndBytesConfig({options}{double})"
+    match config.quantized:
+        case Quantization.NONE:
+            return "None"
+        case Quantization.INT8:
+            return "BitsAndBytesConfig(load_in_8bit=True)"
+        case Quantization.NF4:
+            options = 'load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16'
+            double = ", bnb_4bit_use_double_quant=True" if config.double_quantization else ""
+            return f"BitsAndBytesConfig({options}{double})"
 
 
 def _request(used: Used, name: str) -> tuple[str, dict[str, Any]]:

@@ -169,7 +169,9 @@ def document() -> str:
 
 
 def _section(known: PeftMethod) -> str:
-    quantizations = [kind.value for kind in (Quantization.NF4, Quantization.INT8) if supports(Method(known.name), kind)]
+    quantizations = [
+        kind.value for kind in Quantization if kind is not Quantization.NONE and supports(Method(known.name), kind)
+    ]
     facts = [
         f"PEFT's `{known.config}`.",
         "Applies to `target_modules`."

@@ -194,6 +194,20 @@ class Quantization(StrEnum):
     NF4 = "4bit"
     INT8 = "8bit"
 
+    def packed_bytes(self, *, double: bool = False) -> float:
+        """Bytes of a quantized weight, with its share of a scale per 64; with `double`, scales are quantized, too.
+
+        Raises:
+            ValueError: nothing is quantized.
+        """
+        match self:
+            case Quantization.NONE:
+                raise ValueError("Weights that are not quantized have the bytes of their dtype.")
+            case Quantization.NF4:
+                return 0.5 + (0.0159 if double else 0.0625)
+            case Quantization.INT8:
+                return 1.0
+
 
 class Packing(StrEnum):
     AUTO = "auto"

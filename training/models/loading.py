@@ -215,19 +215,21 @@ def head_arguments(task: Task, classes: Sequence[str]) -> dict[str, Any]:
 
 def quantization(config: RunConfig, dtype: torch.dtype, compute: torch.dtype) -> BitsAndBytesConfig | None:
     """Returns bitsandbytes' configuration for a model in `dtype` that computes in `compute`; None without quantization."""
-    if config.quantized is Quantization.INT8:
-        return BitsAndBytesConfig(load_in_8bit=True)
-    if config.quantized is Quantization.NF4:
-        # ZeRO-3 and FSDP shard tensors of the model's own dtype; each element then holds several weights.
-        storage = dtype if config.strategy in (Strategy.ZERO3, Strategy.FSDP) else torch.uint8
-        return BitsAndBytesConfig(
-            load_in_4bit=True,
-            bnb_4bit_quant_type="nf4",
-            bnb_4bit_use_double_quant=config.double_quantization,
-            bnb_4bit_compute_dtype=compute,
-            bnb_4bit_quant_storage=storage,
-        )
-    return None
+    match config.quantized:
+        case Quantization.NONE:
+            return None
+        case Quantization.INT8:
+            return BitsAndBytesConfig(load_in_8bit=True)
+        case Quantization.NF4:
+            # ZeRO-3 and FSDP shard tensors of the model's own dtype; each element then holds several weights.
+            storage = dtype if config.strategy in (Strategy.ZERO3, Strategy.FSDP) else torch.uint8
+            return BitsAndBytesConfig(
+                load_in_4bit=True,
+                bnb_4bit_quant_type="nf4",
+                bnb_4bit_use_double_quant=config.double_quantization,
+                bnb_4bit_compute_dtype=compute,
+                bnb_4bit_quant_storage=storage,
+            )
 
 
 def weights_dtype(config: RunConfig, precision: Precision) -> torch.dtype:

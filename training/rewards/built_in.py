@@ -22,10 +22,6 @@ JUDGE, MODEL = "judge", "model"
 """Rewards that are not here but in judge.py and reward_model.py."""
 COMPARING = frozenset({"exact_match", "contains", "number_equal", "json_fields", "boxed", "tool_call"})
 """Rewards that compare with the expected answer."""
-WITHOUT_EXPECTED = (
-    "json_valid, regex, length, language, a judge without {expected} in its prompt, a reward model or own functions"
-)
-"""Those that do not, in words."""
 PACKAGES = {"regex": ("re2", "google-re2"), "language": ("py3langid", "py3langid>=0.4")}
 """Module and package that a reward cannot do without."""
 MODULES = {kind: module for kind, (module, _) in PACKAGES.items()} | {"boxed": "math_verify"}
@@ -153,6 +149,10 @@ REWARDS: dict[str, Callable[..., float | None]] = {
         graders.text_similarity,
     )
 }
+
+_ALONE = ", ".join(name for name in REWARDS if name not in COMPARING)
+WITHOUT_EXPECTED = f"{_ALONE}, a judge without {{expected}} in its prompt, a reward model or own functions"
+"""Those that do not compare, in words."""
 
 
 def problem(kind: str, options: dict[str, Any]) -> str | None:

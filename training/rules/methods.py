@@ -11,7 +11,7 @@ from training.config.task import Task
 from training.rules.conflict import Conflict, rule
 from training.tables import Otherwise, only
 
-_BOTH = frozenset({Quantization.NF4, Quantization.INT8})
+_BOTH = frozenset(Quantization) - {Quantization.NONE}
 _NF4 = frozenset({Quantization.NF4})
 NO_QUANTIZATION: dict[Method, frozenset[Quantization]] = Otherwise(
     frozenset(),

@@ -7,7 +7,6 @@ from training.forecast.gpus import like
 from training.model_info.config_json import ModelError, local_folder
 from training.model_info.families import read_shape
 from training.model_info.shape import ModelShape
-from training.tables import only
 from training.units import byte_size
 from worker.forecasts.shapes import hub_config
 from worker.machine.measurement import measured_devices
@@ -17,7 +16,6 @@ CACHE_TOKENS = 2048
 """The tokens of prompt and answer for which memory must be free."""
 
 _16_BIT = 2
-_PACKED = only({Quantization.NF4: 0.5625, Quantization.INT8: 1.0})  # bytes of a quantized weight, with a scale per 64
 
 
 def check_memory(planned: Plan, device: str | None) -> None:
@@ -66,7 +64,7 @@ def _base_bytes(folder: Path, quantization: Quantization) -> int:
     if quantization is Quantization.NONE or shape is None:
         return stored
     packed = min(shape.linear_weights, shape.parameters)
-    return int(packed * _PACKED[quantization] + (shape.parameters - packed) * _16_BIT)
+    return int(packed * quantization.packed_bytes() + (shape.parameters - packed) * _16_BIT)
 
 
 def _cache_bytes(shape: ModelShape | None) -> int:

@@ -141,6 +141,4 @@ def _in_graph(config: RunConfig, shape: ModelShape, compute: int) -> float:
 
 def packed_bytes(config: RunConfig) -> float:
     """Bytes of a quantized weight, with its share of a scale per 64."""
-    if config.quantized is Quantization.INT8:
-        return 1.0
-    return 0.5 + (0.0159 if config.double_quantization else 0.0625)
+    return config.quantized.packed_bytes(double=config.double_quantization)

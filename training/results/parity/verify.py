@@ -83,8 +83,7 @@ def openers(config: RunConfig, run_dir: Path, reference: Reference) -> dict[str,
     if not adapts:
         return {"model": lambda: model_form(result, config.task)} | found
     adapted = partial(adapter_form, config, result, classes=reference.classes)
-    for bits in (Quantization.NF4, Quantization.INT8):
-        found[f"adapter-{bits.value}"] = partial(adapted, bits)
+    found |= {f"adapter-{bits.value}": partial(adapted, bits) for bits in Quantization if bits is not Quantization.NONE}
     found |= {"adapter": partial(adapted, config.quantized), "merged": lambda: model_form(merged(), config.task)}
     return found
 
