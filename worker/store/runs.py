@@ -217,8 +217,9 @@ def resume(*, session: Session, run_id: str, step_down: bool = False, changes: C
     run.position, run.archived_at = run.queued_at, None
     run.finished_at = run.request = None
     run.job_id = run.job = None
+    run.held = False
     if run.at_rung:  # its sweep stopped it early: now it trains to its last step
-        run.held, run.pause_at = False, None
+        run.pause_at = None
     if not trained:
         run.summary = None
         session.exec(

@@ -186,6 +186,16 @@ class TestJobs:
         with pytest.raises(openai.ConflictError):
             made.cancel(job.id)
 
+    def test_a_job_that_was_stopped_while_it_was_to_pause_can_go_on(self, sdk, api, file_id):
+        made = sdk.fine_tuning.jobs
+        job = made.create(model="starter", training_file=file_id)
+        run = PlayedRun.of(stored_run(job).id).claim()
+        made.pause(job.id)
+        made.cancel(job.id)
+        run.end(Status.STOPPED)
+        api.post(f"/api/runs/{run.id}/resume")
+        assert made.retrieve(job.id).status == "queued"
+
     def test_events_and_checkpoints_are_the_newest_first(self, sdk, file_id):
         job = sdk.fine_tuning.jobs.create(model="starter", training_file=file_id)
         run = PlayedRun.of(stored_run(job).id).claim()
