@@ -22,7 +22,8 @@ from app.pages.dataset import page as dataset
 from app.pages.dataset import snapshot
 from app.pages.dataset.state import TABS, ViewState
 from app.pages.new_run import data_chooser, data_cost
-from app.pages.new_run.review import problems_html, review
+from app.pages.new_run.review import review
+from app.pages.new_run.steps import problems_html
 from training.config.run_config import RunConfig
 from training.errors import DataError
 from training.tokens.run_rows import selected_rows

@@ -16,7 +16,8 @@ from web import client
 from app.documents.run import document
 from app.pages.common import form
 from app.pages.new_run.memory_panel import HERE, memory_html
-from app.pages.new_run.review import problems_html, review
+from app.pages.new_run.review import review
+from app.pages.new_run.steps import problems_html
 from training.config.fields import parse
 from training.config.machine import Machine
 from training.config.run_config import RunConfig

@@ -9,6 +9,7 @@ import pytest
 from trainer_process import train_here
 
 from benchmarks.matrix.inputs import byte_tokenizer
+from training.config.choices import Quantization
 from training.config.run_config import RunConfig
 from training.config.task import Task
 from training.forecast.forecast import estimate
@@ -192,7 +193,7 @@ def test_a_teacher_is_whole_on_each_rank_at_every_moment_and_its_logits_are_comp
     )
     for moment in ("sampling", "optimizer", "backward"):
         assert beside.moments[moment] - without.moments[moment] == 2 * small.parameters
-    quantized = run.model_copy(update={"teacher_quantization": "4bit"})
+    quantized = run.model_copy(update={"teacher_quantization": Quantization.NF4})
     smaller = estimate(quantized, replace(shape, teacher=small), card=CARDS["a100-80gb"], batch=batch)
     assert without.moments["sampling"] < smaller.moments["sampling"] < beside.moments["sampling"]
     rewards = estimate(run.model_copy(update={"task": Task.GRPO}), shape, card=CARDS["a100-80gb"], batch=batch)
