@@ -75,7 +75,7 @@
   at("start").addEventListener("click", () => {
     starts = true;
     check();
-    document.getElementById("first-says").textContent = window.lathe.gettext("The run starts when all settings are checked.");
+    document.getElementById("first-says").textContent = lathe.gettext("The run starts when all settings are checked.");
   });
   document.addEventListener("lathe-live", () => setTimeout(takeOver, 0, document.activeElement?.dataset?.first));
 })();

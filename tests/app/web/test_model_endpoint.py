@@ -85,7 +85,7 @@ def test_every_refusal_of_the_endpoint_has_openai_s_form(api):
         assert answer.status_code == 401, path
     refusals = [
         api.get("/v1/models", headers={"Authorization": "Bearer wrong"}),
-        api.get("/v1/files"),
+        api.get("/v1/batches"),
         api.get("/v1/models/nothing"),
         api.get("/v1/chat/completions"),
         api.post("/v1/chat/completions", content=b"{"),

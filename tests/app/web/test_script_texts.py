@@ -35,6 +35,7 @@ NOT_SHOWN = {
     *("ArrowDown", "PageDown", "PageUp"),  # names in the browser's interfaces
     *("Lathe", "Traceback (most recent"),  # the product's name, and what Python writes
     "Off",  # the value of an option, whose label is in the catalogue
+    "Connection to the server was lost",  # what Gradio says, and a page hides
     "stopped",  # the message of an error that is caught
 }
 """Strings that look like a text and are none."""
