@@ -2,6 +2,7 @@
 
 import click
 
+from app.cli.agents.entries import ENTRIES
 from app.cli.dataset.commands import dataset
 from app.cli.notify import notify
 from app.cli.options import Group, calls, config_type, count_type, json_option, path_type, run_argument
@@ -212,9 +213,7 @@ def import_() -> None:
 
 
 @main.command
-@click.option(
-    "--entry", type=click.Choice(["claude-code", "codex", "cursor"]), help="Print the entry for this agent instead."
-)
+@click.option("--entry", type=click.Choice([*ENTRIES]), help="Print the entry for this agent instead.")
 @calls("agents.server:serve")
 def mcp() -> None:
     """Serve Lathe as tools of an agent (Model Context Protocol).

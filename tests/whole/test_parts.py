@@ -9,22 +9,16 @@ import pytest
 from installed import Installation, fetch, up
 from subtest_table import table
 
-from tools.house import PARTS, files_of, trees
-
-STARTED = (
-    "app/server.py",
-    "app/cli/__main__.py",
-    "worker/queue/tasks.py",
-    "worker/supervision/supervisor.py",
-    "training/train.py",
-)
+from tools.house import PARTS, files_of, module, trees
+from worker.machine.programs import PROGRAMS
 
 
 @table("part", PARTS)
 def test_no_program_of_the_rest_imports_a_part(part: str) -> None:
-    files = {str(path) for path in files_of(part, trees())}
-    assert files.isdisjoint(STARTED), files
-    assert any(path.startswith(PARTS[part][0].replace(".", "/")) for path in files)
+    taken, of_part = {module(path) for path in files_of(part, trees())}, PARTS[part]
+    started = {"app.server", "app.cli.__main__", "worker.queue.tasks", *(program.module for program in PROGRAMS)}
+    assert taken & {name for name in started if not name.startswith(of_part)} == set()
+    assert any(name.startswith(of_part) for name in taken)
 
 
 def links(address: str, page: str) -> Iterator[str]:

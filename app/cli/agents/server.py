@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from app.cli.agents.entries import ENTRIES
 from app.cli.agents.tools import CHANGING, TOOLS
 from app.cli.options import explain
 from training.errors import UserError
@@ -20,14 +21,7 @@ INSTRUCTIONS = (
     "evaluate_run or export_run; diagnose says why a run failed. Tools that change something do it only with confirmed=true: show "
     "their preview to the user first."
 )
-_DOCUMENTS = ("data", "configuration", "tasks", "grpo", "evaluation", "diagnosis", "memory", "fine-tuning-api")
 _PACKAGE = "mcp"
-ENTRIES = {
-    "claude-code": "claude mcp add lathe -- {command} mcp\n",
-    "codex": '# in ~/.codex/config.toml\n[mcp_servers.lathe]\ncommand = {command}\nargs = ["mcp"]\n',
-    "cursor": '{{"mcpServers": {{"lathe": {{"command": {command}, "args": ["mcp"]}}}}}}\n',
-}
-"""What to run, or to write into the configuration of an agent."""
 
 
 def serve(entry: str | None) -> None:
@@ -51,10 +45,8 @@ def server() -> Any:
         changes = tool in CHANGING
         marks = ToolAnnotations(read_only_hint=not changes, destructive_hint=False, open_world_hint=False)
         made.add_tool(_told(tool), name=tool.__name__, annotations=marks)
-    for name in _DOCUMENTS:
-        file = ROOT / "docs" / f"{name}.md"
-        if file.is_file():  # a wheel has none
-            made.resource(f"lathe://docs/{name}", name=name, mime_type="text/markdown")(_document(file))
+    for file in sorted((ROOT / "docs").glob("*.md")):  # a wheel has none
+        made.resource(f"lathe://docs/{file.stem}", name=file.stem, mime_type="text/markdown")(_document(file))
     return made
 
 

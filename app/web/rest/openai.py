@@ -14,8 +14,10 @@ import httpx
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
+from starlette.routing import Match, Route
 
 from app.access import callers
+from app.web.rest import application
 from app.web.security import ErrorResponse, error
 from training.addresses import is_loopback
 from training.clients import ACCOUNT_ENDS, CLIENT_HEADER, MOVED_HEADER, QUEUE_HEADER, ClientLeft, unless_gone
@@ -79,10 +81,17 @@ async def tokenize(request: Request) -> Response:
 @router.api_route(
     "/v1/{path:path}", methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"], response_model=None
 )
-def wrong_method(request: Request, path: str) -> Response:
-    """The answer to another method of these paths, which would otherwise reach the pages."""
-    fix = "Use GET." if path.startswith("models") else "Use POST."
-    return error(405, "method", request.method, f"is not a method of /v1/{path}.", fix)
+def unknown_path(request: Request, path: str) -> Response:
+    """The answer to other paths and methods, which would otherwise reach the pages."""
+    routes = [route for module in application.modules("/v1") for route in application.router(module).routes]
+    partly = [
+        route for route in routes if isinstance(route, Route) and route.matches(request.scope)[0] is Match.PARTIAL
+    ]
+    allowed = sorted({method for route in partly for method in route.methods or ()})
+    if not allowed:
+        fix = "docs/playground.md and docs/fine-tuning-api.md list what there is."
+        return error(404, "path", f"/v1/{path}", "is not part of the API.", fix)
+    return error(405, "method", request.method, f"is not a method of /v1/{path}.", f"Use {' or '.join(allowed)}.")
 
 
 async def _pass_on(request: Request, path: str) -> Response:

@@ -13,6 +13,7 @@ pytest.importorskip("mcp", reason="the package mcp is not installed")
 from mcp import Client, StdioServerParameters
 
 from app.cli.agents import tools
+from app.cli.agents.entries import ENTRIES
 from app.cli.agents.server import INSTRUCTIONS, server
 from worker.store import database, run_list
 from worker.store.tables import Status
@@ -116,7 +117,7 @@ def test_an_agent_starts_the_command(home, monkeypatch):
     assert answer == {"total": 0, "runs": []}
 
 
-@pytest.mark.parametrize("agent", ["claude-code", "codex", "cursor"])
+@pytest.mark.parametrize("agent", ENTRIES)
 def test_the_entry_of_an_agent(agent):
     text = lathe("mcp", "--entry", agent).output
     assert "lathe" in text and "mcp" in text

@@ -10,7 +10,9 @@ from run_files import checkpoint, result
 from subtest_table import table
 from web import account, client
 
+from training.config.run_config import RunConfig
 from training.run_folder.events import CheckpointSaved, Metrics
+from worker.fine_tuning.job import PARAMETERS
 from worker.settings import get_settings
 from worker.store import claims, database, runs
 from worker.store.tables import Status
@@ -364,3 +366,14 @@ def test_nobody_sees_or_changes_the_jobs_and_files_of_others(api, sdk, file_id, 
     monkeypatch.setenv("LATHE_VISIBILITY", "all")
     get_settings.cache_clear()
     assert re.search("40[13]", str(api.post(f"/v1/fine_tuning/jobs/{job.id}/cancel", headers=bob).status_code))
+
+
+def test_another_method_or_path_is_named_with_those_that_there_are(api, file_id):
+    wrong = api.patch(f"/v1/files/{file_id}")
+    assert wrong.status_code == 405 and "Use DELETE or GET." in wrong.json()["error"]["message"]
+    missing = api.get("/v1/fine_tuning/nothing")
+    assert missing.status_code == 404 and missing.json()["error"]["fix"]
+
+
+def test_each_parameter_of_a_job_is_that_of_a_setting():
+    assert PARAMETERS.keys() <= RunConfig.model_fields.keys()
